@@ -1,0 +1,1 @@
+"""Real parallel training over NCCL or gloo, recorded through the profilers."""

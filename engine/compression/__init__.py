@@ -1,0 +1,1 @@
+"""Compression of gradients before they are sent."""

@@ -1,0 +1,211 @@
+"""What a person asks for: the frozen, checked configuration of one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from engine.errors import InputError
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, unknown keys refused, no silent conversion of strings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Model(Section):
+    """A Llama-style decoder. ``preset`` names a size; every other field overrides the preset's."""
+
+    preset: str = "tiny"
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    ffn_hidden: Count | None = None
+    vocabulary: Annotated[int, Field(ge=256)] | None = None
+
+
+class Data(Section):
+    """Text at byte level: a UTF-8 file or folder, or the text that comes with Python."""
+
+    path: str | None = None
+    sequence_length: Annotated[int, Field(ge=2)] = 128
+    held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+
+
+class Parallel(Section):
+    """Degrees of parallelism; the world size is dp * tp * pp * cp."""
+
+    dp: Count = 1
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    world_size: Count | None = None
+
+
+class Batch(Section):
+    """Sequences per optimizer step; accumulation follows as global_batch / (dp * micro_batch)."""
+
+    micro_batch: Count = 2
+    global_batch: Count = 48
+
+
+class Schedule(Section):
+    """Order of pipeline work."""
+
+    kind: Literal["gpipe", "1f1b"] = "1f1b"
+
+
+class Compression(Section):
+    """Compression of gradients before they are summed over dp."""
+
+    method: Literal["none", "fp16", "topk"] = "none"
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
+    error_feedback: bool = True
+    start_step: Annotated[int, Field(ge=0)] = 2
+
+
+class Overlap(Section):
+    """How gradient reduction overlaps the backward pass."""
+
+    bucket_mb: Annotated[float, Field(gt=0)] = 25.0
+
+
+def _recompute(value: object) -> object:
+    return {True: "full", False: "none"}.get(value, value) if isinstance(value, bool) else value
+
+
+class Memory(Section):
+    """What is kept and what is computed again; ``limit_gib`` caps a CPU rank's own memory."""
+
+    recompute: Annotated[Literal["none", "full"], BeforeValidator(_recompute)] = "none"
+    limit_gib: Annotated[float, Field(gt=0)] | None = None
+
+
+class Train(Section):
+    """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured."""
+
+    steps: Count = 24
+    warmup: Annotated[int, Field(ge=0)] = 4
+    seed: Annotated[int, Field(ge=0)] = 0
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    validation_batches: Annotated[int, Field(ge=0)] = 1
+    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+
+class Profile(Section):
+    """What is recorded. Steps always are."""
+
+    collectives: bool = True
+    memory: bool = True
+    host_interval_seconds: Annotated[float, Field(gt=0)] = 0.5
+
+
+class RunConfig(Section):
+    """Everything that decides a run; the same file trains the same layout again."""
+
+    model: Model = Model()
+    data: Data = Data()
+    parallel: Parallel = Parallel()
+    batch: Batch = Batch()
+    schedule: Schedule = Schedule()
+    compression: Compression = Compression()
+    overlap: Overlap = Overlap()
+    memory: Memory = Memory()
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    train: Train = Train()
+    profile: Profile = Profile()
+
+    def with_values(self, values: dict[str, Any]) -> RunConfig:
+        """A copy with dotted keys replaced, checked again: ``{"parallel.tp": 2}``.
+
+        Raises:
+            InputError: a key is unknown or a value is of the wrong type or out of range.
+        """
+        tree = self.model_dump(mode="json")
+        for key, value in values.items():
+            _set_dotted(tree, key, value)
+        return parse(tree)
+
+    def flat(self) -> dict[str, Any]:
+        """Dotted keys to values, as ``--set`` takes them."""
+        return flatten(self.model_dump(mode="json"))
+
+    def dumps(self) -> str:
+        """The exact configuration as indented JSON."""
+        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
+
+
+def parse(tree: object) -> RunConfig:
+    """A checked configuration from nested plain values.
+
+    Raises:
+        InputError: with field, value and remedy of the first thing that is wrong.
+    """
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise input_error(error, RunConfig) from None
+
+
+def load(path: Path) -> RunConfig:
+    """A configuration from its JSON file.
+
+    Raises:
+        InputError: the file cannot be read, is not JSON, or does not describe a run.
+    """
+    try:
+        return parse(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(
+            "config", str(path), f"cannot be read as JSON ({error}); give a run's config.json"
+        ) from None
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries to dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InputError(key, value, f"{section} has no keys of its own")
+    tree[name] = value
+
+
+def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
+    """The first problem of a pydantic error as one line with field, value and remedy."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
+    remedy = first["msg"]
+    if first["type"] == "extra_forbidden":
+        known = sorted(_fields_at(root, path[:-1]))
+        remedy = f"unknown key; known here: {', '.join(known)}"
+    return InputError(".".join(path) or "config", first["input"], remedy)
+
+
+def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
+    here: Any = root
+    for part in path:
+        field = getattr(here, "model_fields", {}).get(part)
+        here = field.annotation if field else None
+    return list(getattr(here, "model_fields", {}))

@@ -1,0 +1,37 @@
+"""What one rank carries through a run; there is no global state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import RunConfig
+from engine.control import StopControl
+from engine.groups import Groups
+from engine.layout import Layout
+from engine.progress import Progress
+from profilers.collectives import CollectiveRecorder
+from profilers.step_timer import StepTimer
+from profilers.writer import RecordWriter
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """One rank's configuration, place, device and instruments."""
+
+    rank: int
+    config: RunConfig
+    layout: Layout
+    device: torch.device
+    groups: Groups
+    timer: StepTimer
+    recorder: CollectiveRecorder
+    writer: RecordWriter
+    control: StopControl
+    progress: Progress | None = None
+
+    def state(self, name: str) -> None:
+        """Tell the launcher what this rank is about to do outside a step."""
+        if self.progress is not None:
+            self.progress.enter_state(self.rank, self.timer.step, name)

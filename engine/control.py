@@ -1,0 +1,26 @@
+"""Commands to a running job, applied by all ranks at the same step without an additional collective."""
+
+from __future__ import annotations
+
+from engine.progress import Progress
+
+#: Ranks are less than one step apart, since each step ends with a reduction over all of them. A step announced
+#: two ahead is therefore seen by every rank before it gets there.
+_AHEAD = 2
+
+
+class StopControl:
+    """Rank 0 sees the launcher's request and announces a step; every rank stops before that step."""
+
+    def __init__(self, progress: Progress | None, rank: int) -> None:
+        self._progress, self._rank = progress, rank
+
+    def should_stop(self, step: int) -> bool:
+        """Whether this rank must not run ``step`` any more."""
+        if self._progress is None:
+            return False
+        announced = self._progress.stop_at()
+        if announced is None and self._rank == 0 and self._progress.stop_requested():
+            announced = step + _AHEAD
+            self._progress.announce_stop(announced)
+        return announced is not None and step >= announced

@@ -1,0 +1,135 @@
+"""A run under torchrun: ``torchrun --nproc-per-node N -m engine.launch.torchrun config.json [--out FOLDER]``.
+
+Every rank runs the same loop as in a study; rank 0 of each node's folder sums the run up and prints its losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from engine import devices, layout, rundir
+from engine.config import RunConfig, load
+from engine.errors import InputError, WorkbenchError
+from engine.outcome import Ending, RunOutcome
+from engine.ownership import me
+from engine.progress import Progress
+from engine.session import finish
+from engine.worker import classify, device_of, group_timeout, train_in_group
+from engine.workloads.data import check_path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of every rank; 2 for wrong input, 1 for a bad ending."""
+    parser = argparse.ArgumentParser(
+        prog="engine.launch.torchrun", description="Train one exported configuration."
+    )
+    parser.add_argument("config", type=Path, help="config.json as exported")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="where the run folder goes")
+    given = parser.parse_args(arguments)
+    try:
+        config = _checked(given.config)
+    except WorkbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _run(config, given.out)
+
+
+def _checked(path: Path) -> RunConfig:
+    config = load(path)
+    where = layout.check(config)
+    check_path(config.data.path)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks != where.world_size:
+        remedy = f"this configuration is for {where.world_size} ranks; start torchrun with that many"
+        raise InputError("WORLD_SIZE", ranks, remedy)
+    return config
+
+
+def _run(config: RunConfig, home: Path) -> int:
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = devices.choose(config, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    device = device_of(chosen.kind, local_rank)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    _complete_environment()
+    dist.init_process_group(chosen.backend, timeout=group_timeout(config))
+    try:
+        folder = _shared_folder(config, home, rank, chosen)
+        with _progress(folder, config) as progress:
+            outcome = _train(rank, config, folder, device, progress)
+        if outcome.good:
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    if rank == 0:
+        summary = finish(folder, config, chosen.backend, outcome)
+        print(json.dumps({"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}))
+    return 0 if outcome.good else 1
+
+
+def _complete_environment() -> None:
+    """Started by plain python, one process is a world of its own."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+
+
+def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: devices.Devices) -> Path:
+    """Rank 0 makes the run folder and tells its name; other nodes make their own part of it."""
+    where = layout.layout_of(config)
+    name: list[str | None] = [None]
+    if rank == 0:
+        folder = rundir.create(home, config, {"purpose": "torchrun"})
+        rundir.update_status(
+            folder,
+            state="running",
+            owner=me(),
+            started_unix=time.time(),
+            world_size=where.world_size,
+            layout=where.as_dict(),
+            backend=chosen.backend,
+            backend_reason=chosen.reason,
+            devices=list(chosen.names),
+        )
+        Progress(folder, where.world_size).close()
+        name[0] = folder.name
+    dist.broadcast_object_list(name, src=0)
+    folder = home / str(name[0])
+    (folder / rundir.RECORDS).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _progress(folder: Path, config: RunConfig) -> Iterator[Progress]:
+    with contextlib.suppress(FileExistsError), (folder / rundir.PROGRESS).open("x"):
+        Progress(folder, layout.layout_of(config).world_size).close()
+    progress = Progress(folder)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def _train(
+    rank: int, config: RunConfig, folder: Path, device: torch.device, progress: Progress
+) -> RunOutcome:
+    try:
+        finished = train_in_group(rank, config, folder, device, progress)
+    except Exception as error:
+        traceback.print_exc()
+        return RunOutcome(classify(error), f"{type(error).__name__}: {error}", rank)
+    return RunOutcome(Ending.COMPLETED if finished else Ending.STOPPED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

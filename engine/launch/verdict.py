@@ -1,0 +1,73 @@
+"""From what the launcher saw of the ranks to one ending, with the rank that caused it. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.launch.messages import RankReport
+from engine.outcome import Ending, RunOutcome
+from engine.progress import WAITING, RankProgress
+
+_BEFORE_STEPS = frozenset({"starting", "building", "validation"})
+_PATIENCE_OUTSIDE_STEPS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A rank's process that ended without a report. ``exit_code`` is negative for a signal."""
+
+    rank: int
+    exit_code: int | None
+    phase: str | None
+    last_lines: tuple[str, ...]
+    out_of_memory: bool
+
+
+def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome:
+    """One ending for all: a cause beats its consequences (peers of a dead rank see lost connections)."""
+    if deaths:
+        return _from_death(min(deaths, key=lambda death: (not death.out_of_memory, death.rank)))
+    causes = [report for report in reports if report.ending not in (Ending.COMPLETED, Ending.STOPPED)]
+    if causes:
+        cause = min(causes, key=lambda report: (report.ending is Ending.COMM_ERROR, report.rank))
+        return RunOutcome(cause.ending, cause.reason, cause.rank, cause.phase, cause.last_lines)
+    stopped = any(report.ending is Ending.STOPPED for report in reports)
+    return RunOutcome(Ending.STOPPED, "stopped on request") if stopped else RunOutcome(Ending.COMPLETED)
+
+
+def _from_death(death: Death) -> RunOutcome:
+    if death.out_of_memory:
+        reason = f"rank {death.rank} ran out of host memory"
+        return RunOutcome(Ending.OOM, reason, death.rank, death.phase, death.last_lines)
+    code = death.exit_code
+    by_signal = code is not None and code < 0
+    name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
+    reason = f"rank {death.rank} died: {name}"
+    outside = code is not None and -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+    return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
+
+
+def hung(
+    ranks: Sequence[RankProgress], patience_seconds: float, stopped_pids: frozenset[int] = frozenset()
+) -> RankProgress | None:
+    """The rank that holds the others up, once one has not moved for ``patience_seconds``.
+
+    A process the kernel reports as stopped is certain; else the one that stands still outside a wait; if all
+    wait, the one furthest behind.
+    """
+    late = [rank for rank in ranks if rank.age_seconds > _patience(rank, patience_seconds)]
+    if not late:
+        return None
+    for rank in late:
+        if rank.pid in stopped_pids:
+            return rank
+    computing = [rank for rank in late if rank.phase not in WAITING]
+    return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
+
+
+def _patience(rank: RankProgress, seconds: float) -> float:
+    if rank.phase == "finished":
+        return float("inf")
+    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.phase in _BEFORE_STEPS else 1.0)

@@ -1,0 +1,147 @@
+"""Sees a run on local workers to its end: reports, deaths, hangs, the deadline, and a request to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from engine.launch.launcher import Launch
+from engine.launch.messages import RankReport
+from engine.launch.verdict import Death, decide, hung
+from engine.launch.warm import Worker
+from engine.outcome import Ending, RunOutcome
+from engine.progress import Progress, RankProgress
+from engine.rundir import LOGS
+
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 1.0
+_LAST_LINES = 12
+_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
+
+
+class Watch:
+    """Watches the workers of one run. ``clean`` tells afterwards whether they can serve another one."""
+
+    def __init__(self, launch: Launch, workers: list[Worker], deadline: float) -> None:
+        self._launch, self._workers, self._deadline = launch, workers, deadline
+        self._progress = Progress(launch.folder)
+        self._reports: dict[int, RankReport] = {}
+        self._deaths: dict[int, Death] = {}
+        self._oom_kills = _oom_kill_count()
+        self._stop_asked_at: float | None = None
+        self.clean = True
+
+    def until_end(self) -> RunOutcome:
+        """Block until there is an ending."""
+        try:
+            while len(self._reports) < len(self._workers):
+                self._listen(_POLL_SECONDS)
+                ending = self._trouble() or self._impatience()
+                if ending is not None:
+                    self.clean = False
+                    return ending
+                self._pass_on_stop()
+            outcome = decide(list(self._reports.values()), [])
+            self.clean = outcome.ending in (Ending.COMPLETED, Ending.STOPPED)
+            return outcome
+        finally:
+            self._progress.close()
+
+    def _listen(self, seconds: float) -> None:
+        sources: dict[Any, int] = {}
+        for rank, worker in enumerate(self._workers):
+            if rank not in self._reports and rank not in self._deaths:
+                sources |= {worker.tasks: rank, worker.process.sentinel: rank}
+        for source in wait(list(sources), timeout=seconds):
+            self._take(sources[source])
+
+    def _take(self, rank: int) -> None:
+        worker = self._workers[rank]
+        if rank in self._reports or rank in self._deaths:
+            return
+        with contextlib.suppress(EOFError, OSError):  # a closed pipe is a death, told below
+            if worker.tasks.poll():
+                self._reports[rank] = worker.tasks.recv()
+                return
+        worker.process.join(timeout=_GRACE_SECONDS)
+        self._deaths[rank] = self._death(rank, worker.process.exitcode)
+
+    def _death(self, rank: int, exit_code: int | None) -> Death:
+        here = self._place(rank)
+        lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
+        said = any(word in line.lower() for line in lines for word in _MEMORY_WORDS)
+        killed_by_kernel = exit_code == -9 and _oom_kill_count() > self._oom_kills
+        return Death(rank, exit_code, here.phase if here else None, lines, said or killed_by_kernel)
+
+    def _trouble(self) -> RunOutcome | None:
+        """An ending once a rank died or reported a failure; peers get a moment to report theirs."""
+        bad = [report for report in self._reports.values() if not _fine(report)]
+        if not bad and not self._deaths:
+            return None
+        until = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < until and len(self._reports) + len(self._deaths) < len(self._workers):
+            self._listen(_POLL_SECONDS)
+        return decide(list(self._reports.values()), list(self._deaths.values()))
+
+    def _impatience(self) -> RunOutcome | None:
+        ranks = [place for place in self._progress.ranks() if place.rank not in self._reports]
+        patience = self._launch.config.train.step_timeout_seconds
+        if self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > patience:
+            return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
+        culprit = hung(ranks, patience, _stopped_processes(ranks, patience))
+        if culprit is not None:
+            reason = (
+                f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s in step {culprit.step}"
+            )
+            lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
+            return RunOutcome(Ending.HANG, reason, culprit.rank, culprit.phase, lines)
+        if time.monotonic() > self._deadline:
+            seconds = self._launch.config.train.timeout_seconds
+            return RunOutcome(Ending.TIMED_OUT, f"longer than train.timeout_seconds={seconds:g}")
+        return None
+
+    def _pass_on_stop(self) -> None:
+        if self._stop_asked_at is None and self._launch.should_stop():
+            self._stop_asked_at = time.monotonic()
+            self._progress.request_stop()
+
+    def _place(self, rank: int) -> RankProgress | None:
+        return next((place for place in self._progress.ranks() if place.rank == rank), None)
+
+
+def _fine(report: RankReport) -> bool:
+    return report.ending in (Ending.COMPLETED, Ending.STOPPED)
+
+
+def _stopped_processes(ranks: list[RankProgress], patience_seconds: float) -> frozenset[int]:
+    stopped = set()
+    for rank in ranks:
+        if rank.age_seconds > patience_seconds:
+            try:
+                if psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED:
+                    stopped.add(rank.pid)
+            except psutil.Error:
+                continue
+    return frozenset(stopped)
+
+
+def _oom_kill_count() -> int:
+    """Processes that this kernel has killed for want of memory since boot; 0 where it does not tell."""
+    try:
+        rows = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
+
+
+def _tail(path: Path) -> tuple[str, ...]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.strip().splitlines()[-_LAST_LINES:])

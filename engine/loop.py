@@ -1,0 +1,112 @@
+"""One rank's training loop; it reads as the story of a run."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from engine.context import RankContext
+from engine.errors import WorkbenchError
+from engine.layout import accumulation
+from engine.parallel.apply import build_stage
+from engine.parallel.optimizer import LocalOptimizer
+from engine.parallel.pipeline import StageExecutor
+from engine.schedules.actions import Action, Work
+from engine.schedules.named import actions_for
+from engine.steplog import StepLog
+from engine.workloads.data import Corpus, Tokens, open_corpus
+
+MicroBatches = list[tuple[Tensor, Tensor]]
+
+
+class DivergedError(WorkbenchError):
+    """The loss or the gradient is not a finite number any more."""
+
+
+def train(rank: RankContext) -> bool:
+    """Build, train and validate on this rank; False if it was stopped before the last step."""
+    rank.state("building")
+    began = time.monotonic()
+    stage = build_stage(rank)
+    optimizer = LocalOptimizer(stage.replica, rank.groups, rank.config.train)
+    corpus = open_corpus(rank.config.data, rank.config.train.seed)
+    rank.writer.event("built", seconds=time.monotonic() - began)
+    finished = _steps(rank, stage, optimizer, corpus)
+    if finished:
+        validate(rank, stage, corpus)
+    rank.state("finished")
+    return finished
+
+
+def _steps(rank: RankContext, stage: StageExecutor, optimizer: LocalOptimizer, corpus: Corpus) -> bool:
+    actions = stage_actions(rank)
+    log = StepLog(rank)
+    with log:
+        for step in range(rank.config.train.steps):
+            if rank.control.should_stop(step):
+                return False
+            one_step(rank, stage, optimizer, corpus, actions, log, step)
+    return True
+
+
+def one_step(
+    rank: RankContext,
+    stage: StageExecutor,
+    optimizer: LocalOptimizer,
+    corpus: Corpus,
+    actions: list[Action],
+    log: StepLog,
+    step: int,
+) -> None:
+    """Data, forwards and backwards by the schedule, optimizer; then the step's records."""
+    timer = rank.timer
+    log.before(step)
+    timer.begin(step)
+    with timer.phase("data"):
+        batches = training_batches(rank, corpus, step)
+    loss = stage.run(actions, batches)
+    with timer.phase("optimizer"):
+        norm = optimizer.step()
+    log.after(timer.end(), loss, norm)
+    if not math.isfinite(norm) or (loss is not None and not math.isfinite(loss)):
+        raise DivergedError(f"step {step}: loss {loss}, gradient norm {norm}")
+
+
+def stage_actions(rank: RankContext) -> list[Action]:
+    """This rank's list for one optimizer step."""
+    kind, stages = rank.config.schedule.kind, rank.layout.pp
+    return actions_for(kind, rank.groups.at.pp, stages, accumulation(rank.config))
+
+
+def training_batches(rank: RankContext, corpus: Corpus, step: int) -> MicroBatches:
+    """This rank's micro-batches of a step; dp ranks take consecutive parts of the global batch."""
+    per_rank = rank.config.batch.global_batch // rank.layout.dp
+    first = step * rank.config.batch.global_batch + rank.groups.at.dp * per_rank
+    return _split(rank, corpus.training(first, per_rank))
+
+
+def validate(rank: RankContext, stage: StageExecutor, corpus: Corpus) -> None:
+    """Mean loss over held-out windows, recorded by the ranks of the last stage."""
+    config = rank.config
+    if not config.train.validation_batches:
+        return
+    rank.state("validation")
+    losses = []
+    with torch.no_grad():
+        for batch in range(config.train.validation_batches):
+            per_rank = config.batch.global_batch // rank.layout.dp
+            first = batch * config.batch.global_batch + rank.groups.at.dp * per_rank
+            batches = _split(rank, corpus.validation(first, per_rank))
+            losses.append(stage.run([Action(Work.FORWARD, m) for m in range(len(batches))], batches))
+    known = [loss for loss in losses if loss is not None]
+    if known:
+        rank.writer.event("validation", loss=sum(known) / len(known), batches=len(known))
+
+
+def _split(rank: RankContext, windows: Tokens) -> MicroBatches:
+    size = rank.config.batch.micro_batch
+    tokens = torch.from_numpy(windows).to(rank.device, non_blocking=True)
+    return [(part[:, :-1], part[:, 1:]) for part in tokens.split(size)]

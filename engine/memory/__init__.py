@@ -1,0 +1,1 @@
+"""Trading compute for memory."""

@@ -1,0 +1,1 @@
+"""One file per axis, and the order in which they are applied."""

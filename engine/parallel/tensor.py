@@ -1,0 +1,120 @@
+"""Tensor parallelism with sequence-parallel norms (arXiv 2205.05198) on local tensors.
+
+Activations are [sequence, batch, hidden]. Between blocks each rank holds a slice of the sequence; in front of
+a block's matrices the slices are gathered, behind them the partial sums are reduced and scattered. What is
+sent per block and direction: two all-gathers and two reduce-scatters of the whole activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from engine.groups import Group, all_gather_single, reduce_scatter_single
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """This rank's place on the tp axis; with size 1 every operation is the identity."""
+
+    group: Group | None = None
+    size: int = 1
+    rank: int = 0
+
+    def gather_sequence(self, x: Tensor) -> Tensor:
+        """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
+        return x if self.group is None else _apply(_Gather, x, self.group, self.size)
+
+    def scatter_sequence(self, x: Tensor) -> Tensor:
+        """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""
+        return x if self.group is None else _apply(_Scatter, x, self.group, self.size)
+
+    def shard(self, full: Tensor, dim: int | None) -> Tensor:
+        """This rank's part of a full parameter; all of it where ``dim`` is None."""
+        return full if dim is None else full.chunk(self.size, dim)[self.rank].clone()
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss over tokens; ``logits`` [tokens, vocabulary / tp] are taken in fp32."""
+        if self.group is None:
+            return torch.nn.functional.cross_entropy(logits.float(), targets)
+        return _apply(_VocabularyParallelLoss, logits.float(), targets, self.group, self.rank).mean()
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
+def _gather(x: Tensor, group: Group, size: int) -> Tensor:
+    out = x.new_empty((x.shape[0] * size, *x.shape[1:]))
+    all_gather_single(out, x.contiguous(), group=group)
+    return out
+
+
+def _reduce_scatter(x: Tensor, group: Group, size: int) -> Tensor:
+    out = x.new_empty((x.shape[0] // size, *x.shape[1:]))
+    reduce_scatter_single(out, x.contiguous(), group=group)
+    return out
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, size: int) -> Tensor:
+        ctx.group, ctx.size = group, size
+        return _gather(x, group, size)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _reduce_scatter(gradient, ctx.group, ctx.size), None, None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, size: int) -> Tensor:
+        ctx.group, ctx.size = group, size
+        return _reduce_scatter(x, group, size)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _gather(gradient, ctx.group, ctx.size), None, None
+
+
+class _VocabularyParallelLoss(torch.autograd.Function):
+    """Cross entropy over a vocabulary that is split over tp: two small all-reduces instead of the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: Group, rank: int) -> Tensor:
+        peak = logits.amax(dim=-1)
+        dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
+        exponentials = (logits - peak.unsqueeze(-1)).exp_()
+        local = targets - rank * logits.shape[-1]
+        mine = (local >= 0) & (local < logits.shape[-1])
+        local = local.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
+        target_logits = logits.gather(-1, local).squeeze(-1).sub(peak).masked_fill(~mine, 0.0)
+        sums = torch.stack((exponentials.sum(dim=-1), target_logits))
+        dist.all_reduce(sums, group=group)
+        ctx.save_for_backward(exponentials.div_(sums[0].unsqueeze(-1)), local, mine)
+        return sums[0].log() - sums[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        probabilities, local, mine = ctx.saved_tensors
+        result = probabilities.scatter_add(-1, local, -mine.to(probabilities.dtype).unsqueeze(-1))
+        return result * gradient.unsqueeze(-1), None, None, None
+
+
+def reduce_partial_gradients(gradients: list[Tensor], group: Group) -> None:
+    """Sum gradients that are partial over tp (norm weights under sequence parallelism), in one flat message."""
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))

@@ -1,0 +1,72 @@
+"""File names in a run folder, and its two small documents: config.json and status.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from engine.config import RunConfig
+from engine.errors import InputError
+
+CONFIG = "config.json"
+STATUS = "status.json"
+SUMMARY = "summary.json"
+RECORDS = "records"
+LOGS = "logs"
+COMMANDS = "commands"
+PROGRESS = "progress"
+
+
+def new_run_id() -> str:
+    """A run's id: UTC time to the second and four random hex digits; ids sort by age."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace a document in one step: readers see the old or the new one, never half."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    scratch.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A document, or None if it is not there or not readable as JSON."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def create(home: Path, config: RunConfig, labels: dict[str, str]) -> Path:
+    """A new run folder with its exact configuration and a first status.
+
+    Raises:
+        InputError: the folder cannot be written (read-only, full, not a folder).
+    """
+    run_id = new_run_id()
+    folder = home / run_id
+    try:
+        for part in (RECORDS, LOGS, COMMANDS):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(config.dumps(), encoding="utf-8")
+        status = {"id": run_id, "state": "starting", "labels": labels, "created_unix": time.time()}
+        write_json(folder / STATUS, status)
+    except OSError as error:
+        raise InputError(
+            "home",
+            str(home),
+            f"the run folder cannot be written ({error.strerror}); give another --home or free space",
+        ) from None
+    return folder
+
+
+def update_status(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Merge changes into a run's status."""
+    status = (read_json(folder / STATUS) or {"id": folder.name}) | changes
+    write_json(folder / STATUS, status)
+    return status

@@ -1,0 +1,150 @@
+"""From a configuration to a finished run folder: check, launch, sample the machine, sum up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from profilers.sampler import Sampler
+
+from engine import devices, layout, rundir
+from engine.config import RunConfig
+from engine.errors import InputError, LayoutError
+from engine.launch.launcher import Launch, Launcher
+from engine.outcome import Ending, RunOutcome
+from engine.ownership import me
+from engine.presets import resolve
+from engine.progress import Progress
+from engine.workloads.data import check_path
+from engine.workloads.flops import model_flops_per_step
+from profilers.summary import RunFacts, RunSummary, summarize
+from profilers.tail import RunRecords
+from profilers.writer import RecordWriter
+
+OnStart = Callable[[Path], None]
+
+
+class Session:
+    """Runs one configuration after the other on warm ranks under one home folder."""
+
+    def __init__(self, home: Path, launcher: Launcher | None = None) -> None:
+        self.home = home
+        self._launcher = launcher
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+
+    def execute(
+        self,
+        config: RunConfig,
+        labels: dict[str, str],
+        should_stop: Callable[[], bool],
+        on_start: OnStart | None = None,
+    ) -> tuple[RunOutcome, RunSummary]:
+        """One run, from its folder to its summary. What ranks do becomes an outcome, never an exception.
+
+        Raises:
+            InputError: the home folder, the data or the device cannot be used.
+        """
+        try:
+            where = layout.check(config)
+        except LayoutError as problem:
+            return RunOutcome(Ending.ILLEGAL, str(problem)), _summary(config, "", "none", None)
+        check_path(config.data.path)
+        chosen = devices.choose(config, where.world_size)
+        folder = rundir.create(self.home, config, labels)
+        rundir.update_status(
+            folder,
+            state="running",
+            owner=me(),
+            started_unix=time.time(),
+            world_size=where.world_size,
+            layout=where.as_dict(),
+            backend=chosen.backend,
+            backend_reason=chosen.reason,
+            devices=list(chosen.names),
+        )
+        if on_start is not None:
+            on_start(folder)
+        outcome = self._launch(config, folder, chosen, where.world_size, should_stop)
+        return outcome, finish(folder, config, chosen.backend, outcome)
+
+    def _launch(
+        self,
+        config: RunConfig,
+        folder: Path,
+        chosen: devices.Devices,
+        world_size: int,
+        should_stop: Callable[[], bool],
+    ) -> RunOutcome:
+        Progress(folder, world_size).close()
+        launch = Launch(
+            config,
+            folder,
+            chosen,
+            lambda: should_stop() or stop_commanded(folder),
+            lambda pids: _note_pids(folder, pids),
+        )
+        writer = RecordWriter(folder / rundir.RECORDS, "launcher")
+        try:
+            with Sampler(writer, config.profile.host_interval_seconds):
+                return self._ranks().run(launch)
+        finally:
+            writer.close()
+
+    def _ranks(self) -> Launcher:
+        if self._launcher is None:
+            from engine.launch.pool import LocalPool  # torch is loaded with the first run, not before
+
+            self._launcher = LocalPool()
+        return self._launcher
+
+
+def stop_commanded(folder: Path) -> bool:
+    """Whether someone left a stop command in a run folder; an unreadable one is not a command."""
+    commands = sorted((folder / rundir.COMMANDS).glob("*.json"))
+    return any((rundir.read_json(path) or {}).get("command") == "stop" for path in commands)
+
+
+def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
+    """Sum up a run's records and note its ending; a full disk loses the summary, not the records."""
+    records = RunRecords(folder / rundir.RECORDS)
+    summary = _summary(config, folder.name, backend, records)
+    with contextlib.suppress(OSError):
+        rundir.write_json(folder / rundir.SUMMARY, summary.as_dict())
+        rundir.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
+    return summary
+
+
+def _summary(config: RunConfig, run: str, backend: str, records: RunRecords | None) -> RunSummary:
+    where = layout.layout_of(config)
+    try:
+        flops, parameters = model_flops_per_step(config), resolve(config.model).parameters
+    except InputError:
+        flops, parameters = None, 0
+    facts = RunFacts(
+        run=run,
+        layout=where.as_dict(),
+        world_size=where.world_size,
+        backend=backend,
+        tokens_per_step=config.batch.global_batch * config.data.sequence_length,
+        model_flops_per_step=flops,
+        peak_flops_per_second=None,
+        peak_source="no known peak for this device and dtype",
+        parameters=parameters,
+    )
+    return summarize(records or RunRecords(Path()), facts)
+
+
+def _note_pids(folder: Path, pids: list[int]) -> None:
+    with contextlib.suppress(OSError):
+        rundir.update_status(folder, rank_pids=pids)

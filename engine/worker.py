@@ -1,0 +1,173 @@
+"""One rank's life: join the group, train, report; and the loop in which a warm worker serves many runs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from engine import groups, loop
+from engine.config import RunConfig, load
+from engine.context import RankContext
+from engine.control import StopControl
+from engine.launch.lifeline import die_with
+from engine.launch.messages import RankReport, RankTask
+from engine.layout import layout_of
+from engine.outcome import Ending
+from engine.progress import Progress
+from engine.rundir import CONFIG, LOGS, RECORDS
+from profilers.clock import clock_for
+from profilers.collectives import CollectiveRecorder
+from profilers.step_timer import StepTimer
+from profilers.writer import RecordWriter
+
+_LAST_LINES = 12
+#: Environment variables that change what a rank does; recorded as seen inside the rank.
+_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_")
+
+
+def serve(tasks: Connection, lifeline: Connection) -> None:
+    """Body of a warm worker: run tasks until the pipe closes; die at once with the controller."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(lifeline.fileno())
+    while True:
+        try:
+            task = tasks.recv()
+        except (EOFError, OSError):
+            return
+        tasks.send(run_task(task))
+
+
+def run_task(task: RankTask) -> RankReport:
+    """Run one rank of one run in this process; whatever happens becomes a report."""
+    _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
+    config = load(task.folder / CONFIG)
+    _limit_memory(config.memory.limit_gib)
+    progress = Progress(task.folder)
+    progress.enter_state(task.rank, -1, "starting")
+    try:
+        finished = _train(task, config, progress)
+    except BaseException as error:
+        traceback.print_exc()
+        return _failure(task.rank, error, progress)
+    finally:
+        _limit_memory(None)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return RankReport(task.rank, Ending.COMPLETED if finished else Ending.STOPPED)
+
+
+def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
+    layout = layout_of(config)
+    torch.set_num_threads(task.threads)
+    store = dist.TCPStore("127.0.0.1", task.store_port, is_master=False)
+    dist.init_process_group(
+        task.backend,
+        store=dist.PrefixStore(task.folder.name, store),
+        rank=task.rank,
+        world_size=layout.world_size,
+        timeout=group_timeout(config),
+    )
+    try:
+        return train_in_group(
+            task.rank, config, task.folder, device_of(task.device_kind, task.rank), progress
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def train_in_group(
+    rank: int, config: RunConfig, folder: Path, device: torch.device, progress: Progress | None
+) -> bool:
+    """Train as one rank of an initialised default group; False if the run was stopped early."""
+    layout = layout_of(config)
+    torch.manual_seed(config.train.seed)
+    made = groups.build(layout, rank, group_timeout(config))
+    on_phase = None if progress is None else lambda step, code: progress.enter(rank, step, code)
+    timer = StepTimer(clock_for(device.type), on_phase)
+    writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
+    writer.event(
+        "environment", **_environment(), torch=str(torch.__version__), threads=torch.get_num_threads()
+    )
+    context = RankContext(
+        rank=rank,
+        config=config,
+        layout=layout,
+        device=device,
+        groups=made,
+        timer=timer,
+        recorder=CollectiveRecorder(timer, made.axes),
+        writer=writer,
+        control=StopControl(progress, rank),
+        progress=progress,
+    )
+    try:
+        return loop.train(context)
+    finally:
+        writer.close()
+
+
+def group_timeout(config: RunConfig) -> timedelta:
+    """Longer than the launcher's own patience: it sees which rank hangs, a collective only that one does."""
+    return timedelta(seconds=2 * config.train.step_timeout_seconds + 30)
+
+
+def device_of(kind: str, local_rank: int) -> torch.device:
+    """This rank's device, made current."""
+    if kind != "cuda":
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def classify(error: BaseException) -> Ending:
+    """Which ending an exception in a rank stands for."""
+    text = f"{type(error).__name__}: {error}".lower()
+    if isinstance(error, loop.DivergedError):
+        return Ending.DIVERGED
+    memory_words = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in memory_words):
+        return Ending.OOM
+    comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
+    if isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in text for word in comm_words)
+    ):
+        return Ending.COMM_ERROR
+    return Ending.CRASHED
+
+
+def _failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
+    lines = traceback.format_exception(error)
+    last = tuple("".join(lines).strip().splitlines()[-_LAST_LINES:])
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    here = next((place for place in progress.ranks() if place.rank == rank), None)
+    phase = None if here is None else here.phase
+    return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+
+
+def _redirect(path: Path) -> None:
+    """Send this process's output to the run's log of this rank."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _limit_memory(gib: float | None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard if gib is None else int(gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -1,0 +1,214 @@
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU; any slice of its layers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from engine.parallel.tensor import TensorParallel
+from engine.presets import ModelShape
+
+_ROTARY_BASE = 10000.0
+_INIT_STD = 0.02
+
+
+class Linear(nn.Module):
+    """A matrix [out, in] without bias, split over tp along ``tp_dim``: 0 gives columns of outputs, 1 partial sums.
+
+    It computes in its input's dtype: parameters stay fp32, bf16 activations make bf16 products.
+    """
+
+    def __init__(self, outputs: int, inputs: int, tp: TensorParallel, tp_dim: int) -> None:
+        super().__init__()
+        self.tp_dim = tp_dim
+        shape = [outputs, inputs]
+        shape[tp_dim] //= tp.size
+        self.weight = nn.Parameter(torch.empty(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class Norm(nn.Module):
+    """RMSNorm (arXiv 1910.07467) computed in fp32; replicated over tp, its gradient partial under it."""
+
+    tp_dim = None
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> the same shape and dtype."""
+        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), eps=1e-5).to(x.dtype)
+
+
+class Embedding(nn.Module):
+    """Rows [vocabulary / tp, hidden]; tokens outside this rank's part give zeros, summed over tp."""
+
+    tp_dim = 0
+
+    def __init__(self, shape: ModelShape, tp: TensorParallel, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.tp, self.dtype = tp, dtype
+        self.weight = nn.Parameter(torch.empty(shape.vocabulary // tp.size, shape.hidden))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence] -> [sequence / tp, batch, hidden]."""
+        tokens = tokens.transpose(0, 1)
+        if self.tp.size == 1:
+            return F.embedding(tokens, self.weight).to(self.dtype)
+        local = tokens - self.tp.rank * self.weight.shape[0]
+        mine = (local >= 0) & (local < self.weight.shape[0])
+        rows = F.embedding(local.clamp(0, self.weight.shape[0] - 1), self.weight)
+        return self.tp.scatter_sequence((rows * mine.unsqueeze(-1)).to(self.dtype))
+
+
+class Attention(nn.Module):
+    """Grouped-query attention (arXiv 2305.13245); heads are split over tp."""
+
+    def __init__(self, shape: ModelShape, tp: TensorParallel) -> None:
+        super().__init__()
+        self.head_dim = shape.head_dim
+        self.group_size = shape.heads // shape.kv_heads
+        kv_width = shape.kv_heads * shape.head_dim
+        self.query = Linear(shape.hidden, shape.hidden, tp, 0)
+        self.key = Linear(kv_width, shape.hidden, tp, 0)
+        self.value = Linear(kv_width, shape.hidden, tp, 0)
+        self.output = Linear(shape.hidden, shape.hidden, tp, 1)
+
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+        """[sequence, batch, hidden] -> partial [sequence, batch, hidden]."""
+        query, key, value = (self._heads(matrix(x)) for matrix in (self.query, self.key, self.value))
+        query, key = _rotate(query, rotary), _rotate(key, rotary)
+        key, value = self._repeat(key), self._repeat(value)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.output(mixed.permute(2, 0, 1, 3).flatten(2))
+        return out
+
+    def _heads(self, x: Tensor) -> Tensor:
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
+        return heads.permute(1, 2, 0, 3)
+
+    def _repeat(self, x: Tensor) -> Tensor:
+        return x if self.group_size == 1 else x.repeat_interleave(self.group_size, dim=1)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv 2002.05202); its width is split over tp."""
+
+    def __init__(self, shape: ModelShape, tp: TensorParallel) -> None:
+        super().__init__()
+        self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
+        self.up = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
+        self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[sequence, batch, hidden] -> partial [sequence, batch, hidden]."""
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Block(nn.Module):
+    """Attention and feed-forward with their norms; may forget its activations and compute them again."""
+
+    def __init__(self, shape: ModelShape, tp: TensorParallel, recompute: bool) -> None:
+        super().__init__()
+        self.tp, self.recompute = tp, recompute
+        self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
+        self.attention = Attention(shape, tp)
+        self.feed_forward = FeedForward(shape, tp)
+
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+        """[sequence / tp, batch, hidden] -> the same."""
+        if self.recompute and torch.is_grad_enabled():
+            out: Tensor = checkpoint(self._compute, x, rotary, use_reentrant=False)
+            return out
+        return self._compute(x, rotary)
+
+    def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
+        x = x + self._attend(self.attention_norm(x), rotary)
+        gathered = self.tp.gather_sequence(self.feed_forward_norm(x))
+        return x + self.tp.scatter_sequence(self.feed_forward(gathered))
+
+    def _attend(self, x: Tensor, rotary: Tensor) -> Tensor:
+        return self.tp.scatter_sequence(self.attention(self.tp.gather_sequence(x), rotary))
+
+
+class Decoder(nn.Module):
+    """Layers ``first`` to ``last`` of a decoder; the first stage embeds, the last one gives logits.
+
+    Blocks are keyed by their global number, so parameter names do not depend on the pipeline split.
+    """
+
+    rotary: Tensor
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        layers: range,
+        tp: TensorParallel,
+        *,
+        sequence_length: int,
+        dtype: torch.dtype = torch.float32,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.tp = tp
+        self.embedding = Embedding(shape, tp, dtype) if layers.start == 0 else None
+        self.blocks = nn.ModuleDict({str(i): Block(shape, tp, recompute) for i in layers})
+        is_last = layers.stop == shape.layers
+        self.norm = Norm(shape.hidden) if is_last else None
+        self.head = Linear(shape.vocabulary, shape.hidden, tp, 0) if is_last else None
+        self.register_buffer("rotary", _rotary(sequence_length, shape.head_dim), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens [batch, sequence] or hidden states [sequence / tp, batch, hidden] in; hidden states or logits
+        [sequence, batch, vocabulary / tp] out.
+        """
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for block in self.blocks.values():
+            x = block(x, self.rotary)
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.tp.gather_sequence(self.norm(x)))
+        return x
+
+
+def initialize(model: Decoder, seed: int) -> None:
+    """Fill parameters from their names and the seed alone: every layout starts from the same full tensors."""
+    with torch.no_grad():
+        for module_name, module in model.named_modules():
+            weight = getattr(module, "weight", None)
+            dim = getattr(module, "tp_dim", None)
+            if isinstance(weight, nn.Parameter) and dim is not None:
+                full = list(weight.shape)
+                full[dim] *= model.tp.size
+                generator = torch.Generator().manual_seed(_name_seed(module_name, seed))
+                values = torch.empty(full).normal_(0.0, _INIT_STD, generator=generator)
+                weight.copy_(model.tp.shard(values, dim))
+
+
+def _name_seed(name: str, seed: int) -> int:
+    value = seed + 1
+    for character in name:
+        value = (value * 1_000_003 ^ ord(character)) & 0x7FFFFFFFFFFFFFFF
+    return value
+
+
+def _rotary(sequence_length: int, head_dim: int) -> Tensor:
+    """Angles as cosine and sine [2, sequence, head_dim / 2] (arXiv 2104.09864)."""
+    rates = _ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32), rates)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def _rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotate [batch, heads, sequence, head_dim] by position, in fp32."""
+    cosine, sine = rotary[0], rotary[1]
+    first, second = x.float().chunk(2, dim=-1)
+    rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    return rotated.to(x.dtype)

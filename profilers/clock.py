@@ -1,0 +1,68 @@
+"""Device clocks: a CPU counter, or CUDA events that are resolved one step late so that timing never waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import torch
+
+
+class Clock(Protocol):
+    """Marks points on a device's time line and tells the seconds between two of them."""
+
+    def mark(self) -> Any:
+        """A point in time on the current stream."""
+
+    def seconds(self, earlier: Any, later: Any) -> float:
+        """Seconds from one mark to another; both must be ready."""
+
+    def ready(self, mark: Any) -> bool:
+        """Whether the device has passed the mark."""
+
+    def wait(self, mark: Any) -> None:
+        """Block until the device has passed the mark."""
+
+
+class CpuClock:
+    """The monotonic counter of the host: marks are seconds and are ready at once."""
+
+    mark = staticmethod(time.perf_counter)
+
+    def seconds(self, earlier: float, later: float) -> float:
+        """Difference of two marks."""
+        return later - earlier
+
+    def ready(self, mark: float) -> bool:
+        """Always."""
+        return True
+
+    def wait(self, mark: float) -> None:
+        """Nothing to wait for."""
+
+
+class CudaClock:
+    """CUDA events on the current stream; unproven on hardware until a run there is recorded in the README."""
+
+    def mark(self) -> torch.cuda.Event:
+        """An event recorded on the calling thread's current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
+        """Elapsed device time between two events that have completed."""
+        return float(earlier.elapsed_time(later)) / 1e3
+
+    def ready(self, mark: torch.cuda.Event) -> bool:
+        """Whether the event has completed."""
+        return bool(mark.query())
+
+    def wait(self, mark: torch.cuda.Event) -> None:
+        """Block the host until the event has completed."""
+        mark.synchronize()
+
+
+def clock_for(device_kind: str) -> Clock:
+    """The clock of ``cpu`` or ``cuda``."""
+    return CudaClock() if device_kind == "cuda" else CpuClock()

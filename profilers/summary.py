@@ -1,0 +1,138 @@
+"""Records -> RunSummary; pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from profilers.communication import communication_rows, communication_seconds
+from profilers.diagnosis import diagnose
+from profilers.energy import joules
+from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
+from profilers.statistics import median_interval, p95
+from profilers.step_join import JoinedSteps, join_steps
+from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
+from profilers.table import Table
+from profilers.tail import RunRecords
+
+__all__ = ["RunFacts", "RunSummary", "summarize"]
+
+_NO_WIRE_BYTES = "bytes on the wire are not measured: no counters of the ranks' interfaces in the records"
+
+
+def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
+    """What the records of a run amount to, however far it came; None where nothing was recorded."""
+    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
+    measured = steps.measured()
+    known: dict[str, Any] = {
+        "id": facts.run,
+        "layout": facts.layout,
+        "world_size": facts.world_size,
+        "backend": facts.backend,
+        "parameters": facts.parameters,
+        "tokens_per_step": facts.tokens_per_step,
+        "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
+        "validation_loss": _validation_loss(records),
+        "peak_memory_bytes": _peak_memory_bytes(records),
+        "dropped_records": _dropped_records(records),
+        "wire_bytes_reason": _NO_WIRE_BYTES,
+    }
+    if len(measured.steps):
+        known |= _speed(measured, facts) | _where_time_goes(measured, records)
+    else:
+        known["mfu_reason"] = "no measured step"
+    return RunSummary(**known)
+
+
+def _speed(measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
+    samples = slowest_seconds(measured)
+    median, low, high = median_interval(samples)
+    flops_per_second = _rate(facts.model_flops_per_step, median)
+    slow, fast = _rate(facts.tokens_per_step, high), _rate(facts.tokens_per_step, low)
+    mfu, reason = _mfu(flops_per_second, facts)
+    return {
+        "measured_steps": len(samples),
+        "step_seconds": StepSeconds(median, p95(samples), low, high),
+        "step_samples": samples.tolist(),
+        "tokens_per_second": _rate(facts.tokens_per_step, median),
+        "tokens_per_second_interval": Bounds(slow, fast) if slow and fast else None,
+        "model_flops_per_second": flops_per_second,
+        "mfu": mfu,
+        "mfu_reason": reason,
+        "cpu_seconds_per_step": float(measured.values["cpu_seconds"].sum(axis=0).mean()),
+    }
+
+
+def _rate(amount: float | None, seconds: float | None) -> float | None:
+    return amount / seconds if amount is not None and seconds else None
+
+
+def _mfu(flops_per_second: float | None, facts: RunFacts) -> tuple[float | None, str]:
+    """Model FLOPs utilization as PaLM defines it (arXiv 2204.02311, appendix B): without recomputation."""
+    peak = facts.peak_flops_per_second
+    if flops_per_second is None:
+        return None, "the model's FLOPs per step are not known"
+    if not peak:
+        return None, f"the peak of this device is not known: {facts.peak_source}"
+    convention = f"model FLOPs without recomputation over {facts.world_size} x {peak:.4g} FLOP/s"
+    return flops_per_second / (peak * facts.world_size), f"{convention} ({facts.peak_source})"
+
+
+def _where_time_goes(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
+    phases = typical_phases(measured)
+    skew, slowest = rank_skew(measured)
+    tables = [records.table(rank, "comm") for rank in measured.ranks]
+    steps = len(measured.steps)
+    energy = joules(records.table("launcher", "gpu"), *_span(measured))
+    return {
+        "phases": phases,
+        "rank_skew_seconds": skew,
+        "slowest_rank": slowest,
+        "communication": communication_rows(tables, measured.steps, steps * len(tables)),
+        "hidden_communication_seconds": _hidden_seconds(measured, tables),
+        "joules_per_step": _rate(energy, steps),
+        "verdicts": diagnose(phases, skew),
+    }
+
+
+def _hidden_seconds(measured: JoinedSteps, tables: list[Table]) -> float | None:
+    """Seconds a step, mean over ranks, during which calls were under way and nobody waited for them."""
+    waiting = measured.values["communication_exposed_seconds"] + measured.values["bubble_seconds"]
+    hidden = []
+    for table, waited in zip(tables, waiting.sum(axis=1).tolist(), strict=True):
+        under_way = communication_seconds(table, measured.steps)
+        if under_way is not None:
+            hidden.append(max(0.0, under_way - waited) / len(measured.steps))
+    return sum(hidden) / len(hidden) if hidden else None
+
+
+def _span(measured: JoinedSteps) -> tuple[float, float]:
+    starts = measured.values["start_unix"]
+    return float(starts.min()), float((starts + measured.values["step_seconds"]).max())
+
+
+def _validation_loss(records: RunRecords) -> float | None:
+    last = [
+        [event.data.get("loss") for event in records.events(rank) if event.kind == "validation"][-1:]
+        for rank in records.ranks()
+    ]
+    losses = [
+        loss for found in last for loss in found if isinstance(loss, float | int) and math.isfinite(loss)
+    ]
+    return sum(losses) / len(losses) if losses else None
+
+
+def _peak_memory_bytes(records: RunRecords) -> int | None:
+    """The largest CUDA peak of a rank; without CUDA, the largest peak resident set."""
+    tables = [records.table(rank, "memory") for rank in records.ranks()]
+    for name in ("cuda_peak_bytes", "peak_rss_bytes"):
+        peaks = [int(column.max()) for table in tables if (column := table.column(name)).count()]
+        if peaks:
+            return max(peaks)
+    return None
+
+
+def _dropped_records(records: RunRecords) -> int:
+    events = [event for process in records.processes() for event in records.events(process)]
+    counts = [event.data.get("count") for event in events if event.kind == "dropped"]
+    return sum(count for count in counts if isinstance(count, int))

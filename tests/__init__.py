@@ -1,0 +1,1 @@
+"""Tests, one folder per package; `tests.support` holds what they share."""

@@ -1,0 +1,34 @@
+"""Fixtures that every test may use, and the reasons for which marked tests are skipped."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the test a WORKBENCH_HOME of its own."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("WORKBENCH_HOME", str(folder))
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and say why."""
+    skip_marked(items, "browser", None if shutil.which("chromium") else "no chromium on this machine")
+    if any(item.get_closest_marker("gpu") for item in items):
+        skip_marked(items, "gpu", why_no_gpu())
+
+
+def skip_marked(items: list[pytest.Item], marker: str, reason: str | None) -> None:
+    for item in items:
+        if reason and item.get_closest_marker(marker):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def why_no_gpu() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "torch finds no GPU on this machine"

@@ -1,0 +1,126 @@
+"""The sampler: steady ticks, what it writes, and how it ends."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from profilers.host import Host
+from profilers.nvml import Nvml
+from profilers.records import Event, HostSample
+from profilers.sampler import Sampler, Schedule
+from profilers.tail import RunRecords
+from profilers.writer import RecordWriter
+from tests.support.fake_nvml import FakeNvml, NVMLError
+from tests.support.samples import host_sample
+
+
+class FakeTime:
+    """A monotonic clock that only moves when somebody waits or works; it ends after ``ticks`` waits."""
+
+    def __init__(self, ticks: int, late_seconds: float = 0.0) -> None:
+        self.now = 1000.0
+        self.left = ticks
+        self.late_seconds = late_seconds
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds + self.late_seconds
+        self.left -= 1
+        return self.left == 0
+
+
+class SlowHost(Host):
+    """Each sample takes some seconds of the fake time and notes when it began."""
+
+    def __init__(self, fake: FakeTime, *seconds: float) -> None:
+        self.fake, self.seconds, self.began = fake, list(seconds), list[float]()
+
+    @property
+    def missing(self) -> list[str]:
+        return []
+
+    def sample(self) -> HostSample:
+        self.began.append(self.fake.now - 1000.0)
+        self.fake.now += self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
+        return host_sample()
+
+
+def sampled(folder: Path, fake: FakeTime, host: Host, nvml: Nvml | None = None) -> Sampler:
+    with RecordWriter(folder, "launcher") as writer:
+        sampler = Sampler(writer, 0.5, host, nvml or Nvml(FakeNvml(gpus=0)), fake.clock, fake.wait)
+        with sampler:
+            sampler._thread.join(10)
+    return sampler
+
+
+def events(folder: Path, kind: str) -> list[Event]:
+    return [event for event in RunRecords(folder).events("launcher") if event.kind == kind]
+
+
+def test_ticks_do_not_drift(tmp_path: Path) -> None:
+    fake = FakeTime(ticks=1000, late_seconds=0.003)
+    host = SlowHost(fake, 0.1)
+    sampler = sampled(tmp_path, fake, host)
+    assert host.began == pytest.approx([0.0] + [0.5 * tick + 0.003 for tick in range(1, 1001)])
+    assert sampler.skipped == 0
+
+
+def test_a_slow_sample_skips_ticks_and_keeps_the_beat(tmp_path: Path) -> None:
+    fake = FakeTime(ticks=3)
+    host = SlowHost(fake, 0.1, 1.7, 0.1)
+    sampler = sampled(tmp_path, fake, host)
+    assert host.began == pytest.approx([0.0, 0.5, 2.5, 3.0])
+    assert sampler.skipped == 3
+    assert events(tmp_path, "sampler")[0].data["skipped"] == 3
+
+
+def test_schedule_refuses_an_interval_without_length() -> None:
+    with pytest.raises(ValueError, match="interval_seconds is 0"):
+        Schedule(0)
+
+
+def test_host_and_every_gpu_are_sampled(tmp_path: Path) -> None:
+    fake = FakeTime(ticks=2)
+    sampled(tmp_path, fake, SlowHost(fake, 0.1), Nvml(FakeNvml()))
+    records = RunRecords(tmp_path)
+    assert records.table("launcher", "gpu").column("gpu").tolist() == [0, 1] * 3
+    assert len(records.table("launcher", "host")) == 3
+    assert not events(tmp_path, "nvml_unavailable")
+
+
+def test_without_nvml_one_event_says_why(tmp_path: Path) -> None:
+    fake = FakeTime(ticks=5)
+    broken = Nvml(FakeNvml({"nvmlInit": NVMLError("Driver Not Loaded")}))
+    sampled(tmp_path, fake, SlowHost(fake, 0.1), broken)
+    found = events(tmp_path, "nvml_unavailable")
+    assert len(found) == 1
+    assert "Driver Not Loaded" in found[0].data["reason"]
+    assert len(RunRecords(tmp_path).table("launcher", "gpu")) == 0
+
+
+def test_missing_readings_are_noted_once(tmp_path: Path) -> None:
+    fake = FakeTime(ticks=3)
+    poor = Nvml(FakeNvml({"nvmlDeviceGetPowerUsage": NVMLError("Not Supported")}))
+    sampled(tmp_path, fake, SlowHost(fake, 0.1), poor)
+    (event,) = events(tmp_path, "readings_missing")
+    assert event.data["functions"] == ["nvmlDeviceGetPowerUsage: Not Supported"]
+
+
+def test_in_real_time_it_samples_at_once_and_at_the_end(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, "launcher") as writer:
+        before = time.monotonic()
+        with Sampler(writer, 30.0, nvml=Nvml(FakeNvml(gpus=0))) as sampler:
+            pass
+        assert time.monotonic() - before < 5
+    assert len(RunRecords(tmp_path).table("launcher", "host")) == 2
+    assert 0 < sampler.cpu_seconds < 1
+    assert not sampler._thread.is_alive()
+
+
+def test_stopping_what_never_began_does_nothing(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, "launcher") as writer:
+        Sampler(writer, nvml=Nvml(FakeNvml())).stop()
+    assert not list(tmp_path.iterdir())

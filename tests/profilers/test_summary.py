@@ -1,0 +1,220 @@
+"""A run's summary, whole and partial, and its JSON."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profilers.records import PHASES
+from profilers.run_summary import StepSeconds
+from profilers.summary import RunFacts, RunSummary, summarize
+from profilers.tail import RunRecords
+from profilers.writer import RecordWriter
+from tests.support.approximate import about
+from tests.support.samples import comm_sample, gpu_sample, memory_sample, step_sample
+
+FACTS = RunFacts(
+    run="20250101-000000-ab12",
+    layout={"dp": 2, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0},
+    world_size=2,
+    backend="gloo",
+    tokens_per_step=1000,
+    model_flops_per_step=4e9,
+    peak_flops_per_second=2e10,
+    peak_source="measured by calibrate",
+    parameters=123,
+)
+STEP = {"data": 0.01, "forward": 0.3, "backward": 0.4, "communication_exposed": 0.25, "optimizer": 0.04}
+
+
+def write_run(folder: Path, ranks: int = 2, steps: int = 10, warmup: int = 2) -> None:
+    """Rank 1 is 0.1 s busier; each step has one call of 0.6 s of which 0.25 s (rank 0: 0.35 s) are exposed."""
+    for rank in range(ranks):
+        wait = {"communication_exposed": 0.35 if rank == 0 else 0.25}
+        busy = {"forward": 0.3 if rank == 0 else 0.4}
+        with RecordWriter(folder, f"rank-{rank}") as writer:
+            for step in range(steps):
+                values: dict[str, Any] = {"measured": step >= warmup, "loss": 3.0 - 0.1 * step - rank}
+                writer.write(step_sample(step, **STEP | wait | busy | values))
+                writer.write(comm_sample(step, seconds=0.6, exposed_seconds=wait["communication_exposed"]))
+                writer.write(memory_sample(step, peak_rss_bytes=1000 + rank + step))
+            writer.event("validation", loss=9.0)
+            writer.event("validation", loss=2.0 + rank)
+
+
+def summary(folder: Path, **facts: Any) -> RunSummary:
+    return summarize(RunRecords(folder), replace(FACTS, **facts))
+
+
+def test_speed(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    found = summary(tmp_path)
+    assert found.measured_steps == 8
+    assert found.step_samples == about([1.1] * 8)
+    assert found.step_seconds == StepSeconds(*[about(1.1)] * 4)
+    assert found.tokens_per_second == about(1000 / 1.1)
+    assert found.tokens_per_second_interval is not None
+    assert found.tokens_per_second_interval.low == about(1000 / 1.1)
+    assert found.cpu_seconds_per_step == about(1.0)
+
+
+def test_the_interval_of_the_rate_is_in_order(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step in range(20):
+            writer.write(step_sample(step, forward=1.0 + 0.1 * (step % 5)))
+    found = summary(tmp_path)
+    assert found.tokens_per_second is not None and found.tokens_per_second_interval is not None
+    assert found.tokens_per_second_interval.low < found.tokens_per_second
+    assert found.tokens_per_second < found.tokens_per_second_interval.high
+
+
+def test_where_the_time_goes(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    found = summary(tmp_path)
+    assert list(found.phases) == list(PHASES)
+    assert found.step_seconds is not None
+    assert sum(found.phases.values()) == about(found.step_seconds.median, rel=0.02)
+    assert (found.rank_skew_seconds, found.slowest_rank) == (about(0.1), 1)
+    (row,) = found.communication
+    assert (row.axis, row.operation, row.calls, row.bytes) == ("dp", "all_reduce", 1.0, 1000.0)
+    assert (row.seconds, row.exposed_seconds) == (about(0.6), about(0.3))
+    assert found.hidden_communication_seconds == about(0.3)
+    assert [verdict.name for verdict in found.verdicts] == ["communication_exposed"]
+
+
+def test_losses_are_the_mean_of_the_ranks_that_know_one(tmp_path: Path) -> None:
+    losses = {0: [3.0, None, math.nan], 1: [1.0, 5.0, None]}
+    for rank, values in losses.items():
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for step, loss in enumerate(values):
+                writer.write(step_sample(step, loss=loss))
+    assert summary(tmp_path).losses == [2.0, 5.0, None]
+
+
+def test_validation_loss_is_the_mean_of_each_rank_s_last(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    with RecordWriter(tmp_path, "rank-2") as writer:
+        writer.event("validation", loss=math.nan)
+        writer.event("validation", something="else")
+    assert summary(tmp_path).validation_loss == 2.5
+
+
+def test_peak_memory_is_that_of_the_gpu_where_there_is_one(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert summary(tmp_path).peak_memory_bytes == 1010
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        writer.write(memory_sample(cuda_peak_bytes=77))
+    assert summary(tmp_path).peak_memory_bytes == 77
+
+
+def test_mfu_names_its_convention(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    found = summary(tmp_path)
+    assert found.model_flops_per_second == about(4e9 / 1.1)
+    assert found.mfu == about(4e9 / 1.1 / 4e10)
+    assert found.mfu_reason is not None
+    assert "2 x 2e+10 FLOP/s (measured by calibrate)" in found.mfu_reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"peak_flops_per_second": None, "peak_source": "no entry for this CPU"}, "no entry for this CPU"),
+        ({"model_flops_per_step": None}, "FLOPs per step are not known"),
+    ],
+)
+def test_an_unknown_mfu_has_a_reason(tmp_path: Path, facts: dict[str, Any], reason: str) -> None:
+    write_run(tmp_path)
+    found = summary(tmp_path, **facts)
+    assert found.mfu is None
+    assert found.mfu_reason is not None
+    assert reason in found.mfu_reason
+
+
+def test_energy_per_step(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert summary(tmp_path).joules_per_step is None
+    with RecordWriter(tmp_path, "launcher") as writer:
+        for second in range(-1, 20):
+            writer.write(gpu_sample(time_unix=1_700_000_000.0 + second, energy_joules=800.0 * second))
+    assert summary(tmp_path).joules_per_step == about(800 * 8.1 / 8)
+
+
+def test_dropped_records_are_added_up(tmp_path: Path) -> None:
+    for process, count in (("rank-0", 2), ("rank-1", 3), ("launcher", 4)):
+        with RecordWriter(tmp_path, process) as writer:
+            writer.event("dropped", count=count, reason="No space left on device")
+    assert summary(tmp_path).dropped_records == 9
+
+
+def test_an_empty_run(tmp_path: Path) -> None:
+    found = summary(tmp_path / "nowhere")
+    assert (found.id, found.parameters, found.measured_steps) == (FACTS.run, 123, 0)
+    assert (found.step_seconds, found.tokens_per_second, found.mfu, found.validation_loss) == (None,) * 4
+    assert (found.losses, found.phases, found.communication, found.verdicts) == ([], {}, [], [])
+    assert found.mfu_reason == "no measured step"
+
+
+def test_a_run_killed_during_warm_up_has_losses_and_memory(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=2, warmup=5)
+    found = summary(tmp_path)
+    assert (found.measured_steps, found.step_seconds, len(found.losses)) == (0, None, 2)
+    assert found.peak_memory_bytes == 1002
+
+
+def test_a_run_killed_after_one_measured_step_has_no_interval(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=3)
+    found = summary(tmp_path)
+    assert found.step_seconds is not None
+    assert (found.step_seconds.low, found.tokens_per_second_interval) == (None, None)
+    assert sum(found.phases.values()) == about(found.step_seconds.median)
+
+
+def test_a_half_written_end_changes_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    before = summary(tmp_path)
+    for path in tmp_path.iterdir():
+        with path.open("ab") as file:
+            file.write(b"\xc1\xc1\x09")
+    assert summary(tmp_path) == before
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    found = summary(tmp_path)
+    text = json.dumps(found.as_dict(), allow_nan=False)
+    assert RunSummary.from_dict(json.loads(text)) == found
+    empty = summary(tmp_path / "nowhere")
+    assert RunSummary.from_dict(json.loads(json.dumps(empty.as_dict()))) == empty
+
+
+def test_json_keys() -> None:
+    """Others rely on these; a new one may come, none may go."""
+    assert set(RunSummary("x", {}, 1, "gloo", 0, 0).as_dict()) >= {
+        *("id", "layout", "world_size", "backend", "parameters", "losses", "validation_loss"),
+        *("measured_steps", "step_seconds", "step_samples", "tokens_per_step", "tokens_per_second"),
+        *("tokens_per_second_interval", "phases", "communication", "hidden_communication_seconds"),
+        *("wire_bytes_per_step", "wire_bytes_reason", "peak_memory_bytes", "model_flops_per_second", "mfu"),
+        *("mfu_reason", "joules_per_step", "cpu_seconds_per_step", "rank_skew_seconds", "slowest_rank"),
+        *("dropped_records", "verdicts"),
+    }
+
+
+def test_a_summary_of_another_version_is_read() -> None:
+    found = RunSummary.from_dict(
+        {
+            "id": "x",
+            "layout": {"dp": 1},
+            "world_size": 1,
+            "backend": "gloo",
+            "parameters": 1,
+            "tokens_per_step": 2,
+            "new": 3,
+        }
+    )
+    assert (found.id, found.mfu) == ("x", None)
+    with pytest.raises(ValueError, match="world_size"):
+        RunSummary.from_dict({"id": "x", "layout": {}, "backend": "gloo"})

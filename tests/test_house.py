@@ -1,0 +1,134 @@
+"""The rules of the house: sizes, docstrings, leftovers, and who may load what."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CODE = ("profilers", "engine", "tuning", "workbench", "benchmarks", "app.py")
+LONGEST_FUNCTION = 40
+LONGEST_FILE = 300
+LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+ONE_MACHINE = re.compile(rb"(?<![\w.~-])/wo" rb"rk/")
+
+# Imports every module named on stdin as a JSON list; prints {module: error} for those that fail,
+# followed by which of the watched modules are loaded in the end.
+IMPORT_ALL = """
+import importlib, json, sys
+blocked, watched = sys.argv[1].split(","), sys.argv[2]
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(name + " is not for this package")
+
+sys.meta_path.insert(0, Block())
+failed = {}
+for name in json.load(sys.stdin):
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        failed[name] = repr(error)
+    if watched in sys.modules:
+        failed[name] = "loads " + watched
+        break
+print("RESULT", json.dumps(failed))
+"""
+
+
+def files(*places: str) -> list[Path]:
+    roots = [ROOT / place for place in places]
+    return sorted(file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
+
+
+def name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def nodes(*places: str) -> Iterator[tuple[str, ast.AST]]:
+    for file in files(*places):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            yield name(file), node
+
+
+def modules(*packages: str) -> list[str]:
+    paths = [file.relative_to(ROOT).with_suffix("") for file in files(*packages)]
+    return [".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"]
+
+
+def import_all(names: list[str], *, blocked: str = "", watched: str = "-") -> dict[str, str]:
+    command = [sys.executable, "-c", IMPORT_ALL, blocked, watched]
+    done = subprocess.run(
+        command, input=json.dumps(names), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "RESULT " in done.stdout, done.stderr
+    failed: dict[str, str] = json.loads(done.stdout.rpartition("RESULT ")[2])
+    return failed
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = {
+        f"{where}:{node.lineno} {node.name}": lines
+        for where, node in nodes(*CODE)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > LONGEST_FUNCTION
+    }
+    assert not long
+
+
+def test_files_stay_short() -> None:
+    lengths = {name(file): len(file.read_bytes().splitlines()) for file in files(*CODE, "tests")}
+    assert not {where: lines for where, lines in lengths.items() if lines > LONGEST_FILE}
+
+
+def test_every_module_says_what_lives_in_it() -> None:
+    assert not [
+        where
+        for where, node in nodes(*CODE, "tests", "examples")
+        if isinstance(node, ast.Module) and not ast.get_docstring(node)
+    ]
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert not [
+        f"{name(file)}:{number}"
+        for file in files(*CODE, "tests", "examples")
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)
+        if LEFTOVER.search(line)
+    ]
+
+
+def test_no_error_is_caught_blindly() -> None:
+    assert not [
+        f"{where}:{node.lineno}"
+        for where, node in nodes(*CODE, "tests", "examples")
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout: cannot tell which files belong to the project")
+    kept = [file for path in listed.decode().split("\0") if path and (file := ROOT / path).is_file()]
+    assert not [name(file) for file in kept if ONE_MACHINE.search(file.read_bytes())]
+
+
+def test_ranks_need_no_tuner_page_or_command_line() -> None:
+    blocked = "optuna,plotly,rich,streamlit,typer,yaml"
+    assert not import_all(modules("engine", "profilers"), blocked=blocked)
+
+
+def test_the_page_does_not_load_torch() -> None:
+    pages = modules("workbench/ui")
+    if not pages:
+        pytest.skip("no pages yet")
+    assert not import_all(pages, watched="torch")
