@@ -8,20 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from profilers.sampler import Sampler
-
 from engine import devices, layout, rundir
 from engine.config import RunConfig
-from engine.errors import InputError, LayoutError
+from engine.errors import LayoutError
+from engine.finish import finish, summary_of
 from engine.launch.launcher import Launch, Launcher
 from engine.outcome import Ending, RunOutcome
 from engine.ownership import me
-from engine.presets import resolve
 from engine.progress import Progress
 from engine.workloads.data import check_path
-from engine.workloads.flops import model_flops_per_step
-from profilers.summary import RunFacts, RunSummary, summarize
-from profilers.tail import RunRecords
+from profilers.sampler import Sampler
+from profilers.summary import RunSummary
 from profilers.writer import RecordWriter
 
 OnStart = Callable[[Path], None]
@@ -58,7 +55,7 @@ class Session:
         try:
             where = layout.check(config)
         except LayoutError as problem:
-            return RunOutcome(Ending.ILLEGAL, str(problem)), _summary(config, "", "none", None)
+            return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
         check_path(config.data.path)
         chosen = devices.choose(config, where.world_size)
         folder = rundir.create(self.home, config, labels)
@@ -113,36 +110,6 @@ def stop_commanded(folder: Path) -> bool:
     """Whether someone left a stop command in a run folder; an unreadable one is not a command."""
     commands = sorted((folder / rundir.COMMANDS).glob("*.json"))
     return any((rundir.read_json(path) or {}).get("command") == "stop" for path in commands)
-
-
-def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
-    """Sum up a run's records and note its ending; a full disk loses the summary, not the records."""
-    records = RunRecords(folder / rundir.RECORDS)
-    summary = _summary(config, folder.name, backend, records)
-    with contextlib.suppress(OSError):
-        rundir.write_json(folder / rundir.SUMMARY, summary.as_dict())
-        rundir.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
-    return summary
-
-
-def _summary(config: RunConfig, run: str, backend: str, records: RunRecords | None) -> RunSummary:
-    where = layout.layout_of(config)
-    try:
-        flops, parameters = model_flops_per_step(config), resolve(config.model).parameters
-    except InputError:
-        flops, parameters = None, 0
-    facts = RunFacts(
-        run=run,
-        layout=where.as_dict(),
-        world_size=where.world_size,
-        backend=backend,
-        tokens_per_step=config.batch.global_batch * config.data.sequence_length,
-        model_flops_per_step=flops,
-        peak_flops_per_second=None,
-        peak_source="no known peak for this device and dtype",
-        parameters=parameters,
-    )
-    return summarize(records or RunRecords(Path()), facts)
 
 
 def _note_pids(folder: Path, pids: list[int]) -> None:

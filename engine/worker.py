@@ -18,9 +18,9 @@ from engine import groups, loop
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
-from engine.launch.lifeline import die_with
-from engine.launch.messages import RankReport, RankTask
 from engine.layout import layout_of
+from engine.lifeline import die_with
+from engine.messages import RankReport, RankTask
 from engine.outcome import Ending
 from engine.progress import Progress
 from engine.rundir import CONFIG, LOGS, RECORDS

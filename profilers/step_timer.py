@@ -53,8 +53,9 @@ class _Phase:
     def __enter__(self) -> None:
         self.timer.enter(self.code)
 
-    def __exit__(self, *_: object) -> None:
-        self.timer.leave()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # a rank that fails stays where it failed, for the launcher to see
+            self.timer.leave()
 
 
 class StepTimer:

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.config import Compression
 from engine.groups import Group
 
 Future = torch.futures.Future[Tensor]
@@ -44,15 +43,3 @@ def then(work: Any, finish: Any) -> Future:
     """A future that runs ``finish`` when the work is done; it may run on a thread of the backend."""
     future: Future = work.get_future().then(lambda _: finish())
     return future
-
-
-def build(settings: Compression, group: Group) -> Compressor:
-    """The compressor a configuration asks for."""
-    from engine.compression.cast import Fp16
-    from engine.compression.sparsify import TopK
-
-    if settings.method == "fp16":
-        return Fp16(group)
-    if settings.method == "topk":
-        return TopK(group, settings.ratio, settings.error_feedback)
-    return Plain(group)

@@ -10,10 +10,10 @@ import psutil
 import torch.distributed as dist
 
 from engine.launch.launcher import Launch
-from engine.launch.messages import RankTask
 from engine.launch.warm import Worker
 from engine.launch.watch import Watch
 from engine.layout import layout_of
+from engine.messages import RankTask
 from engine.outcome import Ending, RunOutcome
 from engine.worker import serve
 

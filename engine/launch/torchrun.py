@@ -21,10 +21,10 @@ import torch.distributed as dist
 from engine import devices, layout, rundir
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
+from engine.finish import finish
 from engine.outcome import Ending, RunOutcome
 from engine.ownership import me
 from engine.progress import Progress
-from engine.session import finish
 from engine.worker import classify, device_of, group_timeout, train_in_group
 from engine.workloads.data import check_path
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.launch.messages import RankReport
+from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import WAITING, RankProgress
 

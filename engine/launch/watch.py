@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 
 from engine.launch.launcher import Launch
-from engine.launch.messages import RankReport
 from engine.launch.verdict import Death, decide, hung
 from engine.launch.warm import Worker
+from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress, RankProgress
 from engine.rundir import LOGS

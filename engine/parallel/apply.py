@@ -21,6 +21,7 @@ def build_stage(rank: RankContext) -> StageExecutor:
     decoder = _decoder(rank, shape)
     initialize(decoder, config.train.seed)
     decoder = decoder.to(rank.device)
+    decoder.rotary = decoder.rotary.to(rank.device)
     if config.compile:
         for block in decoder.blocks.values():
             block.compile()

@@ -7,7 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from engine.compression.compressor import Compressor, Future, Plain, build
+from engine.compression.compressor import Compressor, Future, Plain
+from engine.compression.named import build
 from engine.config import RunConfig
 from engine.groups import Group
 from engine.parallel.replica import run_backward
@@ -35,7 +36,6 @@ class DataParallel:
             process_group=group,
             device_ids=[torch.cuda.current_device()] if on_gpu else None,
             bucket_cap_mb=config.overlap.bucket_mb,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
         # DDP inspects the signature; a postponed annotation would be refused.
@@ -51,12 +51,10 @@ class DataParallel:
         """Backward; the last one averages bucket by bucket while it runs, then waits for what is not through."""
         if last:
             self._ddp.reducer.prepare_for_backward([])
-        try:
-            run_backward(output, gradient)
-        finally:
-            if self._waiting:
-                self._waiting = False
-                self._timer.leave()
+        run_backward(output, gradient)
+        if self._waiting:
+            self._waiting = False
+            self._timer.leave()
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The decoder's own parameters."""

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from engine.parallel.tensor import TensorParallel
 from engine.presets import ModelShape
+from engine.workloads.workload import TensorAxis
 
 _ROTARY_BASE = 10000.0
 _INIT_STD = 0.02
@@ -20,7 +20,7 @@ class Linear(nn.Module):
     It computes in its input's dtype: parameters stay fp32, bf16 activations make bf16 products.
     """
 
-    def __init__(self, outputs: int, inputs: int, tp: TensorParallel, tp_dim: int) -> None:
+    def __init__(self, outputs: int, inputs: int, tp: TensorAxis, tp_dim: int) -> None:
         super().__init__()
         self.tp_dim = tp_dim
         shape = [outputs, inputs]
@@ -51,7 +51,7 @@ class Embedding(nn.Module):
 
     tp_dim = 0
 
-    def __init__(self, shape: ModelShape, tp: TensorParallel, dtype: torch.dtype) -> None:
+    def __init__(self, shape: ModelShape, tp: TensorAxis, dtype: torch.dtype) -> None:
         super().__init__()
         self.tp, self.dtype = tp, dtype
         self.weight = nn.Parameter(torch.empty(shape.vocabulary // tp.size, shape.hidden))
@@ -70,7 +70,7 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245); heads are split over tp."""
 
-    def __init__(self, shape: ModelShape, tp: TensorParallel) -> None:
+    def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
         super().__init__()
         self.head_dim = shape.head_dim
         self.group_size = shape.heads // shape.kv_heads
@@ -100,7 +100,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU (arXiv 2002.05202); its width is split over tp."""
 
-    def __init__(self, shape: ModelShape, tp: TensorParallel) -> None:
+    def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
         super().__init__()
         self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
         self.up = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
@@ -115,7 +115,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward with their norms; may forget its activations and compute them again."""
 
-    def __init__(self, shape: ModelShape, tp: TensorParallel, recompute: bool) -> None:
+    def __init__(self, shape: ModelShape, tp: TensorAxis, recompute: bool) -> None:
         super().__init__()
         self.tp, self.recompute = tp, recompute
         self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
@@ -144,13 +144,11 @@ class Decoder(nn.Module):
     Blocks are keyed by their global number, so parameter names do not depend on the pipeline split.
     """
 
-    rotary: Tensor
-
     def __init__(
         self,
         shape: ModelShape,
         layers: range,
-        tp: TensorParallel,
+        tp: TensorAxis,
         *,
         sequence_length: int,
         dtype: torch.dtype = torch.float32,
@@ -163,7 +161,8 @@ class Decoder(nn.Module):
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
         self.head = Linear(shape.vocabulary, shape.hidden, tp, 0) if is_last else None
-        self.register_buffer("rotary", _rotary(sequence_length, shape.head_dim), persistent=False)
+        # Not a registered buffer: data parallelism would broadcast it with every first step.
+        self.rotary = _rotary(sequence_length, shape.head_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens [batch, sequence] or hidden states [sequence / tp, batch, hidden] in; hidden states or logits

@@ -62,7 +62,12 @@ def test_a_folder_is_one_text_and_windows_cross_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b"abc\0def", "binary"), (b"\xff\xfe text", "not UTF-8"), (b"short", "holds 5 bytes")],
+    [
+        (b"", "is empty"),
+        (b"abc\0def", "binary"),
+        (b"\xff\xfe text", "not UTF-8"),
+        (b"short", "holds 5 bytes"),
+    ],
 )
 def test_unusable_files_are_named(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "data.txt"

@@ -82,7 +82,11 @@ def test_grouped_query_heads_split_over_tensor_parallel(session: Session) -> Non
 
 
 def test_bf16_is_close_to_fp32_in_every_kind_of_parallelism(session: Session, reference: list[float]) -> None:
-    for values in ({}, {"parallel__dp": 2, "parallel__zero_stage": 3}, {"parallel__tp": 2, "parallel__pp": 2}):
+    for values in (
+        {},
+        {"parallel__dp": 2, "parallel__zero_stage": 3},
+        {"parallel__tp": 2, "parallel__pp": 2},
+    ):
         outcome, summary = execute(session, small(precision="bf16", **values))
         assert outcome.good, outcome
         assert summary.losses == pytest.approx(reference, abs=0.05, rel=0)

@@ -47,7 +47,11 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
         ({"parallel__cp": 2}, "parallel.cp", "not built yet"),
         ({"parallel__zero_stage": 2}, "parallel.zero_stage", "choose 0 (DDP) or 3 (FSDP2)"),
         ({"compression__method": "topk"}, "compression.method", "dp=1"),
-        ({"compression__method": "fp16", "parallel__dp": 2, "parallel__zero_stage": 3}, "compression.method", "DDP"),
+        (
+            {"compression__method": "fp16", "parallel__dp": 2, "parallel__zero_stage": 3},
+            "compression.method",
+            "DDP",
+        ),
     ],
 )
 def test_broken_rules_name_field_value_and_remedy(values: dict[str, object], field: str, words: str) -> None:
@@ -60,7 +64,12 @@ def test_broken_rules_name_field_value_and_remedy(values: dict[str, object], fie
 
 @given(
     st.fixed_dictionaries(
-        {"dp": st.integers(1, 9), "tp": st.integers(1, 9), "pp": st.integers(1, 9), "zero_stage": st.integers(0, 3)}
+        {
+            "dp": st.integers(1, 9),
+            "tp": st.integers(1, 9),
+            "pp": st.integers(1, 9),
+            "zero_stage": st.integers(0, 3),
+        }
     ),
     st.integers(1, 9),
     st.integers(1, 64),

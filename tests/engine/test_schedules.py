@@ -62,7 +62,9 @@ def test_one_f_one_b_keeps_few_activations(sizes: tuple[int, int]) -> None:
 @given(SIZES)
 def test_gpipe_keeps_all_activations(sizes: tuple[int, int]) -> None:
     stages, micro_batches = sizes
-    assert all(most_in_flight(SCHEDULES["gpipe"](s, stages, micro_batches)) == micro_batches for s in range(stages))
+    assert all(
+        most_in_flight(SCHEDULES["gpipe"](s, stages, micro_batches)) == micro_batches for s in range(stages)
+    )
 
 
 def test_without_a_pipeline_one_micro_batch_is_in_flight() -> None:

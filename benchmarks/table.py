@@ -1,0 +1,50 @@
+"""Tables with the machine and the versions they were measured on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Arguments that every benchmark takes."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--save", action="store_true", help="write the table to benchmarks/results as well")
+    return made
+
+
+def show(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], save: bool) -> str:
+    """Print a Markdown table under its title and machine; keep it in a file if asked to."""
+    lines = [f"# {title}", "", machine(), "", _row(header), _row(["---"] * len(header)), *map(_row, rows), ""]
+    text = "\n".join(lines)
+    print(text)
+    if save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def machine() -> str:
+    """One line: processor count, system, versions, commit."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=RESULTS.parent,
+    ).stdout.strip()
+    return (
+        f"{os.cpu_count()} CPU cores ({platform.machine()}), {platform.system()}, "
+        f"Python {platform.python_version()}, torch {version('torch')}, commit {commit or 'unknown'}"
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

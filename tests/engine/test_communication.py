@@ -1,0 +1,114 @@
+"""What is sent, by whom and how much: the recorder's numbers against formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.compression.compressor import Plain
+from engine.compression.sparsify import TopK
+from engine.presets import PRESETS
+from engine.session import Session
+from profilers.summary import RunSummary
+from tests.support.runs import execute, small
+
+TINY = PRESETS["tiny"]
+SEQUENCES, LENGTH = 8, 64
+STEPS = {"train__steps": 5, "train__warmup": 2, "train__validation_batches": 0}
+
+
+def run(session: Session, **values: Any) -> RunSummary:
+    outcome, summary = execute(session, small(**STEPS | values))
+    assert outcome.good, outcome
+    return summary
+
+
+def of(summary: RunSummary, axis: str, operation: str) -> dict[str, Any]:
+    """The one row of an axis and operation, as in ``--json``."""
+    rows = [
+        row
+        for row in summary.as_dict()["communication"]
+        if (row["axis"], row["operation"]) == (axis, operation)
+    ]
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+def test_data_parallel_sends_every_gradient_once(session: Session) -> None:
+    row = of(run(session, parallel__dp=2), "dp", "all_reduce")
+    assert row["bytes"] == 4 * TINY.parameters
+    assert row["seconds"] > 0
+    assert row["bus_bandwidth"] == pytest.approx(row["bytes"] / row["seconds"], rel=0.2)
+
+
+def test_small_buckets_send_the_same_bytes_in_more_calls(session: Session) -> None:
+    one = of(run(session, parallel__dp=2), "dp", "all_reduce")
+    many = of(run(session, parallel__dp=2, overlap__bucket_mb=1), "dp", "all_reduce")
+    assert many["bytes"] == one["bytes"]
+    assert many["calls"] > one["calls"]
+
+
+def test_fp16_halves_the_bytes(session: Session) -> None:
+    row = of(run(session, parallel__dp=2, compression__method="fp16"), "dp", "all_reduce")
+    assert row["bytes"] == 2 * TINY.parameters
+
+
+def test_top_k_sends_values_and_places(session: Session) -> None:
+    summary = run(session, parallel__dp=2, compression__method="topk", compression__ratio=0.01)
+    row = of(summary, "dp", "all_gather")
+    compressor = TopK.__new__(TopK)
+    compressor._ratio, compressor._size = 0.01, 2
+    assert row["calls"] == 1
+    assert row["bytes"] == compressor.payload_bytes(TINY.parameters)
+    assert Plain.payload_bytes(compressor, TINY.parameters) > 20 * row["bytes"]  # type: ignore[arg-type]
+
+
+def test_tensor_parallel_sends_activations(session: Session) -> None:
+    summary = run(session, parallel__tp=2)
+    activation = 4 * SEQUENCES * LENGTH * TINY.hidden
+    # Two gathers and two scatters a block, once forward and once backward; one gather before the head, whose
+    # gradient is scattered; the embedding scatters, its gradient is gathered.
+    pairs = 4 * TINY.layers + 2
+    assert of(summary, "tp", "all_gather")["bytes"] == pairs * activation
+    assert of(summary, "tp", "reduce_scatter")["bytes"] == pairs * activation
+
+
+def test_pipeline_sends_one_activation_and_one_gradient_a_micro_batch(session: Session) -> None:
+    summary = run(session, parallel__pp=2)
+    activation = 4 * SEQUENCES * LENGTH * TINY.hidden
+    sent, received = of(summary, "pp", "send"), of(summary, "pp", "recv")
+    assert (sent["calls"], sent["bytes"]) == (SEQUENCES, activation)
+    assert (received["calls"], received["bytes"]) == (SEQUENCES, activation)
+    assert received["seconds"] > 0
+
+
+def test_zero_3_gathers_every_micro_batch_and_scatters_once(session: Session) -> None:
+    summary = run(session, parallel__dp=2, parallel__zero_stage=3, batch__micro_batch=4)
+    gathered, scattered = of(summary, "dp", "all_gather"), of(summary, "dp", "reduce_scatter")
+    padded = 4 * TINY.parameters
+    assert scattered["bytes"] == pytest.approx(padded, rel=0.01)
+    assert gathered["bytes"] == pytest.approx(2 * padded, rel=0.06)
+
+
+def test_phases_sum_to_the_step_and_waits_are_exposed(session: Session) -> None:
+    for values in ({"parallel__dp": 2}, {"parallel__tp": 2}, {"parallel__pp": 2, "parallel__zero_stage": 3}):
+        summary = run(session, **values)
+        document = summary.as_dict()
+        assert sum(document["phases"].values()) == pytest.approx(document["step_seconds"]["median"], rel=0.05)
+        assert document["phases"]["forward"] > 0
+        waited = "bubble" if "parallel__pp" in values else "communication_exposed"
+        assert document["phases"][waited] > 0
+
+
+def test_recording_can_be_left_out(session: Session) -> None:
+    assert run(session, parallel__dp=2, profile__collectives=False).as_dict()["communication"] == []
+
+
+def test_error_feedback_is_what_makes_top_k_learn(session: Session) -> None:
+    lossy = {"parallel__dp": 2, "compression__method": "topk", "compression__ratio": 0.02}
+    steps = {"train__steps": 60, "train__learning_rate": 3e-3}
+    exact = run(session, **{"parallel__dp": 2} | steps)
+    kept = run(session, **lossy | steps)
+    forgotten = run(session, **lossy | steps | {"compression__error_feedback": False})
+    assert exact.losses[-1] < kept.losses[-1] < forgotten.losses[-1]

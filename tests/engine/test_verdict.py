@@ -1,0 +1,81 @@
+"""One ending from what was seen of all ranks: causes beat their consequences."""
+
+from __future__ import annotations
+
+from engine.launch.verdict import Death, decide, hung
+from engine.messages import RankReport
+from engine.outcome import Ending, RunOutcome
+from engine.progress import RankProgress
+
+
+def report(rank: int, ending: Ending) -> RankReport:
+    return RankReport(rank, ending, f"rank {rank}", "forward", ("last",))
+
+
+def death(rank: int, exit_code: int, out_of_memory: bool = False) -> Death:
+    return Death(rank, exit_code, "backward", (), out_of_memory)
+
+
+def place(rank: int, step: int, phase: str, age: float) -> RankProgress:
+    return RankProgress(rank, 1000 + rank, step, phase, age)
+
+
+def test_a_crash_beats_the_lost_connections_it_causes() -> None:
+    outcome = decide([report(0, Ending.COMM_ERROR), report(2, Ending.OOM), report(1, Ending.COMM_ERROR)], [])
+    assert (outcome.ending, outcome.rank, outcome.last_lines) == (Ending.OOM, 2, ("last",))
+
+
+def test_a_death_beats_every_report() -> None:
+    outcome = decide([report(0, Ending.CRASHED)], [death(3, -9)])
+    assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.CRASHED, 3, "backward")
+    assert outcome.killed_from_outside
+
+
+def test_a_segmentation_fault_is_our_own() -> None:
+    outcome = decide([], [death(0, -11)])
+    assert "SIGSEGV" in outcome.reason
+    assert not outcome.killed_from_outside
+
+
+def test_memory_is_the_cause_among_deaths() -> None:
+    outcome = decide([], [death(0, -6), death(1, -9, out_of_memory=True)])
+    assert (outcome.ending, outcome.rank) == (Ending.OOM, 1)
+
+
+def test_all_completed_and_all_stopped() -> None:
+    assert decide([report(0, Ending.COMPLETED)], []).good
+    assert decide([report(0, Ending.STOPPED), report(1, Ending.STOPPED)], []).ending is Ending.STOPPED
+
+
+def test_the_rank_that_computes_holds_up_those_that_wait() -> None:
+    ranks = [
+        place(0, 5, "communication_exposed", 9.0),
+        place(1, 5, "forward", 8.0),
+        place(2, 5, "bubble", 9.0),
+    ]
+    culprit = hung(ranks, patience_seconds=5.0)
+    assert culprit is not None
+    assert culprit.rank == 1
+
+
+def test_a_process_the_kernel_stopped_is_certain_even_while_it_waits() -> None:
+    ranks = [place(0, 5, "forward", 8.0), place(1, 5, "bubble", 8.0)]
+    culprit = hung(ranks, 5.0, frozenset({1001}))
+    assert culprit is not None
+    assert culprit.rank == 1
+
+
+def test_when_all_wait_the_furthest_behind_is_named() -> None:
+    culprit = hung([place(0, 6, "bubble", 8.0), place(1, 5, "bubble", 7.0)], 5.0)
+    assert culprit is not None
+    assert culprit.rank == 1
+
+
+def test_patience_is_longer_outside_steps_and_endless_at_the_end() -> None:
+    assert hung([place(0, -1, "building", 20.0), place(1, 9, "finished", 1e6)], 5.0) is None
+    assert hung([place(0, -1, "building", 26.0)], 5.0) is not None
+
+
+def test_outcomes_survive_their_document_and_newer_keys() -> None:
+    outcome = RunOutcome(Ending.HANG, "why", 2, "forward", ("a", "b"))
+    assert RunOutcome.from_dict(outcome.as_dict() | {"newer": 1}) == outcome
