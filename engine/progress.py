@@ -14,11 +14,12 @@ from profilers.records import PHASES
 
 _MAGIC = b"WBPROG1\0"
 _HEADER = struct.Struct("<8sI")
-_SLOT = struct.Struct("<qqdB")
-_SLOT_BYTES = 64
-_REQUEST_AT = 16
-_STOP_AT = struct.Struct("<q")
-_STOP_OFFSET = 24
+# Everything below is written as single aligned words: ``struct.pack_into`` clears its target first, and a
+# reader would now and then see a rank that has not moved since the machine was booted.
+_SLOT_WORDS = 8
+_SLOT_BYTES = 8 * _SLOT_WORDS
+_REQUEST_WORD = 2
+_STOP_WORD = 3
 _NEVER = -1
 
 #: What a rank can be doing: a step's phases, and the stretches before and after them.
@@ -49,13 +50,21 @@ class Progress:
             path.write_bytes(_HEADER.pack(_MAGIC, world_size).ljust(size, b"\0"))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
-        self.world_size = _HEADER.unpack_from(self._map)[1]
+        magic, self.world_size = _HEADER.unpack_from(self._map)
+        if magic != _MAGIC or len(self._map) != _SLOT_BYTES * (self.world_size + 1):
+            raise ValueError(f"{path} is not a progress file")
+        self._words = memoryview(self._map).cast("q")
+        self._times = memoryview(self._map).cast("d")
         if world_size is not None:
-            _STOP_AT.pack_into(self._map, _STOP_OFFSET, _NEVER)
+            self._words[_STOP_WORD] = _NEVER
 
     def enter(self, rank: int, step: int, code: int) -> None:
         """Note that a rank changed phase; costs well under a microsecond."""
-        _SLOT.pack_into(self._map, _SLOT_BYTES * (rank + 1), os.getpid(), step, time.monotonic(), code)
+        slot = _SLOT_WORDS * (rank + 1)
+        self._times[slot + 3] = time.monotonic()
+        self._words[slot + 2] = code
+        self._words[slot + 1] = step
+        self._words[slot] = os.getpid()
 
     def enter_state(self, rank: int, step: int, state: str) -> None:
         """As :meth:`enter`, by name."""
@@ -65,32 +74,34 @@ class Progress:
         """Every rank that has written its slot."""
         found = []
         for rank in range(self.world_size):
-            pid, step, changed, code = _SLOT.unpack_from(self._map, _SLOT_BYTES * (rank + 1))
+            slot = _SLOT_WORDS * (rank + 1)
+            pid, step, code = self._words[slot : slot + 3]
             if pid:
-                found.append(
-                    RankProgress(rank, pid, step, STATES[code], max(0.0, time.monotonic() - changed))
-                )
+                age_seconds = max(0.0, time.monotonic() - self._times[slot + 3])
+                found.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
         return found
 
     def request_stop(self) -> None:
         """The launcher asks; rank 0 answers by announcing a step."""
-        self._map[_REQUEST_AT] = 1
+        self._words[_REQUEST_WORD] = 1
 
     def stop_requested(self) -> bool:
         """Whether the launcher asked for a stop."""
-        return self._map[_REQUEST_AT] == 1
+        return self._words[_REQUEST_WORD] == 1
 
     def announce_stop(self, step: int) -> None:
         """Rank 0 fixes the first step that no rank runs."""
-        _STOP_AT.pack_into(self._map, _STOP_OFFSET, step)
+        self._words[_STOP_WORD] = step
 
     def stop_at(self) -> int | None:
         """The announced step, if there is one."""
-        step: int = _STOP_AT.unpack_from(self._map, _STOP_OFFSET)[0]
+        step = self._words[_STOP_WORD]
         return None if step == _NEVER else step
 
     def close(self) -> None:
         """Release the mapping."""
+        self._words.release()
+        self._times.release()
         self._map.close()
 
 

@@ -34,6 +34,7 @@ class Watch:
         self._deaths: dict[int, Death] = {}
         self._oom_kills = _oom_kill_count()
         self._stop_asked_at: float | None = None
+        self._suspect: tuple[int, int, str] | None = None
         self.clean = True
 
     def until_end(self) -> RunOutcome:
@@ -95,6 +96,10 @@ class Watch:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
         culprit = hung(ranks, patience, _stopped_processes(ranks, patience))
         if culprit is not None:
+            # It is the cause only if it still stands there when looked at again.
+            suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
+            if suspect != self._suspect:
+                return None
             reason = (
                 f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s in step {culprit.step}"
             )

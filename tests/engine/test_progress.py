@@ -1,0 +1,57 @@
+"""Where ranks stand, written and read by different processes at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from engine import progress
+from engine.control import StopControl
+from engine.progress import Progress
+
+
+def test_what_a_rank_writes_is_read(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 3)
+    page.enter_state(1, 7, "backward")
+    (rank,) = progress.read(tmp_path)
+    assert (rank.rank, rank.step, rank.phase) == (1, 7, "backward")
+    assert 0 <= rank.age_seconds < 5
+    page.close()
+
+
+def test_a_missing_or_foreign_file_is_no_progress(tmp_path: Path) -> None:
+    assert progress.read(tmp_path) == []
+    (tmp_path / "progress").write_bytes(b"")
+    assert progress.read(tmp_path) == []
+    (tmp_path / "progress").write_bytes(b"something else entirely" * 20)
+    assert progress.read(tmp_path) == []
+
+
+def test_a_reader_never_sees_a_rank_that_stood_still_for_ages(tmp_path: Path) -> None:
+    """A slot that is cleared before it is written reads as a rank without a step since the machine booted."""
+    page, reader, done = Progress(tmp_path, 1), Progress(tmp_path), threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            for code in range(7):
+                page.enter(0, 5, code)
+
+    page.enter(0, 5, 0)
+    writer = threading.Thread(target=write)
+    writer.start()
+    ages = [rank.age_seconds for _ in range(20_000) for rank in reader.ranks()]
+    done.set()
+    writer.join()
+    assert len(ages) == 20_000
+    assert max(ages) < 5
+
+
+def test_all_ranks_stop_at_the_step_that_rank_0_announces(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    first, second = StopControl(page, 0), StopControl(page, 1)
+    assert not first.should_stop(4)
+    page.request_stop()
+    assert not second.should_stop(4)
+    assert not first.should_stop(4)
+    assert [second.should_stop(step) for step in (4, 5, 6)] == [False, False, True]
+    assert [first.should_stop(step) for step in (5, 6)] == [False, True]
