@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +44,29 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+@contextlib.contextmanager
+def writable(home: Path) -> Iterator[None]:
+    """Turn a failed write into bad input: a home that is read-only, full or not a folder is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        remedy = f"the run folder cannot be written ({error.strerror}); give another --home or free space"
+        raise InputError("home", str(home), remedy) from None
+
+
 def create(home: Path, config: RunConfig, labels: dict[str, str]) -> Path:
     """A new run folder with its exact configuration and a first status.
 
     Raises:
         InputError: the folder cannot be written (read-only, full, not a folder).
     """
-    run_id = new_run_id()
-    folder = home / run_id
-    try:
+    folder = home / new_run_id()
+    with writable(home):
         for part in (RECORDS, LOGS, COMMANDS):
             (folder / part).mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(config.dumps(), encoding="utf-8")
-        status = {"id": run_id, "state": "starting", "labels": labels, "created_unix": time.time()}
+        status = {"id": folder.name, "state": "starting", "labels": labels, "created_unix": time.time()}
         write_json(folder / STATUS, status)
-    except OSError as error:
-        raise InputError(
-            "home",
-            str(home),
-            f"the run folder cannot be written ({error.strerror}); give another --home or free space",
-        ) from None
     return folder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -11,11 +10,9 @@ from types import TracebackType
 from engine import devices, layout, rundir
 from engine.config import RunConfig
 from engine.errors import LayoutError
-from engine.finish import finish, summary_of
 from engine.launch.launcher import Launch, Launcher
+from engine.lifecycle import finish, note_start, summary_of
 from engine.outcome import Ending, RunOutcome
-from engine.ownership import me
-from engine.progress import Progress
 from engine.workloads.data import check_path
 from profilers.sampler import Sampler
 from profilers.summary import RunSummary
@@ -59,20 +56,11 @@ class Session:
         check_path(config.data.path)
         chosen = devices.choose(config, where.world_size)
         folder = rundir.create(self.home, config, labels)
-        rundir.update_status(
-            folder,
-            state="running",
-            owner=me(),
-            started_unix=time.time(),
-            world_size=where.world_size,
-            layout=where.as_dict(),
-            backend=chosen.backend,
-            backend_reason=chosen.reason,
-            devices=list(chosen.names),
-        )
+        with rundir.writable(self.home):
+            note_start(folder, where, chosen)
         if on_start is not None:
             on_start(folder)
-        outcome = self._launch(config, folder, chosen, where.world_size, should_stop)
+        outcome = self._launch(config, folder, chosen, should_stop)
         return outcome, finish(folder, config, chosen.backend, outcome)
 
     def _launch(
@@ -80,10 +68,8 @@ class Session:
         config: RunConfig,
         folder: Path,
         chosen: devices.Devices,
-        world_size: int,
         should_stop: Callable[[], bool],
     ) -> RunOutcome:
-        Progress(folder, world_size).close()
         launch = Launch(
             config,
             folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -48,7 +49,8 @@ def serve(tasks: Connection, lifeline: Connection) -> None:
 
 def run_task(task: RankTask) -> RankReport:
     """Run one rank of one run in this process; whatever happens becomes a report."""
-    _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
+    with contextlib.suppress(OSError):  # on a full disk a run goes without its log
+        _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
     config = load(task.folder / CONFIG)
     _limit_memory(config.memory.limit_gib)
     progress = Progress(task.folder)

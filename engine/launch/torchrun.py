@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,9 +20,8 @@ import torch.distributed as dist
 from engine import devices, layout, rundir
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
-from engine.finish import finish
+from engine.lifecycle import finish, note_start
 from engine.outcome import Ending, RunOutcome
-from engine.ownership import me
 from engine.progress import Progress
 from engine.worker import classify, device_of, group_timeout, train_in_group
 from engine.workloads.data import check_path
@@ -90,18 +88,7 @@ def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: devices.Dev
     name: list[str | None] = [None]
     if rank == 0:
         folder = rundir.create(home, config, {"purpose": "torchrun"})
-        rundir.update_status(
-            folder,
-            state="running",
-            owner=me(),
-            started_unix=time.time(),
-            world_size=where.world_size,
-            layout=where.as_dict(),
-            backend=chosen.backend,
-            backend_reason=chosen.reason,
-            devices=list(chosen.names),
-        )
-        Progress(folder, where.world_size).close()
+        note_start(folder, where, chosen)
         name[0] = folder.name
     dist.broadcast_object_list(name, src=0)
     folder = home / str(name[0])

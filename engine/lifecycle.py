@@ -1,4 +1,4 @@
-"""The end of a run: its records summed up, its ending noted."""
+"""The two ends of a run: its start noted; its records summed up and its ending noted."""
 
 from __future__ import annotations
 
@@ -6,14 +6,32 @@ import contextlib
 import time
 from pathlib import Path
 
-from engine import layout, rundir
+from engine import devices, layout, rundir
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import RunOutcome
+from engine.ownership import me
 from engine.presets import resolve
+from engine.progress import Progress
 from engine.workloads.flops import model_flops_per_step
 from profilers.summary import RunFacts, RunSummary, summarize
 from profilers.tail import RunRecords
+
+
+def note_start(folder: Path, where: layout.Layout, chosen: devices.Devices) -> None:
+    """Give a run its owner, its devices and its page of progress."""
+    Progress(folder, where.world_size).close()
+    rundir.update_status(
+        folder,
+        state="running",
+        owner=me(),
+        started_unix=time.time(),
+        world_size=where.world_size,
+        layout=where.as_dict(),
+        backend=chosen.backend,
+        backend_reason=chosen.reason,
+        devices=list(chosen.names),
+    )
 
 
 def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
