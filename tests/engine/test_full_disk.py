@@ -22,9 +22,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small file system takes root")
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk], capture_output=True, text=True
-    )
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
     yield disk

@@ -1,0 +1,99 @@
+"""The study file: defaults, one-line refusals, and what makes two files the same study."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import InputError
+from tests.tuning.fake import study
+from tuning import studyfile
+
+BASE = {"batch": {"global_batch": 16, "micro_batch": 4}}
+
+
+def test_reads_what_a_person_writes(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "name: quickstart\nranks: 4\nbase:\n  batch: {global_batch: 16}\n  train: {learning_rate: 1e-3}\n"
+        "space:\n  parallel.tp: [1, 2, 4]\n  schedule.kind: [1f1b, gpipe]\n"
+        "  compression.ratio: {low: 0.01, high: 0.25, log: true}\n",
+        encoding="utf-8",
+    )
+    file = studyfile.load(path)
+    assert file.config.train.learning_rate == 0.001
+    assert [knob.key for knob in file.knobs] == ["parallel.tp", "schedule.kind", "compression.ratio"]
+    assert file.text == path.read_text("utf-8")
+    assert studyfile.parse(file.resolved()).fingerprint() == file.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"spaces": {}}, "spaces", "unknown key; known here: base, budget_seconds"),
+        ({"ranks": 0}, "ranks", "greater than or equal to 1"),
+        ({"ranks": "four"}, "ranks", "valid integer"),
+        ({"trials": 0}, "trials", "greater than or equal to 1"),
+        ({"name": "4 ranks"}, "name", "must begin with a letter"),
+        ({"name": "../elsewhere"}, "name", "must begin with a letter"),
+        ({"objective": "loss"}, "objective", "tokens_per_second"),
+        ({"base": {"modell": {}}}, "base.modell", "unknown key"),
+        ({"base": {"train": {"steps": "many"}}}, "base.train.steps", "valid integer"),
+        ({"base": {"train": {"steps": 4, "warmup": 4}}}, "base.train.steps", "above warmup=4"),
+        ({"base": {"model": {"preset": "huge"}}}, "model.preset", "unknown; choose one of"),
+        ({"base": BASE | {"parallel": {"dp": 3}}}, "base.parallel.dp", "leave it out"),
+        ({"space": {"parallel.tq": [1]}}, "space.parallel.tq", "unknown key; a study can turn parallel.tp"),
+        ({"space": {"parallel.tp": ["a"]}}, "space.parallel.tp", "valid integer"),
+        ({"space": {"parallel.tp": []}}, "space.parallel.tp", "no choices"),
+        ({"space": {"parallel.tp": 2}}, "space.parallel.tp", "belongs in base"),
+        ({"space": {"parallel.dp": [1, 2]}}, "space.parallel.dp", "follows from ranks"),
+        ({"space": {"model.layers": [2, 4]}}, "space.model.layers", "stays the same"),
+        ({"space": {"batch.global_batch": [8]}}, "space.batch.global_batch", "stays the same"),
+        (
+            {"space": {"compression.ratio": {"low": 0.2, "high": 0.1}}},
+            "space.compression.ratio",
+            "below high",
+        ),
+        ({"space": {"compression.ratio": {"low": 0.2}}}, "space.compression.ratio", "a range is"),
+        ({"space": {"compression.ratio": {"low": 0.2, "high": 3.0}}}, "space.compression.ratio", "less than"),
+        ({"space": {"memory.recompute": {"low": 1, "high": 2}}}, "space.memory.recompute", "no numbers"),
+        ({"loss_guard": {"limit": 1}}, "loss_guard.limit", "unknown key"),
+    ],
+)
+def test_refuses_in_one_line(changes: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        studyfile.parse({"name": "first", "ranks": 4, "base": BASE} | changes)
+    assert caught.value.field == field
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"- a\n- b\n", b"name: [1\n", b"\x00\xff\xfe", b"ranks: 4\n", b"name: a\n  b: c: d\n"],
+)
+def test_refuses_files_that_are_no_study(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "study.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        studyfile.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_may_grow_but_not_change_its_question() -> None:
+    first = study()
+    assert (
+        study(trials=20, seed=3, budget_seconds=60.0, confirm_repeats=2).fingerprint() == first.fingerprint()
+    )
+    assert study(base={"batch": {"global_batch": 16, "micro_batch": 4}}).fingerprint() != first.fingerprint()
+    assert study(space={"parallel.tp": [1, 2]}).fingerprint() != first.fingerprint()
+    assert study(ranks=2).fingerprint() != first.fingerprint()
+    assert study(loss_guard={"threshold": 0.1}).fingerprint() != first.fingerprint()
+
+
+def test_one_device_has_no_layout_to_choose() -> None:
+    file = studyfile.parse({"name": "alone"})
+    assert {knob.key for knob in file.knobs} == {"batch.micro_batch", "memory.recompute", "compile"}
+    assert "one device" in file.space_note
+    assert file.search_space.baseline[0]["batch.micro_batch"] == file.config.batch.micro_batch

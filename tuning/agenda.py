@@ -1,0 +1,139 @@
+"""What a study does next, decided from its state alone. Pure, so that a restart decides the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from tuning import ranking
+from tuning.objective import is_lossy
+from tuning.space import Point, Space, point_key
+from tuning.state import StudyState, Trial
+from tuning.studyfile import StudyFile
+
+#: At most this share of the trials goes to lossy settings that this study cannot prove.
+UNPROVABLE_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next thing to do: measure a point, ask the sampler for one, or nothing more."""
+
+    phase: Literal["baseline", "search", "confirm", "done"]
+    source: str = "sampler"
+    point: Point | None = None
+    why: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
+    """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation."""
+    again = next((trial for trial in state.trials if ranking.wants_retry(state, trial)), None)
+    if again:
+        return _retry(state, again)
+    if not any(trial.source == "baseline" for trial in state.trials):
+        point, note = file.search_space.baseline
+        return Step("baseline", "baseline", point, note or "plain data parallel, the yardstick")
+    if search_goes_on(state, file):
+        queued = next(iter(enqueued(state)), None)
+        if queued:
+            return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
+        first = _next_first_try(state, file)
+        if first:
+            return first
+        if not exhausted:
+            return Step("search")
+    return _confirmation(state, file)
+
+
+def search_goes_on(state: StudyState, file: StudyFile) -> bool:
+    """Whether the trials and the budget allow one more trial, leaving time to confirm the best."""
+    if len(ranking.counted(state)) >= file.trials:
+        return False
+    if file.budget_seconds is None:
+        return True
+    seconds = [trial.seconds for trial in state.trials if trial.outcome is not None]
+    usual = median(seconds) if seconds else 0.0
+    return sum(seconds) + usual * (1 + 2 * file.confirm_repeats) <= file.budget_seconds
+
+
+def enqueued(state: StudyState) -> list[tuple[str, Point]]:
+    """Points that were accepted by hand and not proposed yet, oldest first."""
+    proposed = {trial.command for trial in state.trials}
+    accepted = [
+        answer for answer in state.answers.values() if answer.accepted and answer.command == "enqueue"
+    ]
+    return [(answer.id, answer.point) for answer in accepted if answer.id not in proposed and answer.point]
+
+
+def startup_trials(trials: int) -> int:
+    """How many trials explore before TPE takes over."""
+    return max(3, min(10, trials // 3))
+
+
+def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
+    """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
+    values = file.config.flat()
+    if not is_lossy(values | point) or file.config.train.steps >= file.loss_guard.min_steps:
+        return True
+    lossy = [trial for trial in state.trials if is_lossy(values | trial.config)]
+    return len(lossy) < UNPROVABLE_SHARE * file.trials
+
+
+def first_tries(space: Space, trials: int) -> list[tuple[Point, str]]:
+    """A few points that experience would try first: a larger micro-batch, then tensor and pipeline parallel."""
+    plain = space.baseline[0]
+    found = [
+        (_largest(space, plain["parallel.tp"], plain["parallel.pp"]), "the largest micro-batch that divides")
+    ]
+    tensor = [pair for pair in space.layouts if pair[0] > 1 and pair[1] == 1]
+    pipeline = [pair for pair in space.layouts if pair[1] > 1 and pair[0] == 1]
+    if tensor:
+        found.append((_largest(space, *min(tensor)), "the least tensor parallelism"))
+    if pipeline:
+        found.append((_largest(space, *min(pipeline)), "the least pipeline parallelism"))
+    legal = [(point, why) for point, why in found if point is not None]
+    return legal[: max(1, (trials - 1) // 3)]
+
+
+def _largest(space: Space, tp: int, pp: int) -> Point | None:
+    if (tp, pp) not in space.layouts:
+        return None
+    plain = space.baseline[0]
+    knob = space.by_key.get("batch.micro_batch")
+    sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
+    points = [space.point(tp, pp, plain | {"batch.micro_batch": size}) for size in sizes]
+    return next((point for point in points if not space.outside(point) and not space.problem(point)), None)
+
+
+def _next_first_try(state: StudyState, file: StudyFile) -> Step | None:
+    known = ranking.visited(state)
+    for point, why in first_tries(file.search_space, file.trials):
+        if point_key(point) not in known:
+            return Step("search", "sampler", point, why)
+    return None
+
+
+def _retry(state: StudyState, trial: Trial) -> Step:
+    phase: Literal["baseline", "search", "confirm"] = "search"
+    if trial.confirms is not None:
+        phase = "confirm"
+    elif ranking.is_baseline(state, trial):
+        phase = "baseline"
+    details = {"retry_of": trial.number, "attempt": trial.attempt + 1, "confirms": trial.confirms}
+    return Step(phase, "retry", trial.config, f"trial {trial.number} ended as {trial.outcome}", details)
+
+
+def _confirmation(state: StudyState, file: StudyFile) -> Step:
+    stands = ranking.standing(state, file)
+    best, baseline = stands.best, stands.baseline
+    if best is None or baseline is None or best.config == baseline.config:
+        return Step("done")
+    for repeat in range(file.confirm_repeats):
+        pair = (baseline, best) if repeat % 2 == 0 else (best, baseline)
+        for trial in pair:
+            if len(ranking.confirmations(state, trial)) <= repeat:
+                why = f"measures trial {trial.number} again"
+                return Step("confirm", "confirm", trial.config, why, {"confirms": trial.number})
+    return Step("done")

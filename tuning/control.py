@@ -1,0 +1,103 @@
+"""Commands to a running study: each is applied once and answered in the journal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InputError
+from tuning import agenda, ranking
+from tuning.command import Command, pending
+from tuning.journal import Journal
+from tuning.space import Point, point_key
+from tuning.state import StudyState, Trial
+from tuning.studyfile import StudyFile
+
+POLL_SECONDS = 0.2
+KNOWN = ("pause", "resume", "stop", "kill", "enqueue")
+
+
+class Control:
+    """What people asked a study to do, as flags that its loop obeys."""
+
+    def __init__(self, folder: Path, file: StudyFile, journal: Journal) -> None:
+        self._folder, self._file, self._journal = folder, file, journal
+        self._looked = 0.0
+        self.paused = False
+        self.stopping = False
+        self.killed: dict[int, str] = {}
+
+    def poll(self) -> None:
+        """Apply what has arrived; looks at the folder a few times a second at most."""
+        now = time.monotonic()
+        if now - self._looked < POLL_SECONDS:
+            return
+        self._looked = now
+        for command in pending(self._folder, self._journal.answered):
+            state = self._journal.state
+            try:
+                reason, details = self._apply(command, state)
+                accepted = True
+            except InputError as error:
+                reason, details, accepted = str(error), {}, False
+            answer = {
+                "id": command.id,
+                "command": command.command,
+                "arguments": command.arguments,
+                "by": command.by,
+            }
+            self._journal.append("command", **answer, accepted=accepted, reason=reason, **details)
+
+    def _apply(self, command: Command, state: StudyState) -> tuple[str, dict[str, Any]]:
+        if command.command not in KNOWN:
+            raise InputError("command", command.command, f"unknown; a study obeys {', '.join(KNOWN)}")
+        if command.command == "enqueue":
+            return self._enqueue(command.arguments, state)
+        if command.command == "kill":
+            return self._kill(command, state.running), {}
+        return getattr(self, f"_{command.command}")(), {}
+
+    def _pause(self) -> str:
+        self.paused = True
+        return "no further trial starts until resume"
+
+    def _resume(self) -> str:
+        if not self.paused:
+            raise InputError("command", "resume", "the study is not paused")
+        self.paused = False
+        return ""
+
+    def _stop(self) -> str:
+        self.stopping = True
+        return "the study ends with what it has"
+
+    def _kill(self, command: Command, running: Trial | None) -> str:
+        number = command.arguments.get("trial")
+        if running is None or running.number != number:
+            now = f"trial {running.number} is" if running else "no trial is"
+            raise InputError("trial", number, f"is not running; {now}")
+        self.killed[running.number] = command.id
+        return "its run is being stopped; it counts as a trial without a value"
+
+    def _enqueue(self, arguments: Point, state: StudyState) -> tuple[str, dict[str, Any]]:
+        space = self._file.search_space
+        if not arguments:
+            raise InputError("enqueue", None, "needs at least one key, e.g. batch.micro_batch=2")
+        point = space.completed(arguments)
+        self._check_new(point, state)
+        waiting = len(agenda.enqueued(state)) + (state.running is not None)
+        if len(ranking.counted(state)) + waiting >= self._file.trials:
+            remedy = f"all {self._file.trials} trials are used up; start the study again with more trials"
+            raise InputError("enqueue", space.label(point), remedy)
+        silent = [key for key in arguments if key in point and not space.is_active(key, point)]
+        note = f"; {', '.join(silent)} without effect there" if silent else ""
+        return f"next: {space.label(point)}{note}", {"point": point}
+
+    def _check_new(self, point: Point, state: StudyState) -> None:
+        label = self._file.search_space.label(point)
+        for trial in state.trials:
+            if point_key(trial.config) == point_key(point):
+                raise InputError("enqueue", label, f"is trial {trial.number} already")
+        if any(point_key(waiting) == point_key(point) for _, waiting in agenda.enqueued(state)):
+            raise InputError("enqueue", label, "is waiting already")

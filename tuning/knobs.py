@@ -1,0 +1,178 @@
+"""Knobs: which keys of a run's configuration a study may turn, and between which values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from engine.config import RunConfig
+from engine.errors import InputError
+
+#: What a fair comparison needs to hold still; a space that turns one of these is refused.
+FIXED_SECTIONS = ("model", "data", "train", "profile")
+FIXED_KEYS = ("batch.global_batch", "precision", "device", "memory.limit_gib", "parallel.cp", "parallel.ep")
+DERIVED_KEYS = ("parallel.dp", "parallel.world_size")
+DEGREES = ("parallel.tp", "parallel.pp")
+GRID_POINTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One key to turn: either ``choices``, or a range from ``low`` to ``high``."""
+
+    key: str
+    choices: tuple[Any, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    integer: bool = False
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the values lie between two ends instead of in a list."""
+        return self.low is not None
+
+    def contains(self, value: Any) -> bool:
+        """Whether a value belongs to this knob."""
+        if not self.is_range:
+            return value in self.choices
+        return isinstance(value, int | float) and self._low <= value <= self._high
+
+    def grid(self) -> tuple[Any, ...]:
+        """The choices, or a few values spread over the range."""
+        if not self.is_range:
+            return self.choices
+        parts = [index / (GRID_POINTS - 1) for index in range(GRID_POINTS)]
+        return tuple(dict.fromkeys(self.at(part) for part in parts))
+
+    def at(self, part: float) -> Any:
+        """The value at a part of the range, 0 the low end and 1 the high end."""
+        if self.log:
+            value = self._low * (self._high / self._low) ** part
+        else:
+            value = self._low + (self._high - self._low) * part
+        value = min(max(value, self._low), self._high)
+        return round(value) if self.integer else value
+
+    def document(self) -> Any:
+        """How the study file writes it."""
+        if not self.is_range:
+            return list(self.choices)
+        ends = {"low": self.low, "high": self.high}
+        return ends | {"log": True} if self.log else ends
+
+    def __str__(self) -> str:
+        if self.is_range:
+            return f"{self.low:g} to {self.high:g}"
+        return ", ".join(str(choice) for choice in self.choices)
+
+    @property
+    def _low(self) -> float:
+        return self.low if self.low is not None else math.inf
+
+    @property
+    def _high(self) -> float:
+        return self.high if self.high is not None else -math.inf
+
+
+def parse_space(space: dict[str, Any], base: RunConfig) -> tuple[Knob, ...]:
+    """Knobs from the ``space`` of a study file.
+
+    Raises:
+        InputError: a key that runs do not know or that has to stay fixed, or a value that they refuse.
+    """
+    return tuple(_parse_knob(str(key), value, base) for key, value in space.items())
+
+
+def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
+    _check_key(key, value, base)
+    if isinstance(value, dict):
+        return _parse_range(key, value, base)
+    if not isinstance(value, list):
+        remedy = "give a list of choices or {low, high}; a fixed value belongs in base"
+        raise InputError(f"space.{key}", value, remedy)
+    if not value:
+        raise InputError(f"space.{key}", value, "no choices; give at least one, or leave the key out")
+    choices = [_normal(key, choice, base) for choice in value]
+    return Knob(key, tuple(dict.fromkeys(choices)))
+
+
+def _check_key(key: str, value: Any, base: RunConfig) -> None:
+    known = base.flat()
+    if key.split(".", maxsplit=1)[0] in FIXED_SECTIONS or key in FIXED_KEYS:
+        remedy = "stays the same inside a study, or trials could not be compared; set it in base"
+        raise InputError(f"space.{key}", value, remedy)
+    if key in DERIVED_KEYS:
+        raise InputError(
+            f"space.{key}", value, "follows from ranks / (tp * pp); give parallel.tp and parallel.pp"
+        )
+    if key not in known:
+        allowed = [name for name in known if _may_vary(name)]
+        raise InputError(f"space.{key}", value, f"unknown key; a study can turn {', '.join(allowed)}")
+
+
+def _may_vary(key: str) -> bool:
+    return key.split(".", maxsplit=1)[0] not in FIXED_SECTIONS and key not in FIXED_KEYS + DERIVED_KEYS
+
+
+def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
+    unknown = sorted(set(map(str, value)) - {"low", "high", "log"})
+    if unknown or not {"low", "high"} <= set(value):
+        raise InputError(f"space.{key}", value, "a range is {low: .., high: .., log: true or false}")
+    now = base.flat()[key]
+    if isinstance(now, bool) or not isinstance(now, int | float):
+        raise InputError(f"space.{key}", value, "has no numbers to range over; give a list of choices")
+    low, high = _normal(key, value["low"], base), _normal(key, value["high"], base)
+    log = value.get("log", False)
+    if not isinstance(log, bool):
+        raise InputError(f"space.{key}.log", log, "must be true or false")
+    if not low < high:
+        raise InputError(f"space.{key}", value, "low must be below high")
+    if log and low <= 0:
+        raise InputError(f"space.{key}.low", low, "must be above 0 for a logarithmic range")
+    if key in DEGREES:
+        return Knob(key, tuple(range(low, high + 1)))
+    return Knob(key, low=low, high=high, log=log, integer=isinstance(now, int))
+
+
+def _normal(key: str, value: Any, base: RunConfig) -> Any:
+    try:
+        return base.with_values({key: value}).flat()[key]
+    except InputError as error:
+        raise InputError(f"space.{key}", value, error.remedy) from None
+
+
+def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
+    """A sensible space for a machine: layouts and how they communicate, or on one device what is left."""
+    space: dict[str, Any] = {"batch.micro_batch": _micro_batches(base), "memory.recompute": ["none", "full"]}
+    if ranks == 1:
+        return space | {"compile": [False, True]}
+    degrees = [degree for degree in range(1, ranks + 1) if ranks % degree == 0]
+    return {
+        "parallel.tp": degrees,
+        "parallel.pp": degrees,
+        "parallel.zero_stage": [0, 3],
+        **space,
+        "schedule.kind": ["1f1b", "gpipe"],
+        "compression.method": ["none", "fp16", "topk"],
+        "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
+        "overlap.bucket_mb": [1.0, 5.0, 25.0],
+    }
+
+
+def _micro_batches(base: RunConfig) -> list[int]:
+    whole = base.batch.global_batch
+    powers = [2**power for power in range(5) if whole % 2**power == 0]
+    return sorted({*powers, base.batch.micro_batch})
+
+
+def space_note(ranks: int, given: bool) -> str:
+    """What the space covers and why, in words; empty when the user gave it."""
+    if ranks == 1:
+        return (
+            "one device: there is no layout to choose; the study turns micro-batch, recomputation and compile"
+        )
+    if given:
+        return ""
+    return f"no space given: the study turns layout, batch, memory and communication knobs for {ranks} ranks"

@@ -1,0 +1,107 @@
+"""The study in Optuna's own SQLite file, for its tools; an index that is made again from the journal when in doubt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial
+
+from tuning import journal, studyfile
+from tuning.encoding import Encoding
+from tuning.optuna_index import frozen
+from tuning.readers import DATABASE, JOURNAL
+from tuning.state import StudyState
+
+LOCK_SECONDS = 1.0
+
+
+class Mirror:
+    """Follows the journal. Whatever is wrong with the file, the study goes on."""
+
+    def __init__(self, folder: Path, encoding: Encoding) -> None:
+        self._folder, self._encoding = folder, encoding
+        self._storage: RDBStorage | None = None
+        self._study: optuna.Study | None = None
+
+    def follow(self, state: StudyState) -> str:
+        """Bring the file up to the journal; says what had to be done beyond adding trials."""
+        wanted = [found for trial in state.trials if (found := frozen(trial, self._encoding))]
+        try:
+            self._add_missing(wanted)
+            return ""
+        except Exception as error:  # an index is not worth a study: whatever it is, start the file afresh
+            return self._start_afresh(wanted, error)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
+        self._storage = self._study = None
+
+    def _start_afresh(self, wanted: list[FrozenTrial], error: Exception) -> str:
+        reason = " ".join(str(error).split())[:160]
+        try:
+            self.close()
+            aside = self._set_aside()
+            self._add_missing(wanted)
+            return f"{DATABASE} was rebuilt from the journal ({reason}); the old file is {aside}"
+        except Exception as second:  # read-only or full: the journal decides whether the study can go on
+            self.close()
+            return f"{DATABASE} cannot be kept ({second}); the study goes on without it"
+
+    def _add_missing(self, wanted: list[FrozenTrial]) -> None:
+        study = self._open()
+        known = study.get_trials(deepcopy=False)
+        if [_identity(trial) for trial in known] != [_identity(trial) for trial in wanted[: len(known)]]:
+            raise ValueError("it disagrees with the journal")
+        for trial in wanted[len(known) :]:
+            study.add_trial(trial)
+
+    def _open(self) -> optuna.Study:
+        if self._study is None:
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
+            logging.getLogger("alembic").setLevel(logging.ERROR)
+            options = {"connect_args": {"timeout": LOCK_SECONDS}}
+            self._storage = RDBStorage(f"sqlite:///{self._folder / DATABASE}", engine_kwargs=options)
+            self._study = optuna.create_study(
+                storage=self._storage,
+                study_name=self._folder.name,
+                direction="maximize",
+                load_if_exists=True,
+            )
+        return self._study
+
+    def _set_aside(self) -> str:
+        path = self._folder / DATABASE
+        aside = path.with_name(f"{DATABASE}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.aside")
+        if path.exists():
+            path.replace(aside)
+        for suffix in ("-journal", "-wal", "-shm"):
+            path.with_name(DATABASE + suffix).unlink(missing_ok=True)
+        return aside.name
+
+
+def rebuild(folder: Path) -> str:
+    """Make a study's Optuna file agree with its journal; says what had to be done, if anything.
+
+    Raises:
+        InputError: the journal's own study file is refused by this version.
+    """
+    state = journal.load(folder / JOURNAL)
+    if state.file is None:
+        return "the journal names no study"
+    mirror = Mirror(folder, Encoding(studyfile.parse(state.file).search_space))
+    note = mirror.follow(state)
+    mirror.close()
+    return note
+
+
+def _identity(trial: FrozenTrial) -> tuple[Any, ...]:
+    value = None if trial.value is None else round(trial.value, 6)
+    return trial.user_attrs.get("number"), trial.state, value, trial.params

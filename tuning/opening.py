@@ -1,0 +1,69 @@
+"""Opening a study's folder: is it the same study, and what has to be written before the first trial?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine import ownership, rundir
+from engine.errors import InputError
+from tuning import board, journal, readers, studyfile
+from tuning.journal import Journal
+from tuning.studyfile import StudyFile
+
+
+def prepare(folder: Path, file: StudyFile) -> None:
+    """Make the folder, unless another study with this name lives there.
+
+    Raises:
+        InputError: what may not change inside a study is different, or the folder cannot be made.
+    """
+    check_same(journal.load(folder / readers.JOURNAL).file, file)
+    try:
+        (folder / rundir.COMMANDS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        remedy = f"the study's folder cannot be written ({error.strerror}); give another --home or free space"
+        raise InputError("home", str(folder), remedy) from None
+
+
+def check_same(known: dict[str, Any] | None, file: StudyFile) -> None:
+    """Refuse to go on with a study whose question has changed."""
+    if known is None:
+        return
+    before, now = studyfile.parse(known).identity(), file.identity()
+    different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if different:
+        what = ", ".join(
+            f"{key} ({_words(before.get(key))} before, now {_words(now.get(key))})" for key in different[:2]
+        )
+        more = f" and {len(different) - 2} more" if len(different) > 2 else ""
+        remedy = f"a study with this name asks another question: {what}{more}; choose another name"
+        raise InputError("name", file.name, remedy)
+
+
+def open_journal(folder: Path, file: StudyFile) -> Journal:
+    """The journal, beginning with what the study asks, or with what has been allowed to grow."""
+    opened = Journal(folder / readers.JOURNAL)
+    resolved = file.resolved()
+    if opened.state.file != resolved:
+        opened.append("study", file=resolved, fingerprint=file.fingerprint())
+        board.write(folder / readers.STUDY, resolved)
+        _write_text(folder / readers.STUDY_GIVEN, file.text)
+    return opened
+
+
+def lease() -> dict[str, Any]:
+    """This process, as a trial's lease names it."""
+    me = ownership.me()
+    return {"pid": me["pid"], "start_time": me["start_time"]}
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("home", str(path), f"cannot be written ({error.strerror})") from None
+
+
+def _words(value: Any) -> str:
+    return "not there" if value is None else str(value)

@@ -1,0 +1,107 @@
+"""Who is who in a study: which trials count, which must be tried again, and which one is best. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.outcome import FROM_OUTSIDE, RETRY_ONCE, Ending
+from tuning.objective import LOSS_GUARD, Judged, is_lossy, judge
+from tuning.space import point_key
+from tuning.state import StudyState, Trial
+from tuning.studyfile import StudyFile
+
+RETRIES = 1
+#: The yardstick is worth more patience, when all that stopped it came from outside.
+BASELINE_RETRIES = 4
+
+
+def root(state: StudyState, trial: Trial) -> Trial:
+    """The first attempt of a trial."""
+    first = state.trial(trial.retry_of) if trial.retry_of is not None else None
+    return root(state, first) if first else trial
+
+
+def is_baseline(state: StudyState, trial: Trial) -> bool:
+    """Whether a trial is an attempt at the baseline, confirmations left out."""
+    return trial.confirms is None and root(state, trial).source == "baseline"
+
+
+def wants_retry(state: StudyState, trial: Trial) -> bool:
+    """Whether a trial that ended should be proposed again: bad luck, or stopped by something from outside."""
+    if trial.outcome is None or trial.by_command:
+        return False
+    outside = Ending(trial.outcome) in FROM_OUTSIDE or trial.killed_from_outside
+    if not outside and Ending(trial.outcome) not in RETRY_ONCE:
+        return False
+    patience = BASELINE_RETRIES if outside and is_baseline(state, trial) else RETRIES
+    return trial.attempt < patience and all(other.retry_of != trial.number for other in state.trials)
+
+
+def counted(state: StudyState) -> list[Trial]:
+    """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
+    again = {trial.retry_of for trial in state.trials}
+    ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
+    return [trial for trial in ended if trial.number not in again and not wants_retry(state, trial)]
+
+
+def measured(state: StudyState) -> list[Trial]:
+    """Trials of the search that have a value."""
+    return [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
+
+
+def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
+    """Every ended re-measurement of a trial that is not tried again."""
+    again = {other.retry_of for other in state.trials}
+    found = [other for other in state.trials if other.confirms == trial.number and other.outcome is not None]
+    return [other for other in found if other.number not in again and not wants_retry(state, other)]
+
+
+def visited(state: StudyState) -> set[str]:
+    """Keys of every point that was proposed."""
+    return {point_key(trial.config) for trial in state.trials}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a study stands."""
+
+    baseline: Trial | None
+    best: Trial | None
+    best_exact: Trial | None
+    fastest_lossy: Trial | None
+    runner_up: Trial | None
+
+
+def standing(state: StudyState, file: StudyFile) -> Standing:
+    """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
+    found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
+    baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+    exact = [trial for trial in found if not _lossy(trial, file) and _feasible(trial)]
+    lossy = [trial for trial in found if _lossy(trial, file)]
+    proven = [trial for trial in lossy if judged(trial, baseline, file).state == "satisfied"]
+    ranked = sorted([*exact, *proven], key=lambda trial: (-(trial.value or 0.0), trial.number))
+    others = [trial for trial in ranked[1:] if trial.config != ranked[0].config]
+    return Standing(
+        baseline=baseline,
+        best=ranked[0] if ranked else None,
+        best_exact=exact[0] if exact else None,
+        fastest_lossy=lossy[0] if lossy else None,
+        runner_up=others[0] if others else None,
+    )
+
+
+def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
+    """What the loss guard says about a trial."""
+    if not _lossy(trial, file):
+        return Judged("exact", "gradients are sent as they are")
+    return judge(
+        trial.validation_loss, baseline.validation_loss if baseline else None, trial.steps, file.loss_guard
+    )
+
+
+def _lossy(trial: Trial, file: StudyFile) -> bool:
+    return is_lossy(file.config.flat() | trial.config)
+
+
+def _feasible(trial: Trial) -> bool:
+    return not any(value > 0 for name, value in trial.constraints.items() if not name.startswith(LOSS_GUARD))

@@ -1,0 +1,72 @@
+"""Reading a study's folder, for the page and the command line; needs neither torch nor optuna."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import rundir
+from engine.errors import InputError
+from tuning import journal, owner, studyfile
+from tuning.state import StudyState
+from tuning.studyfile import StudyFile
+
+STUDIES = "studies"
+JOURNAL = "journal.jsonl"
+STUDY_GIVEN = "study.yaml"
+STUDY = "study.json"
+RESULT = "result.json"
+DATABASE = "optuna.db"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyView:
+    """A study as its folder shows it. ``state`` is what is true now: a dead owner's study is interrupted."""
+
+    folder: Path
+    name: str
+    state: str
+    journal: StudyState
+    status: dict[str, Any]
+    result: dict[str, Any] | None
+    file: StudyFile | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs the study."""
+        return self.state in owner.HELD
+
+
+def load_study(folder: Path) -> StudyView:
+    """Everything in a study's folder; what is missing or unreadable is None.
+
+    Raises:
+        InputError: there is no study in this folder.
+    """
+    state = journal.load(folder / JOURNAL)
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    if state.file is None and not status:
+        raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
+    result = rundir.read_json(folder / RESULT)
+    file = _file(state.file or rundir.read_json(folder / STUDY))
+    return StudyView(folder, folder.name, _state(status), state, status, result, file)
+
+
+def list_studies(home: Path) -> list[Path]:
+    """Folders of all studies of a home, by name."""
+    places = home / STUDIES
+    return sorted(path for path in places.iterdir() if path.is_dir()) if places.is_dir() else []
+
+
+def _state(status: dict[str, Any]) -> str:
+    state = str(status.get("state", "interrupted"))
+    return "interrupted" if state in owner.HELD and not owner.is_alive(status) else state
+
+
+def _file(document: dict[str, Any] | None) -> StudyFile | None:
+    """None for a file that this version refuses: the journal stays readable."""
+    try:
+        return studyfile.parse(document) if document else None
+    except InputError:
+        return None

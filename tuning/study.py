@@ -1,0 +1,233 @@
+"""A study from its file to its result: propose, measure, journal, tell, confirm; and go on after a crash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.config import RunConfig
+from engine.errors import InputError
+from engine.outcome import Ending, RunOutcome
+from profilers.summary import RunSummary
+from tuning import agenda, objective, opening, owner, ranking
+from tuning.agenda import Step
+from tuning.board import Board, Update
+from tuning.control import POLL_SECONDS, Control
+from tuning.encoding import Encoding
+from tuning.interruption import Interruption
+from tuning.journal import Journal
+from tuning.space import Point
+from tuning.state import Trial
+from tuning.studyfile import StudyFile
+
+
+class Execute(Protocol):
+    """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder."""
+
+    def __call__(
+        self,
+        config: RunConfig,
+        labels: dict[str, str],
+        should_stop: Callable[[], bool],
+        on_start: Callable[[Path], None] | None = None,
+        /,
+    ) -> tuple[RunOutcome, RunSummary]: ...
+
+
+def run_study(
+    file: StudyFile, folder: Path, execute: Execute, on_update: Callable[[Update], None] | None = None
+) -> dict[str, Any]:
+    """Run a study, or go on with it; the document of its result. ``state`` in it: ended or interrupted.
+
+    Raises:
+        InputError: another study has this name, a process runs it already, or its folder cannot be written.
+    """
+    opening.prepare(folder, file)
+    board = Board(folder, file, owner.take(folder), on_update)
+    board.state = "interrupted"
+    journal = opening.open_journal(folder, file)
+    try:
+        study = Study(file, folder, journal, execute, board)
+        try:
+            with Interruption() as interruption:
+                study.run(interruption)
+        finally:
+            study.close()
+    finally:
+        journal.close()
+        board.show(journal.state)
+    return board.write_result(journal.state)
+
+
+class Study:
+    """The loop over the trials of one study."""
+
+    def __init__(
+        self, file: StudyFile, folder: Path, journal: Journal, execute: Execute, board: Board
+    ) -> None:
+        from tuning.mirror import Mirror
+        from tuning.optuna_index import Index
+
+        self._file, self._journal, self._execute, self._board = file, journal, execute, board
+        self._control = Control(folder, file, journal)
+        encoding = Encoding(file.search_space)
+        seed = (file.seed + len(journal.state.trials)) % 2**31  # a resumed study must not draw the same again
+        self._index = Index(encoding, seed, agenda.startup_trials(file.trials))
+        self._mirror = Mirror(folder, encoding)
+        self._exhausted = False
+
+    def run(self, interruption: Interruption) -> None:
+        """Measure until nothing is left to do, or until somebody wants it to end."""
+        try:
+            self._board.state = self._measure_all(interruption)
+        except BaseException:
+            self._board.state = "interrupted"
+            raise
+
+    def _measure_all(self, interruption: Interruption) -> str:
+        self._board.state = "running"
+        self._catch_up()
+        while not interruption.seen:
+            self._control.poll()
+            if self._control.stopping:
+                return "ended"
+            if self._wait_while_paused():
+                continue
+            step = agenda.next_step(self._journal.state, self._file, self._exhausted)
+            if step.phase == "done":
+                self._board.phase = "done"
+                return "ended"
+            self._take(step, interruption)
+        return "interrupted"
+
+    def close(self) -> None:
+        """Let go of Optuna's file."""
+        self._mirror.close()
+
+    def _catch_up(self) -> None:
+        """Settle what an owner that died left open, and tell Optuna what the journal says."""
+        for trial in [trial for trial in self._journal.state.trials if trial.outcome is None]:
+            reason = "the process that ran the study died during this trial"
+            self._journal.append("tell", number=trial.number, run=trial.run, outcome="lost", reason=reason)
+        state = self._journal.state
+        for trial in state.trials:
+            self._index.tell(trial)
+        for words in state.damage:
+            if words not in state.notes:
+                self._journal.append("note", text=words)
+        self._board.show(state, note=self._follow())
+
+    def _follow(self) -> str:
+        """Let Optuna's file follow the journal; what was wrong with it, if anything."""
+        note = self._mirror.follow(self._journal.state)
+        if note:
+            self._journal.append("note", text=note)
+        return note
+
+    def _wait_while_paused(self) -> bool:
+        state = "paused" if self._control.paused else "running"
+        if self._board.state != state:
+            self._board.state = state
+            self._board.show(self._journal.state)
+        if self._control.paused:
+            self._board.heartbeat()
+            time.sleep(POLL_SECONDS)
+        return self._control.paused
+
+    def _take(self, step: Step, interruption: Interruption) -> None:
+        params: dict[str, Any] = {}
+        skipped, point = 0, step.point
+        if point is None:
+            state = self._journal.state
+            draw = self._index.ask(
+                ranking.visited(state), lambda drawn: agenda.wanted(drawn, state, self._file)
+            )
+            if draw is None:
+                self._exhausted = True
+                self._journal.append("note", text="every legal point of the space was measured")
+                return
+            point, params, skipped = draw.point, draw.params, draw.skipped_illegal
+        self._board.phase = step.phase
+        trial = self._propose(step, point, params, skipped)
+        self._measure(trial, interruption)
+
+    def _propose(self, step: Step, point: Point, params: dict[str, Any], skipped: int) -> Trial:
+        number = self._journal.state.next_number
+        self._journal.append(
+            "proposal",
+            number=number,
+            config=point,
+            params=params,
+            source=step.source,
+            why=step.why,
+            skipped_illegal=skipped,
+            **({"attempt": 0} | step.details),
+        )
+        self._journal.append("lease", number=number, **opening.lease())
+        return self._trial(number)
+
+    def _measure(self, trial: Trial, interruption: Interruption) -> None:
+        self._board.show(self._journal.state, trial)
+        started = time.monotonic()
+        try:
+            told = self._run(trial, interruption)
+        except KeyboardInterrupt:
+            interruption.seen = interruption.seen or "SIGINT"
+            told = {
+                "run": self._trial(trial.number).run,
+                "outcome": Ending.STOPPED.value,
+                "reason": "interrupted",
+            }
+        except InputError:
+            self._journal.append("withdrawn", number=trial.number)
+            raise
+        self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
+        ended = self._trial(trial.number)
+        self._index.tell(ended)
+        self._board.show(self._journal.state, ended, self._follow())
+        self._board.write_result(self._journal.state)
+
+    def _run(self, trial: Trial, interruption: Interruption) -> dict[str, Any]:
+        labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
+        config = self._file.search_space.config(trial.config)
+        number = trial.number
+
+        def should_stop() -> bool:
+            self._control.poll()
+            self._board.heartbeat()
+            if self._control.stopping and self._board.state != "stopping":
+                self._board.state = "stopping"
+                self._board.show(self._journal.state, run=self._trial(number).run)
+            return bool(interruption.seen) or self._control.stopping or number in self._control.killed
+
+        def on_start(run: Path) -> None:
+            self._journal.append("started", number=number, run=run.name)
+            self._board.show(self._journal.state, run=run.name)
+
+        outcome, summary = self._execute(config, labels, should_stop, on_start)
+        told = objective.measured(outcome, summary)
+        told["constraints"] = self._constraints(trial, outcome, summary)
+        if outcome.ending is Ending.STOPPED:
+            told["by_command"] = self._control.killed.get(number)
+            told["reason"] = self._why_stopped(number, interruption) or outcome.reason
+        return told
+
+    def _constraints(self, trial: Trial, outcome: RunOutcome, summary: RunSummary) -> dict[str, float]:
+        stands = ranking.standing(self._journal.state, self._file)
+        lossy = objective.is_lossy(self._file.config.flat() | trial.config)
+        guard, baseline = self._file.loss_guard, stands.baseline
+        loss = baseline.validation_loss if baseline else None
+        judged = objective.judge(summary.validation_loss, loss, len(summary.losses), guard) if lossy else None
+        return objective.constraints(outcome, trial.attempt > 0, judged)
+
+    def _why_stopped(self, number: int, interruption: Interruption) -> str:
+        if number in self._control.killed:
+            return "killed by command"
+        if self._control.stopping:
+            return "the study was stopped by command"
+        return f"the study was interrupted ({interruption.seen})" if interruption.seen else ""
+
+    def _trial(self, number: int) -> Trial:
+        return next(trial for trial in self._journal.state.trials if trial.number == number)

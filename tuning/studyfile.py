@@ -1,0 +1,171 @@
+"""The study file: what a person asks a study to search, checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, PrivateAttr, ValidationError
+
+from engine import config as runconfig
+from engine.config import Count, RunConfig, Section
+from engine.errors import InputError
+from tuning.knobs import DERIVED_KEYS, Knob, default_space, parse_space, space_note
+from tuning.space import Space
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+#: A study may grow: these can differ when the same study is started again.
+MAY_CHANGE = ("trials", "seed", "confirm_repeats", "budget_seconds")
+
+
+class LossGuard(Section):
+    """A lossy setting may win if its validation loss is within ``threshold``, after ``min_steps`` or more."""
+
+    threshold: Annotated[float, Field(ge=0)] = 0.02
+    min_steps: Count = 100
+
+
+class StudyFile(Section):
+    """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched."""
+
+    name: str
+    ranks: Count = 1
+    trials: Count = 12
+    objective: Literal["tokens_per_second"] = "tokens_per_second"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    base: dict[str, Any] = Field(default_factory=dict)
+    space: dict[str, Any] | None = None
+    loss_guard: LossGuard = LossGuard()
+    confirm_repeats: Annotated[int, Field(ge=0)] = 1
+    budget_seconds: Annotated[float, Field(gt=0)] | None = None
+    _text: str | None = PrivateAttr(default=None)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The fixed part as a run's configuration."""
+        try:
+            return runconfig.parse(self.base)
+        except InputError as error:
+            raise InputError(f"base.{error.field}", error.value, error.remedy) from None
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What is turned: the given space, or a sensible one for these ranks."""
+        given = default_space(self.config, self.ranks) if self.space is None else self.space
+        return parse_space(given, self.config)
+
+    @cached_property
+    def search_space(self) -> Space:
+        """The points of the study."""
+        return Space(self.config, self.ranks, self.knobs)
+
+    @property
+    def space_note(self) -> str:
+        """What the space covers, in words, when that is not in the file."""
+        return space_note(self.ranks, self.space is not None)
+
+    @property
+    def text(self) -> str:
+        """The file as it was given."""
+        return self._text if self._text is not None else yaml.safe_dump(self._given(), sort_keys=False)
+
+    def _given(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def resolved(self) -> dict[str, Any]:
+        """The file with every default written out."""
+        space = {knob.key: knob.document() for knob in self.knobs}
+        return self.model_dump(mode="json") | {"space": space}
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change inside a study, as flat keys."""
+        fixed = {key: value for key, value in self.resolved().items() if key not in MAY_CHANGE}
+        base = self.config.model_dump(mode="json", exclude_defaults=True)
+        for derived in ("dp", "world_size"):
+            base.get("parallel", {}).pop(derived, None)
+        flat = runconfig.flatten(fixed | {"base": base, "space": {}})
+        return flat | {f"space.{key}": value for key, value in fixed["space"].items()}
+
+    def fingerprint(self) -> str:
+        """A short text that is equal when two files mean the same study."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load(path: Path) -> StudyFile:
+    """A checked study from its YAML (or JSON) file.
+
+    Raises:
+        InputError: the file cannot be read, or does not describe a study.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not a text file"
+        raise InputError("study", str(path), f"cannot be read ({reason}); give a study file") from None
+    file = parse(_tree(text, path))
+    file._text = text
+    return file
+
+
+def _tree(text: str, path: Path) -> Any:
+    try:
+        tree = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError("study", str(path), f"is not valid YAML ({reason})") from None
+    if not isinstance(tree, dict):
+        raise InputError(
+            "study", str(path), "does not describe a study; it needs at least a name, e.g. name: first"
+        )
+    return tree
+
+
+def parse(tree: object) -> StudyFile:
+    """A checked study from plain values, e.g. from a form.
+
+    Raises:
+        InputError: with field, value and remedy of the first thing that is wrong.
+    """
+    try:
+        file = StudyFile.model_validate(tree)
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "missing":
+            raise InputError("name", None, "is missing; every study needs a name") from None
+        raise runconfig.input_error(error, StudyFile) from None
+    _check(file)
+    return file
+
+
+def _check(file: StudyFile) -> None:
+    if not NAME.fullmatch(file.name):
+        remedy = "must begin with a letter; then letters, digits and _ . - only (it names a folder)"
+        raise InputError("name", file.name, remedy)
+    base = file.config.flat()
+    tp, pp = base["parallel.tp"], base["parallel.pp"]
+    wanted = {"parallel.dp": file.ranks // (tp * pp), "parallel.world_size": file.ranks}
+    for key in DERIVED_KEYS:
+        given = file.base.get("parallel", {}).get(key.rpartition(".")[2])
+        if given not in (None, wanted[key]):
+            raise InputError(
+                f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp; leave it out"
+            )
+    if file.config.train.steps <= file.config.train.warmup:
+        remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"
+        raise InputError("base.train.steps", file.config.train.steps, remedy)
+    _ = file.search_space.baseline
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 floats: ``1e-3`` is a number, not a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
