@@ -1,0 +1,1 @@
+"""The pages, without a browser and in one."""

@@ -1,0 +1,46 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.ui import words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "—"), (0.0123456789, "12.3 ms"), (0.2143, "214.3 ms"), (1.239, "1.24 s"), (42.04, "42.0 s"),
+     (185, "3 min 05 s"), (7_800, "2 h 10 min")],
+)  # fmt: skip
+def test_durations_have_the_unit_that_suits_them(value: float | None, text: str) -> None:
+    assert words.seconds(value) == text
+
+
+def test_sizes_and_counts_are_short() -> None:
+    assert words.gib(int(0.54 * 2**30)) == "0.54 GiB"
+    assert words.gib(5 * 2**20) == "5.0 MiB"
+    assert words.count(1_353_120) == "1.4 M"
+    assert words.number(12345.678) == "12,346"
+    assert words.percent(0.123, 1) == "12.3 %"
+    assert words.interval(9545.4, 9958.1) == "9,545 – 9,958"
+    assert words.interval(None, 1.0) == ""
+
+
+def test_layouts_name_only_what_is_split() -> None:
+    assert words.layout({"dp": 2, "tp": 2, "pp": 1, "zero_stage": 3}) == "dp2 · tp2 · ZeRO-3"
+    assert words.layout({"dp": 1, "tp": 1, "pp": 1, "zero_stage": 0}) == "1 rank"
+    assert words.layout(None) == "—"
+
+
+def test_a_point_reads_as_layout_and_knobs() -> None:
+    values = {"parallel.dp": 4, "parallel.tp": 1, "batch.micro_batch": 8, "compression.ratio": 0.0123456789}
+    assert words.point(values) == "dp4, micro-batch 8, ratio 0.01235"
+
+
+def test_ages_and_endings_are_words() -> None:
+    assert words.ago(100.0, now=107.0) == "7 s ago"
+    assert words.ago(0.0, now=90_000.0) == "—"
+    assert words.ago(1.0, now=90_001.0) == "1 d ago"
+    assert words.spoken("oom") == "out of memory"
+    assert words.spoken("timed_out") == "timed out"
+    assert words.look("something new")[0] == "gray"

@@ -1,0 +1,150 @@
+"""Everything a person can get wrong on the command line: one line, exit code 2, nothing started, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from profilers.nvml import Nvml
+from tests.workbench.conftest import Run
+
+GOOD = {"model": {"preset": "tiny"}, "train": {"steps": 2, "warmup": 1}}
+
+
+def write(folder: Path, tree: Any, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_text(tree if isinstance(tree, str) else yaml.safe_dump(tree), "utf-8")
+    return path
+
+
+TREES = {
+    "unknown section": ({"modle": {}}, ["modle", "known here", "parallel"]),
+    "unknown key": ({"parallel": {"tpp": 2}}, ["parallel.tpp=2", "zero_stage"]),
+    "wrong type": ({"parallel": {"tp": "two"}}, ["parallel.tp='two'", "integer"]),
+    "out of range": ({"train": {"steps": 0}}, ["train.steps=0"]),
+    "unknown choice": ({"precision": "fp8"}, ["precision='fp8'", "bf16"]),
+    "unknown preset": ({"model": {"preset": "huge"}}, ["model.preset='huge'", "tiny"]),
+    "world size": ({"parallel": {"dp": 2, "world_size": 3}}, ["parallel.world_size=3", "multiply"]),
+    "heads": ({"parallel": {"tp": 3}}, ["parallel.tp=3", "heads=4", "2 or 4"]),
+    "layers": ({"parallel": {"pp": 3}}, ["parallel.pp=3", "layers=4"]),
+    "batch": ({"batch": {"global_batch": 10}, "parallel": {"dp": 4}}, ["parallel.dp=4", "global_batch=10"]),
+    "a list": ([1, 2], ["holds no sections"]),
+    "malformed": ("parallel: {dp: 2", ["not valid YAML", "line 1"]),
+    "twice": ("parallel: {dp: 2}\nparallel: {tp: 2}\n", ["'parallel' is given twice", "line 2"]),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_file_that_describes_no_run(name: str, command: Run, tmp_path: Path, home: Path) -> None:
+    tree, words = TREES[name]
+    command("train", write(tmp_path, tree), "--device", "cpu").refused(*words)
+    assert not list(home.iterdir())
+
+
+SETS = {
+    "no equals sign": ("parallel.tp", ["--set='parallel.tp'", "key=value"]),
+    "unknown key": ("parallel.tpp=2", ["parallel.tpp=2", "known here"]),
+    "text for a number": ("parallel.tp=two", ["parallel.tp='two'"]),
+    "no section": ("precision.bits=8", ["precision.bits=8", "no keys of its own"]),
+    "not YAML": ("parallel.tp=[1", ["parallel.tp='[1'", "not a YAML value"]),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_that_cannot_be(name: str, command: Run, tmp_path: Path) -> None:
+    text, words = SETS[name]
+    path = write(tmp_path, GOOD | {"precision": "fp32"})
+    command("train", path, "--set", text).refused(*words)
+    command("train", path, "train.seed=1", text).refused(*words)
+
+
+def test_a_config_that_cannot_be_read(command: Run, tmp_path: Path) -> None:
+    command("train", tmp_path / "none.yaml").refused("none.yaml", "No such file")
+    command("train", tmp_path).refused("config", "directory")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    command("train", binary).refused("not a text file")
+
+
+def test_data_that_cannot_be_trained_on(command: Run, tmp_path: Path, home: Path) -> None:
+    path = write(tmp_path, GOOD)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "binary.txt").write_bytes(b"abc\0def" * 100)
+    (tmp_path / "folder").mkdir()
+    for name, words in {
+        "none.txt": "no such file",
+        "empty.txt": "is empty",
+        "binary.txt": "binary",
+        "folder": "non-empty UTF-8",
+    }.items():
+        command("train", path, "--data", tmp_path / name).refused("data.path", name, words)
+    assert not list(home.iterdir())
+
+
+def test_a_study_that_cannot_start_keeps_its_name_free(command: Run, tmp_path: Path, home: Path) -> None:
+    path = write(tmp_path, {"name": "first", "ranks": 2, "base": GOOD}, "study.yaml")
+    command("tune", path, "--data", tmp_path / "none.txt").refused("base.data.path", "no such file")
+    command("tune", path, "--set", "space.parallel.dp=[2]").refused("space.parallel.dp", "parallel.tp")
+    command("tune", path, "--set", "spaces=1").refused("spaces", "known here")
+    command("tune", path, "--trials", "0").refused("--trials")
+    command("tune", tmp_path / "none.yaml").refused("none.yaml")
+    assert not list(home.iterdir())
+
+
+@pytest.mark.skipif(Nvml().device_count > 0, reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there(command: Run, tmp_path: Path, home: Path) -> None:
+    command("train", write(tmp_path, GOOD), "--device", "cuda").refused("device='cuda'", "cpu")
+    study = write(tmp_path, {"name": "first", "ranks": 2, "base": GOOD}, "study.yaml")
+    command("tune", study, "--set", "base.device=cuda").refused("base.device='cuda'")
+    assert not list(home.iterdir())
+
+
+def test_a_device_that_does_not_exist(command: Run, tmp_path: Path) -> None:
+    command("train", write(tmp_path, GOOD), "--device", "tpu").refused("device='tpu'")
+
+
+def test_a_home_that_cannot_be_written(command: Run, tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    study = write(tmp_path, {"name": "first", "ranks": 1, "base": GOOD}, "study.yaml")
+    command("train", path, "--device", "cpu", "--home", in_the_way).refused("home", "another --home")
+    command("tune", study, "--set", "base.device=cpu", "--home", in_the_way).refused("home")
+    command("ls", "--home", in_the_way).refused("home", "not a folder")
+    command("reindex", "--home", in_the_way).refused("home", "not a folder")
+    command("ui", "--port", free_port(), "--home", in_the_way).refused("home")
+    assert in_the_way.read_text() == "not a folder"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
+def test_a_read_only_home(command: Run, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    command("train", write(tmp_path, GOOD), "--device", "cpu", "--home", closed).refused("home")
+
+
+def test_a_port_that_is_taken(command: Run, home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command("ui", "--port", port).refused(f"--port={port}", "taken", "give --port")
+    command("ui", "--address", "203.0.113.7").refused("--address='203.0.113.7'", "127.0.0.1")
+    command("ui", "--port", "70000").refused("--port")
+    assert not list(home.iterdir())
+
+
+def test_commands_and_options_that_do_not_exist(command: Run) -> None:
+    command("trian").refused("trian")
+    command("ls", "--jsn").refused("--jsn")
+    command("train").refused("CONFIG")
+    command("control", "x", "dance").refused("dance")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,113 @@
+"""``stop`` and ``control``: what is sent, what is answered, and what a dead owner means."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine import rundir
+from tests.workbench.conftest import Furnished, Run
+from tuning.command import Command, pending
+from tuning.journal import Journal
+from workbench import control
+
+
+def study(furnished: Furnished) -> Path:
+    return furnished.home / "studies" / "quickstart"
+
+
+@pytest.fixture
+def answering(own_home: Furnished) -> Callable[[bool, str], threading.Thread]:
+    """An owner that answers the next command."""
+
+    def start(accepted: bool, reason: str) -> threading.Thread:
+        def answer() -> None:
+            found: list[Command] = []
+            while not found:
+                time.sleep(0.02)
+                found = pending(study(own_home), ())
+            said = found[0]
+            journal = Journal(study(own_home) / "journal.jsonl")
+            journal.append("command", id=said.id, command=said.command, arguments=said.arguments, by=said.by,
+                           accepted=accepted, reason=reason)  # fmt: skip
+            journal.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        return thread
+
+    return start
+
+
+def test_an_accepted_command(
+    own_home: Furnished, command: Run, answering: Callable[..., threading.Thread]
+) -> None:
+    owner = answering(True, "next: dp=4")
+    done = command(
+        "control", "quickstart", "enqueue", "batch.micro_batch=2", "compression.ratio=1e-2", "--json"
+    )
+    owner.join()
+    assert done.code == 0
+    assert done.document["accepted"] is True
+    assert done.document["arguments"] == {"batch.micro_batch": 2, "compression.ratio": 0.01}
+    assert done.document["text"] == "next: dp=4"
+
+
+def test_a_refused_command(
+    own_home: Furnished, command: Run, answering: Callable[..., threading.Thread]
+) -> None:
+    owner = answering(False, "trial=3: is not running")
+    done = command("control", "quickstart", "kill", 3)
+    owner.join()
+    assert (done.code, done.out, done.err) == (2, "", "refused: trial=3: is not running\n")
+
+
+def test_no_answer_in_time(own_home: Furnished, command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control.ask, "__defaults__", ("command line", 0.2))
+    done = command("control", "quickstart", "pause", "--json")
+    assert done.code == 0
+    assert done.document["accepted"] is None
+    assert "no answer within 0.2 s" in done.document["text"]
+    assert [sent.command for sent in pending(study(own_home), ())] == ["pause"]
+
+
+def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
+    status = rundir.read_json(study(own_home) / "status.json") or {}
+    rundir.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
+    done = command("control", "quickstart", "enqueue", "batch.micro_batch=2")
+    assert done.code == 0
+    assert "when the study is started again" in done.out
+    assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"]
+    done = command("stop", "quickstart")
+    assert (done.code, done.out) == (0, "quickstart is not running; it is interrupted\n")
+
+
+def test_stop_of_a_run(own_home: Furnished, command: Run) -> None:
+    folder = own_home.home / own_home.live
+
+    def owner() -> None:
+        while not list((folder / rundir.COMMANDS).glob("*.json")):
+            time.sleep(0.02)
+        rundir.update_status(folder, state="ended", outcome={"ending": "stopped", "reason": "on request"})
+
+    thread = threading.Thread(target=owner)
+    thread.start()
+    done = command("stop", own_home.live)
+    thread.join()
+    assert (done.code, done.out) == (0, f"{own_home.live} ended: stopped\n")
+    done = command("stop", own_home.live)
+    assert (done.code, done.out) == (0, f"{own_home.live} has ended already: stopped\n")
+
+
+def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
+    command("control", own_home.live, "pause").refused("is a run", "only be stopped")
+    command("control", "quickstart", "kill").refused("kill", "number of one trial")
+    command("control", "quickstart", "kill", "x").refused("kill='x'")
+    command("control", "quickstart", "enqueue").refused("enqueue", "at least one key")
+    command("control", "quickstart", "enqueue", "tp").refused("key=value")
+    command("control", "quickstart", "pause", "now").refused("pause='now'", "nothing after it")
+    assert pending(study(own_home), ()) == []

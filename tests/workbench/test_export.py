@@ -1,0 +1,132 @@
+"""Export: the exact configuration, a script that runs, where it comes from; a whole folder or none."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from engine import config, rundir
+from tests.workbench.conftest import Furnished, Run
+from workbench import runs
+from workbench.export import bundle, torchrun
+
+FILES = ["README.md", "config.json", "provenance.json", "run.sh"]
+
+
+def run_named(furnished: Furnished, end: str) -> Path:
+    return next(path for path in furnished.home.iterdir() if path.name.endswith(end))
+
+
+def test_a_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
+    run, out = run_named(furnished, "-a7e2"), tmp_path / "deep" / "out"
+    done = command("export", run.name, "--to", "torchrun", "--out", out, "--home", furnished.home)
+    assert done.code == 0
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    assert config.load(out / "config.json") == config.load(run / rundir.CONFIG)
+    said = json.loads((out / "provenance.json").read_text())
+    assert said["run"] == run.name
+    assert said["study"] is None
+    assert said["config_sha256"] == hashlib.sha256((out / "config.json").read_bytes()).hexdigest()
+    assert said["measured"]["tokens_per_second"] > 0
+    assert said["measured"]["tokens_per_second_interval"]["low"] > 0
+    assert said["measured_on"]["backend"] == (rundir.read_json(run / rundir.STATUS) or {})["backend"]
+    assert set(said["versions"]) == {"python", "torch", "training-workbench"}
+    assert "4 ranks" in (out / "README.md").read_text()
+    assert stat.S_IMODE((out / "run.sh").stat().st_mode) == 0o755
+
+
+def test_a_study_is_its_best_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
+    study = command("show", "quickstart", "--json", "--home", furnished.home).document
+    done = command("export", "quickstart", "--to", "torchrun", "--out", tmp_path / "out", "--json",
+                   "--home", furnished.home)  # fmt: skip
+    assert f"best run {study['best']['run']}" in done.err
+    assert done.document["files"] == FILES
+    said = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert said["is_best_of_study"]
+    assert (said["run"], said["study"]) == (study["best"]["run"], "quickstart")
+    assert said["study_result"]["gain"] == study["gain"]
+    assert said["turned"] == study["best"]["config"]
+
+
+def test_what_cannot_be_exported(command: Run, own_home: Furnished, tmp_path: Path) -> None:
+    run = run_named(own_home, "-a7e2")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    for name in ("megatron", "deepspeed", "torchtitan", "accelerate", "automodel", "slurm"):
+        command("export", run.name, "--to", name, "--out", tmp_path / "o").refused(
+            "not built yet", "torchrun"
+        )
+    command("export", run.name, "--to", "tarball", "--out", tmp_path / "o").refused(
+        "--to='tarball'", "unknown"
+    )
+    command("export", run.name, "--to", "torchrun", "--out", tmp_path / "full").refused(
+        "--out", "not an empty"
+    )
+    file = tmp_path / "full" / "mine.txt"
+    command("export", run.name, "--to", "torchrun", "--out", file).refused("--out")
+    command("export", run.name, "--to", "torchrun", "--out", file / "o").refused("--out")
+    (run / rundir.CONFIG).unlink()
+    command("export", run.name, "--to", "torchrun", "--out", tmp_path / "o").refused("config")
+    assert file.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "home"]
+
+
+def test_an_empty_folder_may_be_there(command: Run, furnished: Furnished, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    run = run_named(furnished, "-a7e2").name
+    assert (
+        command("export", run, "--to", "torchrun", "--out", tmp_path / "out", "--home", furnished.home).code
+        == 0
+    )
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "chmod", full)
+    with pytest.raises(bundle.InputError, match="No space left"):
+        bundle.write(bundle.Bundle("x", {"a": "text"}), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_download_unpacks_to_the_same(furnished: Furnished, tmp_path: Path) -> None:
+    made = torchrun.render(furnished.home, runs.load(run_named(furnished, "-a7e2")))
+    with zipfile.ZipFile(io.BytesIO(bundle.zipped(made))) as archive:
+        assert {
+            name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()
+        } == made.files
+        script = archive.getinfo(f"{made.name}/run.sh")
+        assert script.external_attr >> 16 & 0o111
+
+
+def test_the_script_asks_torchrun_for_the_right_ranks(furnished: Furnished, tmp_path: Path) -> None:
+    out = tmp_path / "with space"
+    bundle.write(torchrun.render(furnished.home, runs.load(run_named(furnished, "-a7e2"))), out)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\npwd\necho "$@"\n')
+    python.chmod(0o755)
+
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        known = {"PATH": os.environ["PATH"], "PYTHON": str(python)} | environment
+        return subprocess.run(
+            [out / "run.sh", "--out", "x"], env=known, capture_output=True, text=True, check=False
+        )
+
+    here, asked = run().stdout.splitlines()
+    assert here == str(out)
+    assert asked == (
+        "-m torch.distributed.run --standalone --nproc-per-node 4 -m engine.launch.torchrun config.json --out x"
+    )
+    two = run(NNODES="2", NODE_RANK="1", MASTER_ADDR="first").stdout.splitlines()[1]
+    assert "--nnodes 2 --node-rank 1 --master-addr first --master-port 29500 --nproc-per-node 2" in two
+    assert run(NNODES="3").returncode == 2
+    assert "NODE_RANK" in run(NNODES="2").stderr

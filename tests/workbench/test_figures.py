@@ -1,0 +1,102 @@
+"""Drawing: every figure from full and from empty numbers, with titles, units and one colour per phase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from profilers.records import PHASES
+from workbench import figures, study_figures
+from workbench.series import (
+    CollectiveSeries,
+    GpuSeries,
+    HostSeries,
+    Line,
+    LossSeries,
+    MemorySeries,
+    PhaseSeries,
+    RankSeries,
+)
+from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
+
+LINES = [Line("rank 0", [0.0, 1.0], [1.0, None]), Line("rank 1", [0.0, 1.0], [2.0, 3.0])]
+NO_LINE = Line("", [], [])
+FULL: dict[str, Callable[[], Any]] = {
+    "phases": lambda: figures.phases(PhaseSeries("rank 0", [0, 2], 2, {p: [1.0, 2.0] for p in PHASES}, 1)),
+    "ranks": lambda: figures.ranks(RankSeries(LINES, 1)),
+    "loss": lambda: figures.loss(LossSeries([0.0, 1.0], [2.0, None], 1.5)),
+    "collectives": lambda: figures.collectives(
+        CollectiveSeries(["all_reduce · dp"], [3.0], [1.0], [2.0], [4.0], [None])
+    ),
+    "host": lambda: figures.host(HostSeries(LINES[0], LINES[1], 24.0)),
+    "gpu": lambda: figures.gpu(GpuSeries(LINES, LINES, LINES)),
+    "memory": lambda: figures.memory(MemorySeries(LINES, "resident set")),
+    "trials": lambda: study_figures.trials(
+        TrialSeries(
+            exact=[Measured(0, 10.0, 1.0, 1.0, "dp=4")],
+            lossy=[Measured(2, 12.0, 0.0, 0.0, "topk")],
+            repeated=[Measured(4, 11.0, 1.0, 1.0, "dp=4")],
+            failed=[Marked(1, "comm_error", "rank 2 lost its peer " * 8)],
+            running=[Marked(3, "running", "")],
+            best_numbers=[0, 1],
+            best_values=[10.0, 10.0],
+            baseline=10.0,
+            floor=5.0,
+        )
+    ),
+    "importance": lambda: study_figures.importance(ImportanceSeries(["a.b"], [0.4], ""), str.upper),
+}
+EMPTY: dict[str, Callable[[], Any]] = {
+    "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, None)),
+    "ranks": lambda: figures.ranks(RankSeries([], None)),
+    "loss": lambda: figures.loss(LossSeries([], [], None)),
+    "memory": lambda: figures.memory(MemorySeries([], "resident set")),
+    "collectives": lambda: figures.collectives(CollectiveSeries([], [], [], [], [], [])),
+    "host": lambda: figures.host(HostSeries(NO_LINE, NO_LINE, None)),
+    "trials": lambda: study_figures.trials(TrialSeries([], [], [], [], [], [], [], None, 0.0)),
+    "importance": lambda: study_figures.importance(ImportanceSeries([], [], "needs 8 trials"), str),
+}
+
+
+def spec(drawing: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(drawing.to_json())
+    return found
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_every_figure_has_a_title_units_and_no_webgl(name: str) -> None:
+    drawn = spec(FULL[name]())
+    assert drawn["layout"]["title"]["text"]
+    axes = [axis for key, axis in drawn["layout"].items() if key.startswith("xaxis")]
+    assert all(axis["title"]["text"] for axis in axes)
+    assert not [trace for trace in drawn["data"] if trace["type"].endswith("gl")]
+    assert not [note for note in drawn["layout"].get("annotations", []) if note["text"].startswith("no ")]
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_figure_says_why_it_is_empty(name: str) -> None:
+    drawn = spec(EMPTY[name]())
+    assert drawn["data"] == []
+    assert drawn["layout"]["annotations"][0]["text"]
+
+
+def test_a_phase_has_one_colour_and_the_order_of_the_records() -> None:
+    drawn = FULL["phases"]()
+    bars = [trace for trace in drawn.data if trace.type == "bar"]
+    assert [bar.marker.color for bar in bars] == [figures.PHASE_COLORS[phase] for phase in PHASES]
+    assert len(set(figures.PHASE_COLORS.values())) == len(PHASES)
+
+
+def test_the_revision_keeps_a_zoom_while_the_data_grows() -> None:
+    first = figures.ranks(RankSeries(LINES[:1], None), "run-a")
+    second = figures.ranks(RankSeries(LINES, None), "run-a")
+    assert first.layout.uirevision == second.layout.uirevision == "run-a"
+
+
+def test_long_reasons_are_broken_into_lines() -> None:
+    failed = next(trace for trace in FULL["trials"]().data if trace.name == "without a value")
+    assert "<br>" in failed.customdata[0]
+    assert failed.text == ("comm error",)

@@ -1,0 +1,86 @@
+"""Following a run: what is new is added, browsers share one look, collectives are those of the last steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.synthetic import FakeRun, RunFolder
+from workbench.live import FOLLOWED, FRESH_SECONDS, WINDOW_STEPS, LiveRun, LiveRuns, last_steps
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    values = {"parallel.dp": 2, "batch.micro_batch": 4}
+    return RunFolder(tmp_path, FakeRun("20260101-000000-aaaa", values, 0.1, 100, ending=None))
+
+
+def test_a_second_look_sees_the_steps_in_between(folder: RunFolder) -> None:
+    folder.write(3)
+    run = LiveRun(folder.folder)
+    assert list(run.read().steps[0]["step"]) == [0, 1, 2]
+    folder.write_step(3)
+    seen = run.read()
+    assert list(seen.steps[1]["step"]) == [0, 1, 2, 3]
+    assert list(seen.memory[0]["step"]) == [0, 1, 2, 3]
+    assert len(seen.host["time_unix"]) == 4
+    assert seen.running
+    assert [rank.step for rank in seen.ranks] == [4, 4]
+    assert not seen.problems
+
+
+def test_absent_readings_are_nan(folder: RunFolder) -> None:
+    folder.write(2)
+    seen = LiveRun(folder.folder).read()
+    assert np.isnan(seen.memory[0]["cuda_allocated_bytes"]).all()
+    assert np.isnan(seen.steps[0]["loss"]).all()
+    assert not np.isnan(seen.steps[1]["loss"]).any()
+
+
+def test_collectives_are_those_of_the_last_steps_that_every_rank_ended(folder: RunFolder) -> None:
+    folder.write(WINDOW_STEPS + 30)
+    run = LiveRun(folder.folder)
+    seen = run.read()
+    assert [(row["operation"], row["axis"], row["calls"]) for row in seen.communication] == [
+        ("all_reduce", "dp", 3.0)
+    ]
+    wanted = np.mean([columns["step_seconds"][-WINDOW_STEPS:] for columns in seen.steps.values()]) * 0.14
+    assert seen.communication[0]["seconds"] == pytest.approx(wanted)
+
+
+def test_collectives_that_fell_out_of_the_window_are_forgotten(folder: RunFolder) -> None:
+    run = LiveRun(folder.folder)
+    for step in range(WINDOW_STEPS * 3):
+        folder.write_step(step)
+        run.read()
+    assert max(len(of_rank.tables) for of_rank in run._collectives.values()) == WINDOW_STEPS
+
+
+def test_the_window_is_made_of_steps_that_all_ranks_have() -> None:
+    assert list(last_steps([np.array([1, 2, 3]), np.array([2, 3, 4])], 5)) == [2, 3]
+    assert list(last_steps([np.arange(10)], 2)) == [8, 9]
+    assert list(last_steps([], 2)) == []
+
+
+def test_a_folder_without_anything_is_no_error(tmp_path: Path) -> None:
+    seen = LiveRun(tmp_path / "nothing").read()
+    assert (seen.steps, seen.communication, seen.ranks, dict(seen.status)) == ({}, [], [], {})
+    assert not seen.running
+
+
+def test_browsers_share_a_look_until_it_is_old(folder: RunFolder) -> None:
+    now = [0.0]
+    runs = LiveRuns(clock=lambda: now[0])
+    first = runs.snapshot(folder.folder)
+    assert runs.snapshot(folder.folder) is first
+    now[0] = FRESH_SECONDS + 0.1
+    assert runs.snapshot(folder.folder) is not first
+
+
+def test_only_a_few_runs_are_followed_at_a_time(tmp_path: Path) -> None:
+    runs = LiveRuns()
+    for number in range(FOLLOWED + 3):
+        runs.snapshot(tmp_path / str(number))
+    assert len(runs._followed) == FOLLOWED

@@ -1,0 +1,166 @@
+"""Figures' numbers: averaging, joining of ranks, thinning, units; and what happens when there is nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from profilers.records import PHASES
+from workbench import series
+from workbench.series import Columns
+
+EMPTY: Columns = {}
+
+
+def columns(seconds: list[float], first: int = 0, warmup: int = 0, **fields: list[float]) -> Columns:
+    count = len(seconds)
+    shares = {f"{phase}_seconds": np.zeros(count) for phase in PHASES}
+    shares["forward_seconds"], shares["backward_seconds"] = np.array(seconds) * 0.25, np.array(seconds) * 0.75
+    steps = np.arange(first, first + count)
+    named: dict[str, Any] = {name: np.array(values, dtype=float) for name, values in fields.items()}
+    return {"step": steps, "measured": steps >= warmup, "step_seconds": np.array(seconds)} | shares | named
+
+
+@given(hnp.arrays(np.float64, st.integers(0, 5_000), elements=st.floats(-1e9, 1e9)), st.integers(10, 200))
+def test_thinning_keeps_the_extremes_and_the_order(values: np.ndarray[Any, Any], limit: int) -> None:
+    keep = series.thin(values, limit)
+    assert len(keep) <= max(limit, 10)
+    assert list(keep) == sorted(set(keep))
+    if len(values):
+        assert values[keep].min() == values.min()
+        assert values[keep].max() == values.max()
+
+
+def test_thinning_passes_over_absent_values() -> None:
+    values = np.full(4_000, np.nan)
+    values[1_234] = 7.0
+    assert 1_234 in series.thin(values, 100)
+
+
+def test_a_line_has_plain_numbers_and_none() -> None:
+    found = series.line("x", np.array([1, 2]), np.array([0.5, np.nan]))
+    assert found == series.Line("x", [1.0, 2.0], [0.5, None])
+    assert all(type(value) is float for value in found.x)
+
+
+def test_phases_of_a_short_run_have_a_bar_per_step() -> None:
+    found = series.phase_series(columns([0.1, 0.2], warmup=1), "rank 0")
+    assert found.steps == [0, 1]
+    assert found.steps_per_bar == 1
+    assert found.milliseconds["backward"] == pytest.approx([75.0, 150.0])
+    assert found.warmup_until == 1
+
+
+def test_phases_of_a_long_run_are_averaged_into_few_bars() -> None:
+    seconds = list(np.linspace(0.1, 0.2, 1_000))
+    found = series.phase_series(columns(seconds), "rank 0", bars=90)
+    assert len(found.steps) <= 90
+    assert found.steps[:2] == [0, found.steps_per_bar]
+    means = [np.mean(seconds[at : at + found.steps_per_bar]) * 750 for at in found.steps]
+    assert found.milliseconds["backward"] == pytest.approx(means)
+
+
+def test_the_slowest_rank_is_chosen_step_by_step_among_common_steps() -> None:
+    ranks = {0: columns([0.1, 0.5, 0.1]), 1: columns([0.3, 0.2], first=0), 2: EMPTY}
+    found = series.slowest_rank(ranks)
+    assert list(found["step"]) == [0, 1]
+    assert list(found["step_seconds"]) == [0.3, 0.5]
+    assert list(found["forward_seconds"]) == pytest.approx([0.075, 0.125])
+
+
+def test_ranks_that_share_no_step_yet_give_an_empty_figure() -> None:
+    found = series.slowest_rank({0: columns([0.1]), 1: columns([0.1], first=5)})
+    assert series.phase_series(found, "slowest").steps == []
+
+
+def test_few_ranks_are_lines_and_many_are_a_spread() -> None:
+    few = series.rank_series({1: columns([0.1]), 0: columns([0.2])})
+    assert [line.name for line in few.lines] == ["rank 0", "rank 1"]
+    assert few.lines[0].y == [200.0]
+    many = series.rank_series({rank: columns([rank / 100]) for rank in range(1, 12)})
+    assert [(line.name, line.y) for line in many.lines] == [
+        ("slowest", [110.0]),
+        ("median", [60.0]),
+        ("fastest", [10.0]),
+    ]
+
+
+def test_the_loss_is_the_mean_of_the_ranks_that_have_one() -> None:
+    nothing = [np.nan, np.nan]
+    ranks = {0: columns([0.1, 0.1], loss=[2.0, 1.0]), 1: columns([0.1, 0.1], loss=nothing)}
+    assert series.loss_series(ranks) == series.LossSeries([0.0, 1.0], [2.0, 1.0], None)
+    ranks[1] = columns([0.1], loss=[4.0])
+    assert series.loss_series(ranks, 0.9) == series.LossSeries([0.0, 1.0], [3.0, 1.0], 0.9)
+
+
+def test_the_losses_of_a_summary_keep_their_gaps() -> None:
+    assert series.losses_of([2.0, None, 1.0]).losses == [2.0, None, 1.0]
+
+
+def test_collectives_are_ordered_and_in_the_units_of_the_figure() -> None:
+    rows = [
+        {"operation": "send", "axis": "pp", "calls": 2, "bytes": 5e5, "seconds": None, "exposed_seconds": None,
+         "bus_bandwidth": None},
+        {"operation": "all_reduce", "axis": "dp", "calls": 3, "bytes": 4e6, "seconds": 0.02,
+         "exposed_seconds": 0.015, "bus_bandwidth": 2e9},
+    ]  # fmt: skip
+    found = series.collective_series(rows)
+    assert found.labels == ["all_reduce · dp", "send · pp"]
+    assert found.exposed_milliseconds == [15.0, None]
+    assert found.hidden_milliseconds[0] == pytest.approx(5.0)
+    assert found.megabytes == [4.0, 0.5]
+    assert found.bus_gigabytes_per_second == [2.0, None]
+
+
+def test_the_host_is_in_percent_and_gib_since_the_start() -> None:
+    found = series.host_series(
+        {
+            "time_unix": np.array([100.0, 101.0]),
+            "cpu_fraction": np.array([np.nan, 0.5]),
+            "memory_used_bytes": np.array([2**30, 2**31], dtype=float),
+            "memory_total_bytes": np.array([np.nan, 2**33]),
+        },
+        100.0,
+    )
+    assert found.cpu_percent == series.Line("CPU", [0.0, 1.0], [None, 50.0])
+    assert found.memory_gib.y == [1.0, 2.0]
+    assert found.memory_total_gib == 8.0
+
+
+def test_each_gpu_has_its_own_lines() -> None:
+    found = series.gpu_series(
+        {
+            "time_unix": np.array([1.0, 1.0, 2.0]),
+            "gpu": np.array([0, 1, 0]),
+            "utilization_fraction": np.array([0.1, 0.2, 0.3]),
+            "memory_used_bytes": np.array([2**30, 0, 2**30], dtype=float),
+            "power_watts": np.array([100.0, np.nan, 300.0]),
+        },
+        1.0,
+    )
+    assert [line.name for line in found.utilization_percent] == ["GPU 0", "GPU 1"]
+    assert found.utilization_percent[0].y == pytest.approx([10.0, 30.0])
+    assert found.power_watts[1].y == [None]
+
+
+def test_memory_is_the_allocators_where_there_is_one() -> None:
+    steps = {"step": np.array([0]), "rss_bytes": np.array([2**30], dtype=float)}
+    on_cpu = series.memory_series({0: steps | {"cuda_allocated_bytes": np.array([np.nan])}})
+    assert (on_cpu.kind, on_cpu.lines[0].y) == ("resident set", [1.0])
+    on_gpu = series.memory_series({0: steps | {"cuda_allocated_bytes": np.array([2.0**31])}})
+    assert (on_gpu.kind, on_gpu.lines[0].y) == ("CUDA allocator", [2.0])
+
+
+def test_nothing_gives_empty_series() -> None:
+    assert series.phase_series(EMPTY, "rank 0").steps == []
+    assert series.rank_series({}).lines == []
+    assert series.loss_series({}).steps == []
+    assert series.collective_series([]).labels == []
+    assert series.host_series(EMPTY, 0.0).cpu_percent.x == []
+    assert series.gpu_series(EMPTY, 0.0).power_watts == []
+    assert series.memory_series({}).lines == []

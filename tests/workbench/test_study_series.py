@@ -1,0 +1,76 @@
+"""The numbers of a study's figures: which trials count, what the best so far is, where failures stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench.study_series import best_so_far, importance_series, trial_series
+
+
+def trial(number: int, value: float | None, **more: Any) -> dict[str, Any]:
+    outcome = "completed" if value is not None else "oom"
+    low, high = (None, None) if value is None else (value * 0.9, value * 1.2)
+    return {
+        "number": number,
+        "value": value,
+        "low": low,
+        "high": high,
+        "outcome": outcome,
+        "config": {},
+    } | more
+
+
+LOSSY = {"config": {"compression.method": "topk"}}
+
+
+def test_the_best_so_far_never_falls_and_waits_for_a_first_value() -> None:
+    rows = [trial(0, None), trial(1, 10.0), trial(2, 8.0), trial(3, None), trial(4, 12.0)]
+    assert best_so_far(rows) == [(1, 10.0), (2, 10.0), (3, 10.0), (4, 12.0)]
+
+
+def test_a_lossy_trial_is_the_best_only_if_the_guard_allows_it() -> None:
+    rows = [trial(0, 10.0), trial(1, 20.0, **LOSSY)]
+    assert best_so_far(rows)[-1] == (1, 10.0)
+    rows.append(trial(2, 15.0, constraints={"loss_guard": -0.01}, **LOSSY))
+    assert best_so_far(rows)[-1] == (2, 15.0)
+    rows.append(trial(3, 30.0, constraints={"loss_guard": 0.01}, **LOSSY))
+    assert best_so_far(rows)[-1] == (3, 15.0)
+
+
+def test_trials_fall_into_groups() -> None:
+    rows = [
+        trial(0, 10.0, label="dp=4"),
+        trial(1, None, reason="rank 2 ran out"),
+        trial(2, 12.0, **LOSSY),
+        trial(3, None, outcome="running", label="tp=2"),
+    ]
+    found = trial_series({"trials": rows, "confirmations": [trial(4, 11.0)], "baseline": {"value": 10.0}})
+    assert [(point.number, point.words) for point in found.exact] == [(0, "dp=4")]
+    assert (found.exact[0].below, found.exact[0].above) == pytest.approx((1.0, 2.0))
+    assert [point.number for point in found.lossy] == [2]
+    assert [point.number for point in found.repeated] == [4]
+    assert [tuple(mark) for mark in found.failed] == [(1, "oom", "rank 2 ran out")]
+    assert [tuple(mark) for mark in found.running] == [(3, "running", "tp=2")]
+    assert found.baseline == 10.0
+
+
+def test_failures_stand_below_every_value_but_not_below_zero() -> None:
+    low = trial_series({"trials": [trial(0, 10.0), trial(1, 20.0)]}).floor
+    assert 0 < low < 10.0
+    assert trial_series({"trials": [trial(0, 0.5), trial(1, 20.0)]}).floor == 0.0
+    assert trial_series({"trials": [trial(0, None)]}).floor == 0.0
+    assert trial_series({}).exact == []
+
+
+def test_a_value_without_an_interval_has_no_error_bar() -> None:
+    point = trial_series({"trials": [trial(0, 10.0, low=None, high=None)]}).exact[0]
+    assert (point.below, point.above) == (0.0, 0.0)
+
+
+def test_importance_is_ordered_or_says_why_it_is_not_known() -> None:
+    found = importance_series({"values": {"a": 0.2, "b": 0.8}, "reason": ""})
+    assert (found.names, found.shares) == (["b", "a"], [0.8, 0.2])
+    assert importance_series({"values": None, "reason": "needs 8"}).reason == "needs 8"
+    assert importance_series(None).reason

@@ -1,0 +1,139 @@
+"""``tune`` without ranks: what it prints, how it ends, and that the same command goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from engine.outcome import Ending, RunOutcome
+from tests.tuning.fake import Machine
+from tests.workbench.conftest import Run
+
+STUDY: dict[str, Any] = {
+    "name": "first",
+    "ranks": 4,
+    "trials": 3,
+    "confirm_repeats": 0,
+    "base": {"batch": {"global_batch": 16, "micro_batch": 2}, "device": "cpu"},
+    "space": {"parallel.tp": [1, 2, 4], "parallel.pp": [1, 2, 4], "batch.micro_batch": [1, 2, 4]},
+}
+
+
+class FakeSession:
+    """Has the machine in place of ranks."""
+
+    machine = Machine()
+
+    def __init__(self, home: Path) -> None:
+        self.execute = self.machine
+
+    def __enter__(self) -> FakeSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The machine on which every study of the test runs."""
+    monkeypatch.setattr(FakeSession, "machine", Machine())
+    monkeypatch.setattr("engine.session.Session", FakeSession)
+    return FakeSession.machine
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Callable[..., Path]:
+    def write(**changes: Any) -> Path:
+        path = tmp_path / "study.yaml"
+        path.write_text("# mine\n" + yaml.safe_dump(STUDY | changes))
+        return path
+
+    return write
+
+
+def test_json_is_the_study(command: Run, machine: Machine, study: Callable[..., Path]) -> None:
+    machine.during = lambda number, run: print("what a library prints") if number == 0 else None
+    done = command("tune", study(), "--json")
+    assert done.code == 0
+    assert done.document["study"] == "first"
+    assert [trial["outcome"] for trial in done.document["trials"]] == ["completed"] * 3
+    assert "what a library prints" in done.err
+    assert done.err.count("tokens/s") == 3
+    shown = command("show", "first", "--json").document
+    assert shown["best"] == done.document["best"]
+
+
+def test_the_result_line_is_all_there_is_on_stdout(
+    command: Run, machine: Machine, study: Callable[..., Path], home: Path
+) -> None:
+    done = command("tune", study())
+    assert done.out.count("\n") == 1
+    assert "tokens/s" in done.out
+    assert (home / "studies" / "first" / "study.yaml").read_text().startswith("# mine\n")
+
+
+def test_the_same_command_goes_on(command: Run, machine: Machine, study: Callable[..., Path]) -> None:
+    command("tune", study())
+    assert len(machine.configs) == 3
+    again = command("tune", study(), "--json")
+    assert (again.code, len(machine.configs)) == (0, 3)
+    more = command("tune", study(), "--trials", 5, "--json")
+    assert len(more.document["trials"]) == len(machine.configs) == 5
+    command("tune", study(ranks=2)).refused("name='first'", "ranks", "another name")
+    assert len(machine.configs) == 5
+
+
+def test_ctrl_c_interrupts_and_says_how_to_go_on(
+    command: Run, machine: Machine, study: Callable[..., Path]
+) -> None:
+    import signal
+
+    machine.during = lambda number, run: signal.raise_signal(signal.SIGINT) if number == 1 else None
+    done = command("tune", study(), "--json")
+    assert (done.code, done.document["state"]) == (1, "interrupted")
+    assert "the same command goes on with study first" in done.err
+    machine.during = lambda number, run: None
+    assert command("tune", study(), "--json").document["state"] == "ended"
+
+
+def test_a_study_in_which_nothing_ran_ended_badly(
+    command: Run, machine: Machine, study: Callable[..., Path]
+) -> None:
+    machine.by_config = lambda _: RunOutcome(Ending.OOM, "too large")
+    done = command("tune", study(), "--json")
+    assert (done.code, done.document["best"]) == (1, None)
+    assert "out of memory, too large" in done.err
+
+
+def test_a_bug_is_one_line_and_a_log(
+    command: Run, machine: Machine, study: Callable[..., Path], home: Path
+) -> None:
+    def bug(*_: object) -> None:
+        raise KeyError("surprise")
+
+    machine.during = bug
+    done = command("tune", study())
+    assert (done.code, done.out) == (1, "")
+    last = done.err.splitlines()[-1]
+    assert last.startswith("error: KeyError: 'surprise' (not your mistake; details in ")
+    log = Path(last.rpartition("details in ")[2].removesuffix(")"))
+    assert log.is_relative_to(home)
+    assert "Traceback" in log.read_text()
+    assert "Traceback" not in done.err
+
+
+def test_what_is_set_beside_the_file(
+    command: Run, machine: Machine, study: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be " * 100)
+    options = ("--data", tmp_path / "text.txt", "--set", "space.batch.micro_batch=[1]", "name=second")
+    done = command("tune", study(), *options, "--json")
+    assert done.code == 0
+    assert done.document["study"] == "second"
+    assert machine.configs[0].data.path == str(tmp_path / "text.txt")
+    assert {config.batch.micro_batch for config in machine.configs} <= {1, 2}

@@ -1,0 +1,98 @@
+"""The command line: assembles the commands, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.errors import InputError, WorkbenchError
+from workbench.commands import control, doctor, export, inspect, train, tune, ui
+from workbench.output import say
+from workbench.settings import HOME_VARIABLE
+
+GOOD, ENDED_BADLY, WRONG_INPUT = 0, 1, 2
+_HELP = (
+    "Measure which parallel layout, compression and overlap train a model fastest on this machine, and why."
+)
+
+app = typer.Typer(name="workbench", help=_HELP, no_args_is_help=True, pretty_exceptions_enable=False)
+for command in (
+    doctor.doctor,
+    train.train,
+    tune.tune,
+    ui.ui,
+    inspect.ls,
+    inspect.show,
+    control.stop,
+    control.control,
+    export.export,
+    inspect.reindex,
+):
+    app.command()(command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(version("training-workbench"))
+        raise typer.Exit
+
+
+@app.callback(help=_HELP)
+def everywhere(
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Where runs and studies live.", show_default=False)
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What may stand before every command."""
+    if home is not None:
+        os.environ[HOME_VARIABLE] = str(home)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; 0 if it went well, 1 if what it ran ended badly, 2 if the input was wrong."""
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="workbench", standalone_mode=False)
+    except InputError as error:
+        say(f"error: {one_line(str(error))}")
+        return WRONG_INPUT
+    except WorkbenchError as error:
+        say(f"error: {one_line(str(error))}")
+        return ENDED_BADLY
+    except typer.TyperException as error:
+        message = one_line(error.format_message())
+        if message:  # without one, it was the help that was shown
+            say(f"error: {message}")
+        return error.exit_code
+    except typer.Abort:
+        return ENDED_BADLY
+    except Exception as error:
+        return unexpected(error)
+    return code if code in (GOOD, ENDED_BADLY, WRONG_INPUT) else ENDED_BADLY
+
+
+def one_line(text: str) -> str:
+    """A message without line breaks."""
+    return " ".join(text.split())
+
+
+def unexpected(error: Exception) -> int:
+    """One line for a mistake of ours, and where the traceback is."""
+    from workbench.crash import keep_traceback
+
+    kept = keep_traceback(error)
+    say(f"error: {type(error).__name__}: {one_line(str(error))} (not your mistake; details in {kept})")
+    return ENDED_BADLY

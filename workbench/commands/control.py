@@ -1,0 +1,52 @@
+"""``stop`` and ``control``: commands to a run or a study that is going on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from workbench.commands.options import Home, Id, Json
+
+
+class Action(StrEnum):
+    """What can be asked of a study; a run can only be stopped."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    KILL = "kill"
+    ENQUEUE = "enqueue"
+
+
+def stop(identity: Id, home: Home, json: Json = False) -> int:
+    """Stop a run at the same step on all ranks, or a study after that; what was measured stays."""
+    return control(identity, Action.STOP, home, [], json)
+
+
+def control(
+    identity: Id,
+    action: Annotated[Action, typer.Argument(help="What to do.")],
+    home: Home,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TRIAL|KEY=VALUE", help="A trial for kill, keys for enqueue."),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Pause, resume or stop a study, kill its running trial, or enqueue a configuration by hand."""
+    from workbench.control import arguments_of, ask
+    from workbench.output import emit_json, say
+    from workbench.resolve import resolve
+
+    target = resolve(home, identity)
+    arguments = arguments_of(target, action.value, values or [])
+    reply = ask(target, action.value, arguments)
+    if json:
+        emit_json(reply.as_dict())
+    elif reply.accepted is False:
+        say(f"refused: {reply.text}")
+    else:
+        print(reply.text)
+    return 2 if reply.accepted is False else 0

@@ -1,0 +1,75 @@
+"""``train``: one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench.commands.options import Home, Json, More, Sets
+
+if TYPE_CHECKING:
+    from engine.config import RunConfig
+    from workbench.runs import RunView
+
+
+def train(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A YAML or JSON file with sections of a run.")
+    ],
+    home: Home,
+    more: More = None,
+    sets: Sets = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    json: Json = False,
+) -> int:
+    """Train one configuration and report its speed, losses, and where the time went."""
+    from workbench.inputs import run_config
+    from workbench.output import emit_json, result_console, stdout_for_results
+
+    asked = run_config(config, [*(sets or []), *(more or [])], data, device)
+    with stdout_for_results():
+        view = _run(home, asked)
+    if json:
+        from workbench.runs import document
+
+        emit_json(document(view))
+    else:
+        from workbench.render import print_run
+
+        print_run(result_console(), view)
+    return 0 if view.outcome == "completed" else 1
+
+
+def _run(home: Path, config: RunConfig) -> RunView:
+    from engine.session import Session
+    from tuning.interruption import Interruption
+    from workbench.runs import load
+    from workbench.train_progress import RunProgress
+
+    with (
+        Interruption() as interruption,
+        Session(home) as session,
+        RunProgress(config.train.steps, interruption) as shown,
+    ):
+        try:
+            session.execute(config, {"purpose": "train"}, shown.should_stop, shown.follow)
+        except KeyboardInterrupt:
+            if shown.folder is None:
+                raise
+            _note_killed(shown.folder, config)
+    assert shown.folder is not None
+    return load(shown.folder)
+
+
+def _note_killed(folder: Path, config: RunConfig) -> None:
+    from engine.lifecycle import finish
+    from engine.outcome import Ending, RunOutcome
+    from engine.rundir import STATUS, read_json
+
+    backend = str((read_json(folder / STATUS) or {}).get("backend"))
+    finish(folder, config, backend, RunOutcome(Ending.STOPPED, "killed by a second Ctrl-C"))

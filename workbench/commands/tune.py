@@ -1,0 +1,55 @@
+"""``tune``: a study, headless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.commands.options import Home, Json, More, Sets
+
+if TYPE_CHECKING:
+    from tuning.studyfile import StudyFile
+
+
+def tune(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.yaml", help="A study file: name, ranks, base, space.")
+    ],
+    home: Home,
+    more: More = None,
+    sets: Sets = None,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Trials of the whole study.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Search for the fastest configuration. The same command goes on with a study that was interrupted."""
+    from workbench.inputs import study_file
+    from workbench.output import emit_json, result_console, stdout_for_results
+    from workbench.render_study import print_result
+
+    file = study_file(study, [*(sets or []), *(more or [])], trials, data)
+    with stdout_for_results():
+        document = _run(home, file)
+    if json:
+        emit_json(document)
+    else:
+        print_result(result_console(), document)
+    return 0 if document["state"] == "ended" and document["best"] else 1
+
+
+def _run(home: Path, file: StudyFile) -> dict[str, Any]:
+    from engine.session import Session
+    from tuning.readers import STUDIES
+    from tuning.study import run_study
+    from workbench.output import say
+    from workbench.study_progress import StudyProgress
+
+    with Session(home) as session, StudyProgress(file) as shown:
+        document = run_study(file, home / STUDIES / file.name, session.execute, shown.update)
+    if document["state"] == "interrupted":
+        say(f"interrupted; the same command goes on with study {file.name}")
+    return document

@@ -1,0 +1,120 @@
+"""Commands to whoever runs a run or a study, and the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import rundir
+from engine.errors import InputError
+from tuning import command, journal, readers
+from workbench import runs
+from workbench.inputs import assignments
+from workbench.resolve import Target
+
+ANSWER_SECONDS = 5.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a command. ``accepted`` is None while nobody has answered; ``id`` is None if none was sent."""
+
+    id: str | None
+    target: str
+    command: str
+    arguments: dict[str, Any]
+    accepted: bool | None
+    text: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, Any]:
+    """The arguments of a command, from what was typed after it.
+
+    Raises:
+        InputError: something is missing, too much, or not meant for runs.
+    """
+    if target.kind == "run" and action != "stop":
+        raise InputError("action", action, f"{target.id} is a run, which can only be stopped; give a study")
+    if action == "enqueue":
+        if not values:
+            raise InputError("enqueue", None, "give at least one key, for example parallel.tp=2")
+        return assignments(values)
+    if action == "kill":
+        if len(values) != 1 or not values[0].isdecimal():
+            raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
+        return {"trial": int(values[0])}
+    if values:
+        raise InputError(action, " ".join(values), "takes nothing after it")
+    return {}
+
+
+def ask(
+    target: Target,
+    action: str,
+    arguments: dict[str, Any],
+    by: str = "command line",
+    patience: float = ANSWER_SECONDS,
+) -> Reply:
+    """Send a command and wait a little for the answer.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    ask_kind = _ask_run if target.kind == "run" else _ask_study
+    return ask_kind(target, action, arguments, by, patience)
+
+
+def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
+    view = runs.load(target.folder)
+    if view.state == "ended":
+        return Reply(
+            None, target.id, action, arguments, None, f"{target.id} has ended already: {view.outcome}"
+        )
+    sent = command.send(target.folder, action, arguments, by)
+    _wait(lambda: runs.load(target.folder).state == "ended", patience)
+    after = runs.load(target.folder)
+    text = (
+        f"{target.id} ended: {after.outcome}"
+        if after.state == "ended"
+        else f"{target.id} stops at its next step"
+    )
+    return Reply(sent, target.id, action, arguments, True, text)
+
+
+def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
+    before = readers.load_study(target.folder)
+    if action == "stop" and not before.alive:
+        text = f"{target.id} is not running; it is {before.state}"
+        return Reply(None, target.id, action, arguments, None, text)
+    sent = command.send(target.folder, action, arguments, by)
+    if not before.alive:
+        text = f"nobody runs {target.id} now; it will be applied when the study is started again"
+        return Reply(sent, target.id, action, arguments, None, text)
+    _wait(
+        lambda: _answer(target.folder, sent) is not None or not readers.load_study(target.folder).alive,
+        patience,
+    )
+    found = _answer(target.folder, sent)
+    if found is None:
+        text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / rundir.COMMANDS}"
+        return Reply(sent, target.id, action, arguments, None, text)
+    text = found.reason or f"{action} accepted"
+    return Reply(sent, target.id, action, arguments, found.accepted, text)
+
+
+def _answer(folder: Path, sent: str) -> Any:
+    return journal.load(folder / readers.JOURNAL).answers.get(sent)
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,166 @@
+"""What this machine can do, one line each: ok, missing, or worth a note, and why."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "missing", "note"]
+
+PACKAGES = ("streamlit", "plotly", "optuna", "numpy", "pyarrow", "pydantic", "msgspec", "psutil")
+#: Trainers of others to which a configuration can be taken.
+PEERS = ("megatron-core", "deepspeed", "torchtitan", "accelerate")
+_GIB = 2**30
+_ROOM_BYTES = 2 * _GIB
+_CAP_NET_ADMIN = 12
+_CAP_SYS_ADMIN = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing. ``needed``: without it nothing can be trained."""
+
+    name: str
+    status: Status
+    value: str
+    why: str = ""
+    needed: bool = False
+
+
+def examine(home: Path) -> list[Check]:
+    """Every check, in the order people read them."""
+    checks = [_python(), *_torch(), _gpus(), _processors(), _memory(), _compiler(), _namespaces()]
+    return [*checks, _chromium(), _home(home), *_packages(), *_peers()]
+
+
+def document(home: Path, checks: list[Check]) -> dict[str, Any]:
+    """The JSON of ``doctor``."""
+    return {"home": str(home), "usable": usable(checks), "checks": [asdict(check) for check in checks]}
+
+
+def usable(checks: list[Check]) -> bool:
+    """Whether training can run here at all."""
+    return not any(check.needed and check.status == "missing" for check in checks)
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    return Check("python", "ok", version, sys.executable, needed=True)
+
+
+def _torch() -> Iterator[Check]:
+    """Asks torch itself, which takes a second or two to load."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except (ImportError, OSError) as error:
+        yield Check("torch", "missing", "", str(error), needed=True)
+        return
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    yield Check("torch", "ok", str(torch.__version__), built, needed=True)
+    yield _backend("gloo", dist.is_gloo_available(), "ranks on the CPU", needed=True)
+    yield _backend("nccl", dist.is_nccl_available(), "one GPU per rank")
+
+
+def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Check:
+    if there:
+        return Check(name, "ok", "available", purpose, needed)
+    return Check(name, "missing", "", f"this build of torch has no {name} ({purpose})", needed)
+
+
+def _gpus() -> Check:
+    from profilers.nvml import Nvml
+
+    nvml = Nvml()
+    try:
+        names = [nvml.name(index) or "unknown GPU" for index in range(nvml.device_count)]
+        if names:
+            return Check("gpu", "ok", f"{len(names)} x {names[0]}", f"driver {nvml.driver_version}")
+        return Check("gpu", "missing", "", nvml.reason or "the driver shows no GPU")
+    finally:
+        nvml.close()
+
+
+def _processors() -> Check:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Check(
+        "cpu", "ok", f"{allowed} cores", f"{platform.machine()}, {platform.system()} {platform.release()}"
+    )
+
+
+def _memory() -> Check:
+    import psutil
+
+    found = psutil.virtual_memory()
+    return Check(
+        "memory", "ok", f"{found.total / _GIB:.1f} GiB", f"{found.available / _GIB:.1f} GiB free now"
+    )
+
+
+def _compiler() -> Check:
+    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+        if name and (path := shutil.which(name)):
+            return Check("c++ compiler", "ok", path, "compile: true works on the CPU")
+    return Check("c++ compiler", "missing", "", "compile: true needs one on the CPU; install g++")
+
+
+def _namespaces() -> Check:
+    if not shutil.which("ip"):
+        return Check("network namespaces", "missing", "", "no `ip` command; install iproute2")
+    if not _capable(_CAP_NET_ADMIN) or not _capable(_CAP_SYS_ADMIN):
+        return Check("network namespaces", "missing", "", "this user lacks CAP_NET_ADMIN and CAP_SYS_ADMIN")
+    return Check("network namespaces", "ok", "may be made", "links of a chosen bandwidth between ranks")
+
+
+def _capable(bit: int) -> bool:
+    try:
+        rows = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    effective = next((row.split()[1] for row in rows if row.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> bit & 1)
+
+
+def _chromium() -> Check:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return Check("chromium", "ok", path, "browser tests can run")
+    return Check("chromium", "missing", "", "only the browser tests need it")
+
+
+def _home(home: Path) -> Check:
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Check("home", "missing", str(home), f"cannot be written ({error.strerror})", needed=True)
+    status: Status = "ok" if free > _ROOM_BYTES else "note"
+    return Check("home", status, str(home), f"writable, {free / _GIB:.1f} GiB free", needed=True)
+
+
+def _packages() -> Iterator[Check]:
+    for name in PACKAGES:
+        try:
+            yield Check(name, "ok", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(name, "missing", "", "reinstall with: make")
+
+
+def _peers() -> Iterator[Check]:
+    yield Check("export torchrun", "ok", "built in")
+    for name in PEERS:
+        try:
+            yield Check(
+                f"peer {name}", "note", importlib.metadata.version(name), "export to it is not built yet"
+            )
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(f"peer {name}", "missing", "", "not installed; export to it is not built yet")

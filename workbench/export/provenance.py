@@ -1,0 +1,95 @@
+"""Where an exported configuration comes from: run, study, measured numbers, machine, versions."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InputError
+from tuning.readers import STUDIES
+from workbench import studies
+from workbench.runs import RunView
+
+_PACKAGE = "training-workbench"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run to export, and what its study says about it."""
+
+    view: RunView
+    config_text: str
+    study: dict[str, Any] | None
+
+
+def source(home: Path, view: RunView) -> Source:
+    """A run with its exact configuration and its study, if it belongs to one that can still be read.
+
+    Raises:
+        InputError: the run has no valid configuration.
+    """
+    return Source(view, view.config().dumps(), _study(home, view.labels.get("study")))
+
+
+def provenance(found: Source) -> dict[str, Any]:
+    """The document, plain values."""
+    view, study = found.view, found.study or {}
+    own: dict[str, Any] = next(
+        (trial for trial in study.get("trials", []) if trial.get("run") == view.id), {}
+    )
+    return {
+        "run": view.id,
+        "outcome": view.outcome,
+        "study": view.labels.get("study"),
+        "trial": view.labels.get("trial"),
+        "is_best_of_study": bool(study) and (study.get("best") or {}).get("run") == view.id,
+        "measured": _measured(view),
+        "study_result": {name: study.get(name) for name in ("objective", "best", "baseline", "gain")}
+        if study
+        else None,
+        "turned": own.get("config"),
+        "config_sha256": hashlib.sha256(found.config_text.encode()).hexdigest(),
+        "measured_on": _machine(view),
+        "exported_on": {"machine": platform.machine(), "system": f"{platform.system()} {platform.release()}"},
+        "versions": versions(),
+        "exported_unix": time.time(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What an export was made with."""
+    return {"python": platform.python_version(), "torch": _version("torch"), _PACKAGE: _version(_PACKAGE)}
+
+
+def _measured(view: RunView) -> dict[str, Any] | None:
+    if view.summary is None:
+        return None
+    names = ("measured_steps", "step_seconds", "tokens_per_second", "tokens_per_second_interval",
+             "peak_memory_bytes", "mfu", "losses", "validation_loss", "parameters")  # fmt: skip
+    numbers = view.summary.as_dict()
+    return {name: numbers[name] for name in names}
+
+
+def _machine(view: RunView) -> dict[str, Any]:
+    names = ("world_size", "backend", "backend_reason", "devices")
+    host = (view.status.get("owner") or {}).get("host")
+    return {name: view.status.get(name) for name in names} | {"host": host}
+
+
+def _study(home: Path, name: str | None) -> dict[str, Any] | None:
+    try:
+        return studies.document(home / STUDIES / name) if name else None
+    except InputError:
+        return None
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

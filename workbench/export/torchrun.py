@@ -1,0 +1,112 @@
+"""Export for torchrun: the exact configuration, a script that trains it again, and where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine.layout import layout_of
+from workbench.export.bundle import Bundle
+from workbench.export.provenance import Source, provenance, source
+from workbench.output import dumps
+from workbench.runs import RunView
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+# Trains config.json again on {ranks} ranks: {layout}.
+#   ./run.sh [--out FOLDER]      where the run folder goes; default ./runs beside this script
+# On several machines, start it on each with the same values but for NODE_RANK:
+#   NNODES=2 NODE_RANK=0 MASTER_ADDR=first.machine MASTER_PORT=29500 ./run.sh
+# PYTHON names an interpreter that has the package {package}; default: {python}, else python3.
+set -euo pipefail
+cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")"
+
+RANKS={ranks}
+NNODES="${{NNODES:-1}}"
+if [[ ! "$NNODES" =~ ^[1-9][0-9]*$ ]] || (( RANKS % NNODES )); then
+  echo "error: NNODES=$NNODES: must divide the $RANKS ranks of this layout" >&2
+  exit 2
+fi
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+
+if [[ -z "${{PYTHON:-}}" ]]; then
+  PYTHON={python_quoted}
+  [[ -x "$PYTHON" ]] || PYTHON=python3
+fi
+if (( NNODES == 1 )); then
+  where=(--standalone)
+else
+  where=(--nnodes "$NNODES" --node-rank "${{NODE_RANK:?give NODE_RANK, 0 on the first machine}}"
+         --master-addr "${{MASTER_ADDR:?give MASTER_ADDR, the first machine}}"
+         --master-port "${{MASTER_PORT:-29500}}")
+fi
+exec "$PYTHON" -m torch.distributed.run "${{where[@]}}" --nproc-per-node "$((RANKS / NNODES))" \\
+  -m engine.launch.torchrun config.json "$@"
+"""
+
+_README = """\
+# {name}
+
+The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
+
+| file | what it is |
+|---|---|
+| `config.json` | the exact configuration: model, data, layout, batch, schedule, compression, precision |
+| `run.sh` | trains it again: `./run.sh`; several machines: see its first lines |
+| `provenance.json` | run, study, measured numbers with their intervals, machine, versions, checksum |
+
+- Layout: {layout} on {ranks} ranks
+- Measured: {measured}
+- Text: {data}
+
+It needs Python with the package `{package}` (and torch) installed. A run with the same number of ranks starts
+with the same losses. Speed depends on the machine: measure again where it is to run for long.
+"""
+
+
+def render(home: Path, view: RunView) -> Bundle:
+    """The files of a run's export; nothing is written.
+
+    Raises:
+        InputError: the run has no valid configuration.
+    """
+    found = source(home, view)
+    words = _words(found)
+    files = {
+        "config.json": found.config_text,
+        "run.sh": _SCRIPT.format(**words),
+        "provenance.json": dumps(provenance(found)) + "\n",
+        "README.md": _README.format(**words),
+    }
+    return Bundle(words["name"], files, frozenset({"run.sh"}))
+
+
+def _words(found: Source) -> dict[str, Any]:
+    import shlex
+    import sys
+
+    view, config = found.view, found.view.config()
+    where = layout_of(config)
+    study = view.labels.get("study")
+    return {
+        "name": f"{study or 'run'}-{view.id}",
+        "run": view.id,
+        "of_study": f" (study `{study}`, trial {view.labels.get('trial')})" if study else "",
+        "ranks": where.world_size,
+        "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
+        "measured": _measured(view),
+        "data": config.data.path or "the text that comes with Python; nothing to download",
+        "package": "training-workbench",
+        "python": sys.executable,
+        "python_quoted": shlex.quote(sys.executable),
+    }
+
+
+def _measured(view: RunView) -> str:
+    summary = view.summary
+    if summary is None or summary.tokens_per_second is None:
+        return "nothing; this run has no measured step"
+    bounds = summary.tokens_per_second_interval
+    interval = f" (95 %: {bounds.low:,.0f} to {bounds.high:,.0f})" if bounds else ""
+    backend = view.status.get("backend")
+    return f"{summary.tokens_per_second:,.0f} tokens/s{interval} over {summary.measured_steps} steps on {backend}"

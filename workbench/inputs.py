@@ -1,0 +1,179 @@
+"""What people type, made into checked values: files, --set, and the rules that hold before anything starts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from engine import config as runconfig
+from engine import layout
+from engine.config import RunConfig
+from engine.errors import InputError
+
+if TYPE_CHECKING:
+    from tuning.studyfile import StudyFile
+
+#: Sections whose keys are dotted names themselves, so that ``--set space.parallel.tp=[1,2]`` is one key.
+_DOTTED_SECTIONS = ("space",)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people expect it: 1e-3 is a number, and a key given twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: list[Any] = []
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if name in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {name!r} is given twice", problem_mark=key.start_mark
+                )
+            seen.append(name)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def read_tree(path: Path, field: str) -> dict[str, Any]:
+    """The sections of a YAML or JSON file.
+
+    Raises:
+        InputError: the file is missing, unreadable, malformed, or holds no sections.
+    """
+    try:
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise InputError(
+            field, str(path), f"cannot be read ({error.strerror}); give a YAML or JSON file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(field, str(path), "is not a text file; give a YAML or JSON file") from None
+    except yaml.YAMLError as error:
+        raise InputError(field, str(path), f"is not valid YAML: {_where(error)}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        remedy = "holds no sections; write for example  parallel: {tp: 2}"
+        raise InputError(field, str(path), remedy)
+    return tree
+
+
+def run_config(path: Path, sets: list[str], data: str | None, device: str | None) -> RunConfig:
+    """The configuration a person asks ``train`` for, with every rule checked that can be checked without ranks.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    tree = read_tree(path, "config")
+    values = assignments(sets)
+    values |= {} if data is None else {"data.path": data}
+    values |= {} if device is None else {"device": device}
+    for key, value in values.items():
+        set_dotted(tree, key, value)
+    config = _with_absolute_data(runconfig.parse(tree))
+    layout.check(config)
+    _check_data(config.data.path)
+    return config
+
+
+def study_file(path: Path, sets: list[str], trials: int | None, data: str | None) -> StudyFile:
+    """The study a person asks ``tune`` for. Its text is kept as given where nothing was set beside it.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    from tuning import studyfile
+
+    file = studyfile.load(path)
+    values = assignments(sets)
+    values |= {} if trials is None else {"trials": trials}
+    text = data if data is not None else values.get("base.data.path", file.config.data.path)
+    if isinstance(text, str) and (data is not None or _absolute(text) != text):
+        values["base.data.path"] = _absolute(text)
+    if values:
+        tree = read_tree(path, "study")
+        for key, value in values.items():
+            set_dotted(tree, key, value)
+        file = studyfile.parse(tree)
+    _check_startable(file)
+    return file
+
+
+def assignments(texts: list[str]) -> dict[str, Any]:
+    """``["parallel.tp=2"]`` as dotted keys and values; a value is read as YAML.
+
+    Raises:
+        InputError: a text has no ``=``, or its value is not valid YAML.
+    """
+    return dict(_assignment(text) for text in texts)
+
+
+def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at a dotted key, making sections on the way.
+
+    Raises:
+        InputError: something on the way is a value and not a section.
+    """
+    section, _, rest = key.partition(".")
+    if not rest:
+        tree[section] = value
+        return
+    inner = tree.get(section)
+    inner = tree[section] = {} if inner is None else inner
+    if not isinstance(inner, dict):
+        raise InputError(key, value, f"{section} is {inner!r} and has no keys of its own")
+    if section in _DOTTED_SECTIONS:
+        inner[rest] = value
+    else:
+        set_dotted(inner, rest, value)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError("--set", text, "write it as key=value, for example parallel.tp=2")
+    try:
+        return key.strip(), yaml.load(value, _Loader)
+    except yaml.YAMLError as error:
+        raise InputError(key.strip(), value, f"is not a YAML value: {_where(error)}") from None
+
+
+def _where(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else str(problem)
+
+
+def _with_absolute_data(config: RunConfig) -> RunConfig:
+    if config.data.path is None:
+        return config
+    return config.with_values({"data.path": _absolute(config.data.path)})
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _check_data(path: str | None) -> None:
+    from engine.workloads.data import check_path
+
+    check_path(path)
+
+
+def _check_startable(file: StudyFile) -> None:
+    """What would stop every trial is told before the study's folder exists, so that its name stays free."""
+    from engine import devices
+
+    try:
+        _check_data(file.config.data.path)
+        devices.choose(file.config, file.ranks)
+    except InputError as error:
+        raise InputError(f"base.{error.field}", error.value, error.remedy) from None

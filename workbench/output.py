@@ -1,0 +1,68 @@
+"""Where output goes: results to stdout, everything else to stderr, and with --json nothing but one document."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDTH_WITHOUT_TERMINAL = 120
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def emit_json(document: object) -> None:
+    """The one document of a command."""
+    print(dumps(document), flush=True)
+
+
+def result_console() -> Console:
+    """Where results for people go; wide and plain if nobody watches."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    return Console(width=width, highlight=False, emoji=False, soft_wrap=False)
+
+
+def progress_console() -> Console:
+    """Where progress goes."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+@contextlib.contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Send what anything prints meanwhile, child processes and C++ too, to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def dumps(tree: object) -> str:
+    """One JSON document; numbers that JSON cannot hold are null."""
+    return json.dumps(_finite(tree), indent=2)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,24 @@
+"""Numbers of a run that has no summary yet: one that still goes on, or one that was cut off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine import rundir
+from engine.errors import InputError
+from engine.lifecycle import summary_of
+from profilers.tail import RunRecords
+from workbench.runs import RunView
+
+
+def with_numbers_so_far(view: RunView) -> RunView:
+    """The same view, with a summary of the records that are there by now."""
+    if view.summary is not None:
+        return view
+    try:
+        config = view.config()
+    except InputError:
+        return view
+    records = RunRecords(view.folder / rundir.RECORDS)
+    backend = str(view.status.get("backend", "none"))
+    return replace(view, summary=summary_of(config, view.id, backend, records))

@@ -1,0 +1,45 @@
+"""Rebuilds everything that is only an index: of runs and studies, and Optuna's file of each study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import InputError
+from tuning.readers import list_studies
+from workbench.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """How much there was, and what could not be rebuilt or had to be set aside."""
+
+    runs: int
+    studies: int
+    notes: list[str]
+
+
+def reindex(home: Path) -> Reindexed:
+    """Rebuild all indexes of a home. Nothing but indexes is touched.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not home.is_dir():
+        raise InputError("home", str(home), "is not a folder; give another --home")
+    store = Store(home)
+    runs, studies = store.rebuild()
+    notes = [store.note] if store.note else []
+    return Reindexed(
+        runs, studies, notes + [note for folder in list_studies(home) if (note := _optuna(folder))]
+    )
+
+
+def _optuna(folder: Path) -> str:
+    from tuning.mirror import rebuild
+
+    try:
+        note = rebuild(folder)
+    except InputError as error:
+        note = str(error)
+    return f"{folder.name}: {note}" if note else ""

@@ -1,0 +1,118 @@
+"""A run as people read it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.runs import RunView
+from workbench.ui import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from profilers.summary import RunSummary
+
+_LABEL_WIDTH = 13
+
+
+def print_run(console: Console, view: RunView) -> None:
+    """Everything that matters about one run, most important first."""
+    console.print(f"[bold]{view.id}[/]  {_ending(view)}", soft_wrap=True)
+    for label, text in _lines(view):
+        console.print(f"  {label:<{_LABEL_WIDTH}}{text}", markup=False, soft_wrap=True)
+    if view.summary and view.summary.communication:
+        console.print(_collectives(view.summary))
+    for line in view.last_lines:
+        console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
+
+
+def _ending(view: RunView) -> str:
+    color = {"completed": "green", "pruned": "green", None: "cyan"}.get(view.outcome, "red")
+    text = words.spoken(view.outcome or view.state)
+    return f"[{color}]{text}[/]" + (f": {_escaped(view.reason)}" if view.reason else "")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _lines(view: RunView) -> Iterator[tuple[str, str]]:
+    labels = view.labels
+    if "study" in labels:
+        yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
+    yield "layout", _layout(view)
+    if view.summary:
+        yield from _result_lines(view.summary)
+    yield "folder", str(view.folder)
+
+
+def _layout(view: RunView) -> str:
+    status, degrees = view.status, view.layout
+    text = " ".join(
+        f"{axis}={size}" for axis, size in degrees.items() if axis in ("dp", "tp", "pp") or size > 1
+    )
+    if status.get("backend"):
+        text += (
+            f"  ({status.get('world_size')} ranks, {status['backend']}: {status.get('backend_reason', '')})"
+        )
+    return text
+
+
+def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    losses = [loss for loss in summary.losses if loss is not None]
+    if losses:
+        held_out = summary.validation_loss
+        tail = "" if held_out is None else f"; validation {held_out:.4f}"
+        yield "loss", f"{losses[0]:.4f} -> {losses[-1]:.4f} over {len(summary.losses)} steps{tail}"
+    if summary.step_seconds:
+        yield from _speed_lines(summary)
+    if summary.peak_memory_bytes is not None:
+        yield "memory", f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
+    if summary.mfu is not None:
+        yield "MFU", f"{words.percent(summary.mfu, 1)} ({summary.mfu_reason})"
+    if summary.dropped_records:
+        yield "dropped", f"{summary.dropped_records} records could not be written"
+    for verdict in summary.verdicts:
+        yield "finding", f"{words.spoken(verdict.name)}: {verdict.evidence}; turn {verdict.knob}"
+
+
+def _speed_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    step, rate = summary.step_seconds, summary.tokens_per_second
+    assert step is not None
+    around = _bracket(words.seconds(step.low), words.seconds(step.high)) if step.low is not None else ""
+    yield (
+        "step",
+        f"{words.seconds(step.median)}{around}, p95 {words.seconds(step.p95)}, {summary.measured_steps} measured",
+    )
+    bounds = summary.tokens_per_second_interval
+    around = _bracket(words.number(bounds.low), words.number(bounds.high)) if bounds else ""
+    yield "speed", f"{words.number(rate)} tokens/s{around}"
+    yield "phases", ", ".join(_phases(summary.phases))
+
+
+def _bracket(low: str, high: str) -> str:
+    return f" (95 %: {low} to {high})"
+
+
+def _phases(phases: dict[str, float]) -> Iterator[str]:
+    whole = sum(phases.values())
+    for name, seconds in sorted(phases.items(), key=lambda item: -item[1]):
+        if whole and seconds / whole >= 0.005:
+            yield f"{words.spoken(name)} {words.seconds(seconds)} ({words.percent(seconds / whole)})"
+
+
+def _collectives(summary: RunSummary) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        "axis", "operation", title="communication per step and rank", title_justify="left", box=None
+    )
+    for name in ("calls", "bytes", "time", "exposed", "bus bandwidth"):
+        table.add_column(name, justify="right")
+    for row in summary.communication:
+        rate = "—" if row.bus_bandwidth is None else f"{row.bus_bandwidth / 1e9:.3f} GB/s"
+        times = (words.seconds(row.seconds), words.seconds(row.exposed_seconds))
+        table.add_row(row.axis, row.operation, f"{row.calls:g}", words.gib(row.bytes), *times, rate)
+    return table

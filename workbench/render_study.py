@@ -1,0 +1,77 @@
+"""A study, and lists of runs and studies, as people read them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.rows import RunRow, StudyRow
+from workbench.ui import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
+    """One line per run."""
+    table = _table("run", "when", "outcome", "layout", "backend", "step", "tokens/s", "study")
+    for row in rows:
+        table.add_row(
+            row.id,
+            words.ago(row.created_unix),
+            words.spoken(row.outcome or row.state),
+            words.layout(row.layout),
+            row.backend or words.NOTHING,
+            words.seconds(row.step_seconds),
+            words.number(row.tokens_per_second),
+            f"{row.study} #{row.trial}" if row.study else "",
+        )
+    console.print(table)
+    if older:
+        console.print(f"... and {older} older ones; --all shows them")
+
+
+def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
+    """One line per study."""
+    table = _table("study", "changed", "state", "trials", "best tokens/s", "against plain dp")
+    for row in rows:
+        trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
+        best = words.number(row.best_value)
+        state = words.spoken(row.state)
+        table.add_row(row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
+    console.print(table)
+
+
+def print_study(console: Console, document: dict[str, Any]) -> None:
+    """The result of a study, then its trials from the fastest to the slowest, then those that failed."""
+    console.print(f"[bold]{document.get('study')}[/]  {words.spoken(document.get('state'))}")
+    trials = document.get("trials") or []
+    table = _table("trial", "run", "outcome", "tokens/s", "95 %", "configuration")
+    for trial in sorted(trials, key=lambda trial: -(trial.get("value") or 0.0)):
+        table.add_row(
+            str(trial.get("number")),
+            trial.get("run") or "",
+            words.spoken(trial.get("outcome")),
+            words.number(trial.get("value")),
+            words.interval(trial.get("low"), trial.get("high")),
+            words.point(trial.get("config") or {}),
+        )
+    console.print(table)
+    print_result(console, document)
+
+
+def print_result(console: Console, document: dict[str, Any]) -> None:
+    """The line that a study comes down to."""
+    line = document.get("result_line") or "no trial has been measured yet"
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        numeric = "tokens/s" in name or name in ("step", "trials", "95 %")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "configuration")
+    return table

@@ -1,0 +1,152 @@
+"""One run folder, read: configuration, status, summary, and whether its owner still lives. No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import rundir
+from engine.ownership import alive
+from tuning.readers import STUDIES
+from workbench.settings import JOBS
+
+if TYPE_CHECKING:
+    from engine.config import RunConfig
+    from profilers.summary import RunSummary
+
+#: A run is created before its owner has signed the status; after this long without a signature it is lost.
+SIGNING_SECONDS = 30.0
+LOST_REASON = "the process that ran it is gone and left no ending"
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as its folder tells it. ``state`` is starting, running or ended."""
+
+    id: str
+    folder: Path
+    state: str
+    status: dict[str, Any]
+    outcome: str | None
+    reason: str
+    summary: RunSummary | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Study, trial and purpose, where they apply."""
+        return dict(self.status.get("labels") or {})
+
+    @property
+    def last_lines(self) -> list[str]:
+        """What the rank that caused a bad ending said last."""
+        return list((self.status.get("outcome") or {}).get("last_lines") or [])
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Degrees of parallelism and the ZeRO stage."""
+        return layout_of(self.folder, self.status)
+
+    def config(self) -> RunConfig:
+        """The configuration that ran, checked again.
+
+        Raises:
+            InputError: the folder has no readable config.json.
+        """
+        from engine import config
+
+        return config.load(self.folder / rundir.CONFIG)
+
+
+def run_folders(home: Path) -> Iterator[Path]:
+    """Every run folder of a home, oldest first."""
+    if not home.is_dir():
+        return
+    for folder in sorted(home.iterdir()):
+        if folder.name not in (STUDIES, JOBS) and (folder / rundir.STATUS).is_file():
+            yield folder
+
+
+def load(folder: Path) -> RunView:
+    """A run folder as it stands now; parts that are missing or unreadable are absent."""
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    state, outcome, reason = ending(status)
+    return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder))
+
+
+def ending(status: dict[str, Any]) -> tuple[str, str | None, str]:
+    """State, ending and reason of a status; a run that lost its owner has ended as lost."""
+    outcome = status.get("outcome") or {}
+    state = str(status.get("state", "starting"))
+    if state == "ended" or outcome:
+        return "ended", str(outcome.get("ending", "lost")), str(outcome.get("reason", ""))
+    if _deserted(status):
+        return "ended", "lost", LOST_REASON
+    return state, None, ""
+
+
+def layout_of(folder: Path, status: dict[str, Any]) -> dict[str, int]:
+    """The layout a status names, else the one its configuration asks for."""
+    layout = status.get("layout")
+    if not isinstance(layout, dict):
+        layout = (rundir.read_json(folder / rundir.CONFIG) or {}).get("parallel") or {}
+    names = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
+    return {name: int(layout.get(name, usual)) for name, usual in names.items()}
+
+
+def document(view: RunView) -> dict[str, Any]:
+    """The JSON of a run, as ``train`` and ``show`` print it."""
+    about = ("world_size", "backend", "backend_reason", "created_unix", "started_unix", "ended_unix")
+    outcome = view.status.get("outcome") or {}
+    return {
+        "id": view.id,
+        "outcome": view.outcome,
+        "reason": view.reason,
+        "state": view.state,
+        "layout": view.layout,
+        **_results(view),
+        "rank": outcome.get("rank"),
+        "phase": outcome.get("phase"),
+        "last_lines": view.last_lines,
+        "labels": view.labels,
+        **{name: view.status.get(name) for name in about},
+        "folder": str(view.folder),
+        "config": rundir.read_json(view.folder / rundir.CONFIG),
+    }
+
+
+_EMPTY_RESULTS: dict[str, Any] = {
+    "losses": [],
+    "step_seconds": None,
+    "tokens_per_second": None,
+    "phases": None,
+    "communication": [],
+    "wire_bytes_per_step": None,
+    "peak_memory_bytes": None,
+    "mfu": None,
+    "verdicts": [],
+}
+
+
+def _results(view: RunView) -> dict[str, Any]:
+    found = view.summary.as_dict() if view.summary else {}
+    ours = ("id", "outcome", "reason", "state", "layout", "world_size", "backend")
+    return _EMPTY_RESULTS | {key: value for key, value in found.items() if key not in ours}
+
+
+def _summary(folder: Path) -> RunSummary | None:
+    from profilers.summary import RunSummary
+
+    found = rundir.read_json(folder / rundir.SUMMARY)
+    try:
+        return RunSummary.from_dict(found) if found else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _deserted(status: dict[str, Any]) -> bool:
+    if "owner" in status:
+        return not alive(status["owner"])
+    return time.time() - float(status.get("created_unix") or 0) > SIGNING_SECONDS

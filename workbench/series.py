@@ -1,0 +1,268 @@
+"""The numbers behind every figure of a run: one named tuple each, made by a pure function from columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profilers.records import PHASES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: Fields of one stream of one rank; what was absent is NaN.
+Columns = Mapping[str, Array]
+
+#: Points of a line; more make a browser slow and show nothing new.
+POINTS = 1000
+#: Bars of a stacked chart.
+BARS = 90
+#: Above this many ranks a figure shows the fastest, the median and the slowest one instead of all.
+RANKS = 8
+
+MILLI = 1e3
+MIB = 2**20
+GIB = 2**30
+
+
+class Line(NamedTuple):
+    """One named trace; ``y`` has None where there was no reading."""
+
+    name: str
+    x: list[float]
+    y: list[float | None]
+
+
+class PhaseSeries(NamedTuple):
+    """Milliseconds per phase for each bar: the mean of ``steps_per_bar`` steps from the one in ``steps`` on."""
+
+    rank: str
+    steps: list[int]
+    steps_per_bar: int
+    milliseconds: dict[str, list[float]]
+    warmup_until: int | None
+
+
+class RankSeries(NamedTuple):
+    """Step time of each rank in milliseconds."""
+
+    lines: list[Line]
+    warmup_until: int | None
+
+
+class LossSeries(NamedTuple):
+    """Training loss per step, averaged over the ranks that have one, and the validation loss at the end."""
+
+    steps: list[float]
+    losses: list[float | None]
+    validation: float | None
+
+
+class CollectiveSeries(NamedTuple):
+    """Per operation and axis, for one step of one rank: milliseconds hidden and exposed, MB, GB/s."""
+
+    labels: list[str]
+    calls: list[float]
+    hidden_milliseconds: list[float | None]
+    exposed_milliseconds: list[float | None]
+    megabytes: list[float]
+    bus_gigabytes_per_second: list[float | None]
+
+
+class HostSeries(NamedTuple):
+    """CPU and memory of the host since the run began."""
+
+    cpu_percent: Line
+    memory_gib: Line
+    memory_total_gib: float | None
+
+
+class GpuSeries(NamedTuple):
+    """One line per GPU for each quantity, in percent, GiB and watts."""
+
+    utilization_percent: list[Line]
+    memory_gib: list[Line]
+    power_watts: list[Line]
+
+
+class MemorySeries(NamedTuple):
+    """Resident memory of each rank in GiB (the allocator's on a GPU), per step."""
+
+    lines: list[Line]
+    kind: str
+
+
+def thin(values: Array, limit: int = POINTS) -> Array:
+    """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch."""
+    count = len(values)
+    if count <= limit:
+        return np.arange(count)
+    width = -(-count // (limit // 2))
+    filled = np.concatenate([values, np.full(-count % width, np.nan)]).reshape(-1, width)
+    starts = np.arange(len(filled)) * width
+    low = np.where(np.isnan(filled), np.inf, filled).argmin(axis=1)
+    high = np.where(np.isnan(filled), -np.inf, filled).argmax(axis=1)
+    picks = np.unique(np.concatenate([starts + low, starts + high]))
+    return np.asarray(picks[picks < count])
+
+
+def line(name: str, x: Array, y: Array, limit: int = POINTS) -> Line:
+    """A thinned trace of plain numbers."""
+    y = np.asarray(y, dtype=float)
+    keep = thin(y, limit)
+    return Line(name, [float(value) for value in x[keep]], plain(y[keep]))
+
+
+def plain(values: Array) -> list[float | None]:
+    """Floats, and None where there is none."""
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
+    """Stacked bars of one rank: neighbouring steps are averaged so that at most ``bars`` remain."""
+    steps = columns.get("step", np.empty(0, dtype=int))
+    per_bar = max(1, -(-len(steps) // bars))
+    starts = np.arange(0, len(steps), per_bar)
+    milliseconds = {
+        phase: _means(columns[f"{phase}_seconds"] * MILLI, starts) if len(steps) else [] for phase in PHASES
+    }
+    return PhaseSeries(rank, [int(steps[at]) for at in starts], per_bar, milliseconds, warmup_until(columns))
+
+
+def _means(values: Array, starts: Array) -> list[float]:
+    counts = np.diff(np.append(starts, len(values)))
+    return [float(value) for value in np.add.reduceat(np.nan_to_num(values), starts) / counts]
+
+
+def warmup_until(columns: Columns) -> int | None:
+    """The first measured step, if steps before it were warm-up."""
+    measured = columns.get("measured", np.empty(0, dtype=bool)).astype(bool)
+    if not len(measured) or measured[0]:
+        return None
+    first = int(measured.argmax()) if measured.any() else len(measured) - 1
+    return int(columns["step"][first])
+
+
+def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
+    """For each step that all ranks have written, the columns of the rank that took longest."""
+    ranks = [columns for columns in steps.values() if len(columns.get("step", ()))]
+    if not ranks:
+        return {}
+    common = reduce(np.intersect1d, [columns["step"] for columns in ranks])
+    rows = [np.searchsorted(columns["step"], common) for columns in ranks]
+    seconds = np.stack([columns["step_seconds"][row] for columns, row in zip(ranks, rows, strict=True)])
+    slowest = seconds.argmax(axis=0) if len(common) else np.empty(0, dtype=int)
+    return {
+        name: np.stack([columns[name][row] for columns, row in zip(ranks, rows, strict=True)])[
+            slowest, np.arange(len(common))
+        ]
+        for name in ranks[0]
+    }
+
+
+def rank_series(steps: Mapping[int, Columns]) -> RankSeries:
+    """A line per rank; with many ranks only the fastest, the median and the slowest of each step."""
+    written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
+    first = next(iter(written.values()), {})
+    if len(written) > RANKS:
+        return RankSeries(_spread(list(written.values())), warmup_until(first))
+    lines = [
+        line(f"rank {rank}", columns["step"], columns["step_seconds"] * MILLI)
+        for rank, columns in written.items()
+    ]
+    return RankSeries(lines, warmup_until(first))
+
+
+def _spread(ranks: Sequence[Columns]) -> list[Line]:
+    common = reduce(np.intersect1d, [columns["step"] for columns in ranks])
+    seconds = np.stack([c["step_seconds"][np.searchsorted(c["step"], common)] for c in ranks]) * MILLI
+    spread = {
+        "slowest": seconds.max(axis=0),
+        "median": np.median(seconds, axis=0),
+        "fastest": seconds.min(axis=0),
+    }
+    return [line(name, common, values) for name, values in spread.items()]
+
+
+def loss_series(steps: Mapping[int, Columns], validation: float | None = None) -> LossSeries:
+    """The mean over ranks; ranks without a loss (inner pipeline stages) do not count."""
+    pairs = [(c["step"], c["loss"]) for c in steps.values() if len(c.get("step", ()))]
+    if not pairs:
+        return LossSeries([], [], validation)
+    numbers = np.concatenate([step for step, _ in pairs]).astype(int)
+    losses = np.concatenate([loss for _, loss in pairs]).astype(float)
+    known = np.isfinite(losses)
+    steps_with_loss, place = np.unique(numbers[known], return_inverse=True)
+    means = np.bincount(place, losses[known]) / np.maximum(np.bincount(place), 1)
+    thinned = line("loss", steps_with_loss, means)
+    return LossSeries(thinned.x, thinned.y, validation)
+
+
+def losses_of(losses: Sequence[float | None], validation: float | None = None) -> LossSeries:
+    """The loss curve of a summary, which has one value per step."""
+    values = np.array([np.nan if loss is None else loss for loss in losses], dtype=float)
+    thinned = line("loss", np.arange(len(values)), values)
+    return LossSeries(thinned.x, thinned.y, validation)
+
+
+def collective_series(communication: Sequence[Mapping[str, Any]]) -> CollectiveSeries:
+    """The ``communication`` rows of a summary (per step and rank), the longest first."""
+    rows = sorted(communication, key=lambda row: row.get("seconds") or 0.0, reverse=True)
+    return CollectiveSeries(
+        labels=[f"{row['operation']} · {row['axis']}" for row in rows],
+        calls=[float(row["calls"]) for row in rows],
+        hidden_milliseconds=[_hidden(row) for row in rows],
+        exposed_milliseconds=[_scaled(row.get("exposed_seconds"), MILLI) for row in rows],
+        megabytes=[row["bytes"] / 1e6 for row in rows],
+        bus_gigabytes_per_second=[_scaled(row.get("bus_bandwidth"), 1e-9) for row in rows],
+    )
+
+
+def _hidden(row: Mapping[str, Any]) -> float | None:
+    seconds, exposed = row.get("seconds"), row.get("exposed_seconds")
+    return None if seconds is None else max(0.0, seconds - (exposed or 0.0)) * MILLI
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def host_series(columns: Columns, start_unix: float) -> HostSeries:
+    """CPU percent and used memory over the seconds since ``start_unix``."""
+    seconds = columns.get("time_unix", np.empty(0)) - start_unix
+    total = columns.get("memory_total_bytes", np.empty(0))
+    known = total[np.isfinite(total)]
+    return HostSeries(
+        line("CPU", seconds, columns.get("cpu_fraction", np.empty(0)) * 100),
+        line("memory", seconds, columns.get("memory_used_bytes", np.empty(0)) / GIB),
+        float(known[-1]) / GIB if len(known) else None,
+    )
+
+
+def gpu_series(columns: Columns, start_unix: float) -> GpuSeries:
+    """One line per GPU and quantity."""
+    gpus = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
+
+    def lines(field: str, factor: float) -> list[Line]:
+        return [
+            line(
+                f"GPU {gpu}",
+                (columns["time_unix"] - start_unix)[gpus == gpu],
+                columns[field][gpus == gpu] * factor,
+            )
+            for gpu in np.unique(gpus)
+        ]
+
+    return GpuSeries(
+        lines("utilization_fraction", 100), lines("memory_used_bytes", 1 / GIB), lines("power_watts", 1)
+    )
+
+
+def memory_series(memory: Mapping[int, Columns]) -> MemorySeries:
+    """The CUDA allocator's bytes where there are any, else the process's resident set."""
+    written = {rank: columns for rank, columns in sorted(memory.items()) if len(columns.get("step", ()))}
+    on_gpu = any(np.isfinite(columns["cuda_allocated_bytes"]).any() for columns in written.values())
+    field = "cuda_allocated_bytes" if on_gpu else "rss_bytes"
+    lines = [line(f"rank {rank}", c["step"], c[field] / GIB) for rank, c in written.items()]
+    return MemorySeries(lines[:RANKS], "CUDA allocator" if on_gpu else "resident set")

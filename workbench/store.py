@@ -1,0 +1,180 @@
+"""The SQLite index of runs and studies: brought up to date at each look, and never the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from engine import rundir
+from engine.errors import InputError
+from tuning.readers import RESULT, list_studies
+from workbench.rows import RunRow, StudyRow, run_now, run_row, study_now, study_row
+from workbench.runs import run_folders
+from workbench.settings import INDEX
+
+_VERSION = 1
+_LOCK_SECONDS = 2.0
+#: Columns that hold a tree as JSON.
+_TREES = frozenset({"layout", "owner"})
+Row = TypeVar("Row", RunRow, StudyRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Row]):
+    """How one kind of row is kept: its table, key column, and how it is read from a folder."""
+
+    name: str
+    key: str
+    row: type[Row]
+    read: Callable[[Path], Row]
+    files: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names, in the order of the row's fields."""
+        return [field.name for field in fields(self.row)]
+
+
+RUNS = Table("runs", "id", RunRow, run_row, (rundir.STATUS, rundir.SUMMARY))
+STUDIES = Table("studies", "name", StudyRow, study_row, (rundir.STATUS, RESULT))
+
+
+class Store:
+    """Lists of runs and studies of one home. Safe to use from several threads and processes."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._path = home / INDEX
+        #: What was wrong with the index at the last look, if anything; nothing is lost by it.
+        self.note: str | None = None
+
+    def runs(self, study: str | None = None) -> list[RunRow]:
+        """All runs, newest first; of one study if it is named."""
+        with self._synced() as index:
+            found = [run_now(row) for row in select(index, RUNS)]
+        return sorted((row for row in found if study in (None, row.study)), key=_age, reverse=True)
+
+    def studies(self) -> list[StudyRow]:
+        """All studies, the one that changed last first."""
+        with self._synced() as index:
+            found = [study_now(row) for row in select(index, STUDIES)]
+        return sorted(found, key=lambda row: row.updated_unix, reverse=True)
+
+    def rebuild(self) -> tuple[int, int]:
+        """Throw the index away and make it anew from the folders; the numbers of runs and studies."""
+        for suffix in ("", "-journal"):
+            with contextlib.suppress(OSError):
+                self._path.with_name(INDEX + suffix).unlink()
+        return len(self.runs()), len(self.studies())
+
+    @contextlib.contextmanager
+    def _synced(self) -> Iterator[sqlite3.Connection]:
+        index = self._open()
+        try:
+            yield index
+        finally:
+            index.close()
+
+    def _open(self) -> sqlite3.Connection:
+        self.note = None
+        if not self._home.exists():
+            return self._in_memory(None)
+        if not self._home.is_dir():
+            raise InputError("home", str(self._home), "is not a folder; give another --home")
+        try:
+            return self._on_disk()
+        except sqlite3.OperationalError as error:
+            return self._in_memory(f"{INDEX} cannot be used now ({error}); the folders were read instead")
+        except sqlite3.DatabaseError as error:
+            return self._anew(error)
+
+    def _on_disk(self) -> sqlite3.Connection:
+        return _prepared(sqlite3.connect(self._path, timeout=_LOCK_SECONDS), self._home)
+
+    def _in_memory(self, note: str | None) -> sqlite3.Connection:
+        self.note = note
+        return _prepared(sqlite3.connect(":memory:"), self._home)
+
+    def _anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+        aside = self._path.with_name(f"{INDEX}.broken-{time.time_ns()}")
+        try:
+            self._path.replace(aside)
+            index = self._on_disk()
+        except (OSError, sqlite3.DatabaseError):
+            return self._in_memory(f"{INDEX} is broken ({error}); the folders were read instead")
+        self.note = f"{INDEX} was broken ({error}); it was set aside as {aside.name} and made anew"
+        return index
+
+
+def select(index: sqlite3.Connection, table: Table[Row]) -> list[Row]:
+    """Every row of a table."""
+    query = f"SELECT {', '.join(table.columns)} FROM {table.name}"
+    return [table.row(*map(_decoded, table.columns, values)) for values in index.execute(query)]
+
+
+def _prepared(index: sqlite3.Connection, home: Path) -> sqlite3.Connection:
+    try:
+        _make_tables(index)
+        _sync(index, RUNS, list(run_folders(home)))
+        _sync(index, STUDIES, list_studies(home))
+    except BaseException:
+        index.close()
+        raise
+    return index
+
+
+def _make_tables(index: sqlite3.Connection) -> None:
+    if index.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
+        return
+    with index:
+        index.execute("BEGIN IMMEDIATE")
+        for table in (RUNS, STUDIES):
+            index.execute(f"DROP TABLE IF EXISTS {table.name}")
+            columns = ", ".join([*table.columns, "signature", f"PRIMARY KEY ({table.key})"])
+            index.execute(f"CREATE TABLE {table.name} ({columns})")
+        index.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _sync(index: sqlite3.Connection, table: Table[Any], folders: list[Path]) -> None:
+    """Read what changed on disk since the last look; write only if something did."""
+    seen = {folder.name: _signature(folder, table.files) for folder in folders}
+    known = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
+    changed = [folder for folder in folders if known.get(folder.name) != seen[folder.name]]
+    gone = [(key,) for key in known.keys() - seen.keys()]
+    if not changed and not gone:
+        return
+    rows = [(*_encoded(table.read(folder)), seen[folder.name]) for folder in changed]
+    marks = ", ".join("?" * (len(table.columns) + 1))
+    with index:
+        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", gone)
+        index.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", rows)
+
+
+def _signature(folder: Path, files: tuple[str, ...]) -> str:
+    parts = []
+    for name in files:
+        try:
+            found = (folder / name).stat()
+            parts.append(f"{found.st_mtime_ns}.{found.st_size}.{found.st_ino}")
+        except OSError:
+            parts.append("-")
+    return " ".join(parts)
+
+
+def _encoded(row: RunRow | StudyRow) -> list[Any]:
+    values = [getattr(row, field.name) for field in fields(row)]
+    return [json.dumps(value) if isinstance(value, dict) else value for value in values]
+
+
+def _decoded(column: str, value: Any) -> Any:
+    return json.loads(value) if column in _TREES and value is not None else value
+
+
+def _age(row: RunRow) -> tuple[float, str]:
+    return row.created_unix, row.id

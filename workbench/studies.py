@@ -1,0 +1,49 @@
+"""One study folder, read: the result as its journal has it by now, and the run that it recommends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InputError
+from tuning.readers import StudyView, load_study
+from workbench.resolve import Target
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """The JSON of a study, as ``tune`` and ``show`` print it.
+
+    Raises:
+        InputError: there is no study in this folder.
+    """
+    return of_view(load_study(folder))
+
+
+def of_view(view: StudyView) -> dict[str, Any]:
+    """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
+    from tuning.results import result
+
+    if view.file is not None:
+        importance = (view.result or {}).get("importance")
+        return result(view.journal, view.file, view.state) | {"importance": importance}
+    return _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
+
+
+_EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}
+
+
+def best_run(home: Path, target: Target) -> Target:
+    """A study's best run; a run is itself.
+
+    Raises:
+        InputError: the study has measured nothing, or the run's folder is gone.
+    """
+    if target.kind == "run":
+        return target
+    best = document(target.folder).get("best") or {}
+    run = best.get("run")
+    if not run:
+        raise InputError("id", target.id, "this study has no measured trial yet; wait for one, or give a run")
+    if not (home / run).is_dir():
+        raise InputError("id", target.id, f"the folder of its best run {run} is gone from {home}")
+    return Target("run", run, home / run)

@@ -1,0 +1,117 @@
+"""Drawing of a study: its trials with their intervals, and which knobs mattered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from workbench.figures import NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
+
+EXACT = PHASE_COLORS["backward"]
+LOSSY = PHASE_COLORS["data"]
+REPEATED = PHASE_COLORS["bubble"]
+FAILED = PHASE_COLORS["communication_exposed"]
+BEST = PHASE_COLORS["optimizer"]
+
+
+def trials(series: TrialSeries, revision: str = "") -> go.Figure:
+    """A point with its interval for each trial, the best so far as a line, failures along the bottom."""
+    drawing = figure("Tokens per second of each trial", "trial", "tokens/s", revision, height=380)
+    if not (series.exact or series.lossy or series.failed or series.running):
+        return empty(drawing, "no trial has been proposed yet")
+    if series.baseline is not None:
+        drawing.add_hline(
+            y=series.baseline,
+            line={"dash": "dot", "color": NEUTRAL, "width": 1.5},
+            annotation={"text": "baseline", "font": {"size": 11, "color": NEUTRAL}},
+            annotation_position="bottom right",
+        )
+    drawing.add_scatter(
+        x=series.best_numbers,
+        y=series.best_values,
+        name="best so far",
+        mode="lines",
+        line={"color": BEST, "width": 2, "shape": "hv"},
+        hoverinfo="skip",
+    )
+    _points(drawing, series.exact, "exact", EXACT, "circle")
+    _points(drawing, series.lossy, "lossy compression", LOSSY, "diamond")
+    _points(drawing, series.repeated, "measured again", REPEATED, "circle-open")
+    _marks(drawing, series.failed, series.floor, {"name": "without a value", "color": FAILED, "symbol": "x"})
+    running = {"name": "running", "color": BEST, "symbol": "triangle-right"}
+    _marks(drawing, series.running, series.floor, running)
+    return (
+        drawing.update_layout(hovermode="closest")
+        .update_xaxes(tickformat="d", dtick=_tick(series))
+        .update_yaxes(tickformat=",~r")
+    )
+
+
+def _tick(series: TrialSeries) -> int:
+    numbers = [point.number for point in series.exact] + [mark.number for mark in series.running]
+    last = max(numbers, default=0)
+    return max(1, last // 15)
+
+
+def _points(drawing: go.Figure, points: Sequence[Measured], name: str, color: str, symbol: str) -> None:
+    if not points:
+        return
+    drawing.add_scatter(
+        x=[point.number for point in points],
+        y=[point.value for point in points],
+        error_y={
+            "array": [point.above for point in points],
+            "arrayminus": [point.below for point in points],
+            "thickness": 1.4,
+            "width": 4,
+        },
+        name=name,
+        mode="markers",
+        marker={"color": color, "size": 9, "symbol": symbol},
+        customdata=[point.words for point in points],
+        hovertemplate="trial %{x}: %{y:,.0f} tokens/s<br>%{customdata}<extra></extra>",
+    )
+
+
+def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict[str, str]) -> None:
+    if not marks:
+        return
+    drawing.add_scatter(
+        x=[mark.number for mark in marks],
+        y=[floor] * len(marks),
+        name=look["name"],
+        mode="markers+text",
+        marker={"color": look["color"], "size": 9, "symbol": look["symbol"]},
+        text=[mark.outcome.replace("_", " ") for mark in marks],
+        textposition="top center",
+        textfont={"size": 11, "color": look["color"]},
+        customdata=[_wrapped(mark.words) for mark in marks],
+        hovertemplate="trial %{x}<br>%{customdata}<extra></extra>",
+        cliponaxis=False,
+    )
+
+
+def _wrapped(text: str, width: int = 70) -> str:
+    lines, line = [], ""
+    for word in text.split():
+        line, done = (f"{line} {word}".strip(), "") if len(line) + len(word) < width else (word, line)
+        lines += [done] if done else []
+    return "<br>".join([*lines, line])
+
+
+def importance(series: ImportanceSeries, name: Callable[[str], str], revision: str = "") -> go.Figure:
+    """Bars: which knobs made the difference."""
+    drawing = figure("Which knobs mattered", "share of what sets the best apart, %", "", revision, height=380)
+    drawing.update_layout(margin_t=40, hovermode="closest")
+    if not series.names:
+        return empty(drawing, _wrapped(series.reason, 40))
+    drawing.add_bar(
+        y=[name(key) for key in series.names],
+        x=[share * 100 for share in series.shares],
+        orientation="h",
+        marker={"color": EXACT, "line": {"width": 0}},
+        hovertemplate="%{y}: %{x:.0f} %<extra></extra>",
+    )
+    return drawing.update_yaxes(autorange="reversed")

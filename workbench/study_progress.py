@@ -1,0 +1,87 @@
+"""How a study goes on, for whoever watches a terminal; elsewhere one plain line per trial on stderr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workbench.output import progress_console, say
+from workbench.ui import words
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from tuning.board import Update
+    from tuning.state import Trial
+    from tuning.studyfile import StudyFile
+
+
+class StudyProgress:
+    """A bar of trials with the current configuration and the best so far."""
+
+    def __init__(self, file: StudyFile) -> None:
+        self._file = file
+        self._best: Trial | None = None
+        self._running: Trial | None = None
+        console = progress_console()
+        self._bar: Progress | None = _bar(console) if console.is_terminal else None
+        self._task: Any = self._bar.add_task("starting", total=file.trials) if self._bar else None
+
+    def __enter__(self) -> StudyProgress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, news: Update) -> None:
+        """Show what is new."""
+        if news.note:
+            self._say(f"note: {news.note}")
+        if news.trial is not None:
+            self._running = news.trial if news.trial.outcome is None else None
+            if self._running is None:
+                self._ended(news.trial)
+        if self._bar:
+            self._bar.update(self._task, completed=news.trials_done, description=self._doing(news))
+
+    def _ended(self, trial: Trial) -> None:
+        searched = trial.value is not None and trial.confirms is None
+        if searched and (self._best is None or (trial.value or 0) > (self._best.value or 0)):
+            self._best = trial
+        self._say(self._line(trial))
+
+    def _line(self, trial: Trial) -> str:
+        what = f"trial {trial.number} ({trial.source}): {self._file.search_space.label(trial.config)}"
+        if trial.value is None:
+            return f"{what}: {words.spoken(trial.outcome)}" + (f", {trial.reason}" if trial.reason else "")
+        bounds = words.interval(trial.low, trial.high)
+        measured = f"{words.number(trial.value)} tokens/s" + (f" ({bounds})" if bounds else "")
+        return f"{what}: {measured}" + (
+            "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
+        )
+
+    def _doing(self, news: Update) -> str:
+        if news.state != "running":
+            return words.spoken(news.state)
+        now = self._file.search_space.label(self._running.config) if self._running else news.phase
+        best = f"best {words.number(self._best.value)} tokens/s; " if self._best else ""
+        return f"{best}{now}"
+
+    def _say(self, text: str) -> None:
+        if self._bar:
+            self._bar.console.print(text, markup=False, soft_wrap=True)
+        else:
+            say(text)
+
+
+def _bar(console: Any) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("trials"), TimeElapsedColumn())
+    what = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+    )
+    return Progress(what, *columns, console=console, transient=True)

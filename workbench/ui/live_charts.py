@@ -1,0 +1,72 @@
+"""The charts of the Live page. Their keys never change, so that a browser redraws them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from profilers.records import Event
+from workbench import figures, series
+from workbench.live import Snapshot
+from workbench.ui.live_header import ranks_table
+from workbench.ui.shared import chart
+
+SLOWEST = "slowest"
+
+
+def charts(seen: Snapshot) -> None:
+    """Steps and ranks, collectives, loss, then host and GPUs."""
+    left, right = st.columns([2.1, 1])
+    with left:
+        _phases(seen)
+        drawn = series.collective_series(seen.communication)
+        chart(figures.collectives(drawn, seen.id), "live-collectives", "Collectives per step and rank")
+    with right:
+        ranks_table(seen)
+        losses = series.loss_series(seen.steps, (seen.summary or {}).get("validation_loss"))
+        chart(figures.loss(losses, seen.id), "live-loss", "Training loss per step")
+    left, right = st.columns(2)
+    with left:
+        chart(figures.ranks(series.rank_series(seen.steps), seen.id), "live-rank-steps", "Step time by rank")
+    with right:
+        chart(figures.memory(series.memory_series(seen.memory), seen.id), "live-memory", "Memory by rank")
+    _machine(seen)
+
+
+def _phases(seen: Snapshot) -> None:
+    ranks = sorted(seen.steps)
+    choice = st.segmented_control(
+        "Rank",
+        [SLOWEST, *(str(rank) for rank in ranks[: series.RANKS])],
+        default=SLOWEST,
+        required=True,
+        key="live-rank",
+        format_func=lambda name: "slowest rank" if name == SLOWEST else f"rank {name}",
+        label_visibility="collapsed",
+    )
+    if choice == SLOWEST or choice is None or int(choice) not in seen.steps:
+        drawn = series.phase_series(series.slowest_rank(seen.steps), "the slowest rank of each step")
+    else:
+        drawn = series.phase_series(seen.steps[int(choice)], f"rank {choice}")
+    chart(figures.phases(drawn, seen.id), "live-phases", "Step time by phase, stacked bars per step")
+
+
+def _machine(seen: Snapshot) -> None:
+    start = float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
+    chart(
+        figures.host(series.host_series(seen.host, start), seen.id), "live-host", "CPU and memory of the host"
+    )
+    gpus = series.gpu_series(seen.gpu, start)
+    if gpus.utilization_percent:
+        chart(figures.gpu(gpus, seen.id), "live-gpu", "Utilisation, memory and power of each GPU")
+    else:
+        st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}.")
+    for problem in seen.problems:
+        st.caption(f":material/warning: {problem}")
+
+
+def why_no_gpu(events: Sequence[Event]) -> str:
+    """The sampler's own words, if it left any."""
+    reasons = [event.data.get("reason") for event in events if event.kind == "nvml_unavailable"]
+    return str(next((reason for reason in reasons if reason), "none were recorded")).rstrip(".")

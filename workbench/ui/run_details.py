@@ -1,0 +1,217 @@
+"""Everything one run left behind: outcome, speed, phases, collectives, verdicts, configuration and logs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import streamlit as st
+
+from engine import rundir
+from engine.config import RunConfig, flatten
+from profilers.records import PHASES
+from workbench import figures, jobs, runs, series
+from workbench.live import Snapshot
+from workbench.ui import words
+from workbench.ui.shared import PAGES, badge, chart, home, metrics, snapshot, table
+
+LOG_LINES = 200
+SHORT_LOG = 22
+VIEWS = ("Step time", "Collectives", "Loss and memory", "Configuration", "Logs")
+
+
+def details(run_id: str) -> None:
+    """The run's headline, then one view of it."""
+    seen = snapshot(run_id)
+    found = runs.document(runs.load(home() / run_id))
+    _headline(found)
+    if found["outcome"] not in (None, "completed"):
+        _ending(found)
+    metrics(_numbers(found), "run-numbers")
+    _verdicts(found["verdicts"])
+    views = st.tabs(VIEWS, key="run-view")
+    with views[0]:
+        _steps(seen, found)
+    with views[1]:
+        _collectives(seen, found)
+    with views[2]:
+        _loss_and_memory(seen, found)
+    with views[3]:
+        _configuration(found["config"] or {})
+    with views[4]:
+        _logs(run_id)
+
+
+def _headline(found: dict[str, Any]) -> None:
+    labels = found["labels"]
+    with st.container(horizontal=True, vertical_alignment="center", key="run-badges"):
+        badge(found["outcome"] or found["state"])
+        st.markdown(f"**`{found['id']}`**", width="content")
+        if labels.get("study"):
+            name = f"{labels['study']} · trial {labels.get('trial', '?')}"
+            st.badge(name, icon=":material/tune:", color="violet")
+        st.badge(words.layout(found["layout"]), icon=":material/grid_view:", color="blue")
+        if found["backend"]:
+            st.caption(f"{found['backend']}: {found['backend_reason']}", width="content")
+        st.page_link(
+            PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": found["id"]}
+        )
+        st.page_link(
+            PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": found["id"]}
+        )
+
+
+def _ending(found: dict[str, Any]) -> None:
+    """Why it did not complete: reason, rank, phase and the last lines."""
+    where = [f"rank {found['rank']}" if found["rank"] is not None else "", found["phase"] or ""]
+    place = ", ".join(part for part in where if part)
+    text = (
+        f"**{words.spoken(found['outcome'])}**"
+        + (f" ({place})" if place else "")
+        + f": {found['reason'] or '—'}"
+    )
+    color, icon = words.look(found["outcome"])
+    (st.error if color == "red" else st.warning if color == "orange" else st.info)(text, icon=icon)
+    if found["last_lines"]:
+        st.code("\n".join(found["last_lines"]), language=None)
+
+
+def _numbers(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    step, rate = found["step_seconds"] or {}, found.get("tokens_per_second_interval") or {}
+    phases = found["phases"] or {}
+    exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None
+    losses = [loss for loss in found["losses"] if loss is not None]
+    return {
+        "Tokens/s": (
+            words.number(found["tokens_per_second"]),
+            words.interval(rate.get("low"), rate.get("high")),
+        ),
+        "Step time, median": (words.seconds(step.get("median")), f"p95 {words.seconds(step.get('p95'))}"),
+        "Waiting for communication": (words.percent(exposed), "of the step"),
+        "Peak memory": (words.gib(found["peak_memory_bytes"]), "of the largest rank"),
+        "Loss at the end": (words.number(losses[-1] if losses else None, 4), _validation(found)),
+        "Parameters": (
+            words.count(found.get("parameters")),
+            "MFU not known" if found["mfu"] is None else f"MFU {words.percent(found['mfu'], 1)}",
+        ),
+    }
+
+
+def _validation(found: dict[str, Any]) -> str:
+    loss = found.get("validation_loss")
+    return "no validation loss" if loss is None else f"validation {loss:.4f}"
+
+
+def _verdicts(verdicts: list[dict[str, Any]]) -> None:
+    for verdict in verdicts:
+        with st.container(border=True, gap="xxsmall"):
+            st.markdown(f":material/lightbulb: **{words.spoken(verdict['name'])}** — {verdict['evidence']}")
+            st.caption(f"Turn next: {verdict['knob']}")
+
+
+def _steps(seen: Snapshot, found: dict[str, Any]) -> None:
+    left, right = st.columns([2.3, 1])
+    with left:
+        drawn = series.phase_series(series.slowest_rank(seen.steps), "the slowest rank of each step")
+        chart(figures.phases(drawn, seen.id), "run-phases", "Step time by phase")
+        chart(figures.ranks(series.rank_series(seen.steps), seen.id), "run-rank-steps", "Step time by rank")
+    with right:
+        st.markdown("**Where a typical step goes**")
+        _phase_table(found["phases"] or {})
+        if found.get("mfu_reason"):
+            st.caption(f"MFU: {found['mfu_reason']}.")
+
+
+def _phase_table(phases: dict[str, float]) -> None:
+    if not phases:
+        st.caption("No step was measured.")
+        return
+    whole = sum(phases.values())
+    named = [phase for phase in PHASES if phases.get(phase)]
+    st.dataframe(
+        {
+            "phase": [figures.PHASE_NAMES[phase] for phase in named] + ["step"],
+            "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
+            "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
+        },
+        key="run-phase-table",
+        hide_index=True,
+        height="content",
+        column_config={
+            "phase": st.column_config.TextColumn(width=150),
+            "ms": st.column_config.NumberColumn(format="%,.2f", width=65),
+            "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
+        },
+    )
+
+
+def _collectives(seen: Snapshot, found: dict[str, Any]) -> None:
+    rows = found["communication"] or seen.communication
+    if not rows:
+        st.caption("No collective was recorded: with one rank there is nothing to send.")
+        return
+    drawn = series.collective_series(rows)
+    chart(figures.collectives(drawn, seen.id), "run-collectives", "Collectives per step and rank")
+    numbers = st.column_config.NumberColumn
+    table(
+        {
+            "operation": [row["operation"] for row in rows],
+            "axis": [row["axis"] for row in rows],
+            "calls per step": [row["calls"] for row in rows],
+            "MB per step": [row["bytes"] / 1e6 for row in rows],
+            "ms per step": [_milliseconds(row["seconds"]) for row in rows],
+            "exposed ms": [_milliseconds(row["exposed_seconds"]) for row in rows],
+            "bus bandwidth, GB/s": [_scaled(row["bus_bandwidth"], 1e-9) for row in rows],
+        },
+        "run-collective-table",
+        {
+            "calls per step": numbers(format="%,.1f"),
+            "MB per step": numbers(format="%,.2f"),
+            "ms per step": numbers(format="%,.2f"),
+            "exposed ms": numbers(format="%,.2f"),
+            "bus bandwidth, GB/s": numbers(format="%,.3f"),
+        },
+    )
+
+
+def _milliseconds(value: float | None) -> float | None:
+    return _scaled(value, 1e3)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _loss_and_memory(seen: Snapshot, found: dict[str, Any]) -> None:
+    left, right = st.columns(2)
+    with left:
+        losses = series.losses_of(found["losses"], found.get("validation_loss"))
+        chart(figures.loss(losses, seen.id), "run-loss", "Training loss per step")
+    with right:
+        chart(figures.memory(series.memory_series(seen.memory), seen.id), "run-memory", "Memory by rank")
+
+
+def _configuration(tree: dict[str, Any]) -> None:
+    """What differs from the defaults first; the exact file on request."""
+    flat, usual = flatten(tree), RunConfig().flat()
+    changed = {key: value for key, value in flat.items() if usual.get(key) != value}
+    st.markdown("**What differs from the defaults**")
+    if changed:
+        values = [words.value(value) for value in changed.values()]
+        defaults = [words.value(usual.get(key)) for key in changed]
+        table({"key": list(changed), "value": values, "default": defaults}, "run-changed")
+    else:
+        st.caption("Nothing: every value is the default one.")
+    with st.expander("The whole configuration"):
+        st.json(tree, expanded=2)
+
+
+def _logs(run_id: str) -> None:
+    logs = sorted((home() / run_id / rundir.LOGS).glob("*.log"))
+    if not logs:
+        st.caption("No log was written.")
+        return
+    chosen = st.selectbox("Log of", [log.stem for log in logs], key="run-log", width=240)
+    log = next((log for log in logs if log.stem == chosen), logs[0])
+    lines = jobs.last_lines(log, LOG_LINES)
+    height: Literal["content"] | int = "content" if len(lines) <= SHORT_LOG else 480
+    st.code("\n".join(lines) or "(empty)", language=None, height=height)

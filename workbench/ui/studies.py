@@ -1,0 +1,105 @@
+"""A study as the pages need it: its folder read once for all browsers, and its trials as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from tuning import readers
+from tuning.readers import StudyView
+from workbench import studies
+from workbench.ui import words
+from workbench.ui.shared import home, table_height
+
+SHOWN_ROWS = 12
+
+
+class Study(NamedTuple):
+    """A study's folder, and the document that ``show STUDY --json`` would print now."""
+
+    view: StudyView
+    document: Mapping[str, Any]
+
+
+def study(name: str) -> Study:
+    """The study as it stands; read again only when its files changed.
+
+    Raises:
+        InputError: there is no such study.
+    """
+    folder = home() / readers.STUDIES / name
+    view = readers.load_study(folder)
+    return Study(view, _document(folder, _signature(folder), view.state, view))
+
+
+def _signature(folder: Path) -> tuple[float, ...]:
+    found = [path.stat() for name in (readers.JOURNAL, readers.RESULT) if (path := folder / name).exists()]
+    return tuple(number for stat in found for number in (stat.st_mtime, stat.st_size))
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _document(folder: Path, signature: tuple[float, ...], state: str, _view: StudyView) -> Mapping[str, Any]:
+    return studies.of_view(_view) | {"importance": (_view.result or {}).get("importance")}
+
+
+def trials_table(rows: Sequence[Mapping[str, Any]], key: str) -> None:
+    """One line per trial, the newest first."""
+    newest = list(rows)[::-1]
+    keys = list(dict.fromkeys(name for row in newest for name in row.get("config") or {}))
+    varying = [name for name in keys if not name.startswith("parallel.")]
+    st.dataframe(
+        {
+            "trial": [row["number"] for row in newest],
+            "outcome": [[words.spoken(row.get("outcome") or "running")] for row in newest],
+            "tokens/s": [row.get("value") for row in newest],
+            "95 % interval": [words.interval(row.get("low"), row.get("high")) for row in newest],
+            "layout": [_layout(row.get("config") or {}) for row in newest],
+            **{
+                words.short(name): [words.value((row.get("config") or {}).get(name)) for row in newest]
+                for name in varying
+            },
+            "seconds": [row.get("seconds") or None for row in newest],
+            "proposed by": [_source(row) for row in newest],
+            "reason": [row.get("reason") or "" for row in newest],
+        },
+        key=key,
+        hide_index=True,
+        height=table_height(len(newest), SHOWN_ROWS),
+        placeholder=words.NOTHING,
+        column_config=_columns(),
+    )
+
+
+def _columns() -> dict[str, Any]:
+    states = list(words.LOOKS)
+    colors: Any = [words.LOOKS[state][0] for state in states]
+    spoken = [words.spoken(state) for state in states]
+    text = st.column_config.TextColumn
+    return {
+        "trial": st.column_config.NumberColumn(width=46, pinned=True),
+        "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
+        "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
+        "95 % interval": text(width=108),
+        "layout": text(width=100),
+        **{name: text(width=74) for name in words.SHORT.values()},
+        "compression": text(width=90),
+        "seconds": st.column_config.NumberColumn(width=60, format="%.1f"),
+        "proposed by": text(width=84),
+        "reason": text(width=360),
+    }
+
+
+def _layout(config: Mapping[str, Any]) -> str:
+    parallel = {name: value for name, value in config.items() if name.startswith("parallel.")}
+    return words.layout({name.removeprefix("parallel."): value for name, value in parallel.items()})
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    if row.get("confirms") is not None:
+        return f"measures {row['confirms']} again"
+    if row.get("retry_of") is not None:
+        return f"retry of {row['retry_of']}"
+    return {"enqueued": "by hand"}.get(str(row.get("source")), str(row.get("source") or ""))

@@ -1,0 +1,84 @@
+"""A study on the Runs page: its result and its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from workbench import study_figures
+from workbench.study_series import trial_series
+from workbench.ui import words
+from workbench.ui.shared import PAGES, badge, chart, metrics
+from workbench.ui.studies import study, trials_table
+
+
+def details(name: str) -> None:
+    """Result line, numbers, figure and table."""
+    found = study(name)
+    with st.container(horizontal=True, vertical_alignment="center", key="study-badges"):
+        badge(found.view.state)
+        st.markdown(f"**`{name}`**", width="content")
+        st.page_link(
+            PAGES["Tune"], label="Tune", icon=":material/tune:", query_params={"view": "watch", "study": name}
+        )
+        st.page_link(
+            PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": name}
+        )
+    result_line(found.document)
+    metrics(numbers(found.document), "study-numbers")
+    chart(
+        study_figures.trials(trial_series(found.document), name),
+        "study-trials",
+        "Tokens per second per trial",
+    )
+    trials_table(found.document.get("trials") or [], "study-trial-table")
+
+
+def result_line(document: Mapping[str, Any]) -> None:
+    """What the study says by now, in its own words."""
+    if document.get("result_line"):
+        with st.container(border=True, key="result-line"):
+            st.markdown(f":material/emoji_events: {_escaped(document['result_line'])}")
+            if document.get("space_note"):
+                st.caption(str(document["space_note"]))
+
+
+def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The tiles of a study."""
+    best, baseline = document.get("best") or {}, document.get("baseline") or {}
+    trials = document.get("trials") or []
+    failed = sum(
+        1 for row in trials if row.get("value") is None and row.get("outcome") not in (None, "running")
+    )
+    return {
+        "Best, tokens/s": (
+            words.number(best.get("value")),
+            words.interval(best.get("low"), best.get("high")),
+        ),
+        "Baseline, tokens/s": (
+            words.number(baseline.get("value")),
+            words.interval(baseline.get("low"), baseline.get("high")),
+        ),
+        "Gain": _gain(document),
+        "Trials": (
+            f"{document.get('trials_done', 0)} of {document.get('trials_total', 0)}",
+            f"{failed} without a value" if failed else "",
+        ),
+    }
+
+
+def _gain(document: Mapping[str, Any]) -> tuple[str, str]:
+    gain, best = document.get("gain") or {}, document.get("best") or {}
+    if not gain:
+        return words.NOTHING, "nothing to compare yet"
+    if best.get("config") == (document.get("baseline") or {}).get("config"):
+        return words.NOTHING, "the baseline itself is the best"
+    between = words.interval(gain.get("low"), gain.get("high"), 2)
+    return f"{gain['ratio']:.2f} x", " · ".join(part for part in (between, str(gain["verdict"])) if part)
+
+
+def _escaped(text: str) -> str:
+    """Markdown leaves the words alone."""
+    return "".join(f"\\{letter}" if letter in "*_`[]#$~:" else letter for letter in text)

@@ -1,0 +1,91 @@
+"""Which knobs a new study turns, and between which values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from workbench.ui import words
+
+COLUMNS = 3
+TITLES = {
+    "parallel.tp": "Tensor parallel (tp)",
+    "parallel.pp": "Pipeline parallel (pp)",
+    "parallel.zero_stage": "ZeRO stage",
+    "batch.micro_batch": "Micro-batch",
+    "memory.recompute": "Recompute",
+    "schedule.kind": "Pipeline schedule",
+    "compression.method": "Gradient compression",
+    "compression.ratio": "Compression ratio",
+    "overlap.bucket_mb": "Bucket size, MB",
+    "compile": "torch.compile",
+}
+
+
+def knobs(offered: dict[str, Any]) -> dict[str, Any]:
+    """The ``space`` of a study file: the chosen knobs with their chosen values."""
+    with st.container(border=True, key="new-space"):
+        st.markdown("**What is searched**")
+        st.caption("Taken out, a knob stays at its default. dp follows from ranks / (tp x pp).")
+        chosen = st.pills(
+            "Knobs",
+            list(offered),
+            selection_mode="multi",
+            default=list(offered),
+            key=f"new-knobs-{len(offered)}",
+            format_func=title,
+            label_visibility="collapsed",
+        )
+        places = st.columns(COLUMNS)
+        return {
+            key: _values(places[number % COLUMNS], key, offered[key])
+            for number, key in enumerate(key for key in offered if key in chosen)
+        }
+
+
+def title(key: str) -> str:
+    """A knob's name."""
+    return TITLES.get(key, key)
+
+
+def _values(place: Any, key: str, offered: Any) -> Any:
+    if isinstance(offered, dict):
+        return _range(place, key, offered)
+    chosen = place.multiselect(
+        title(key),
+        offered,
+        default=offered,
+        key=f"new-space-{words.identifier(key)}",
+        format_func=words.value,
+        accept_new_options=_takes_more(key),
+        help=f"`{key}`",
+    )
+    return [_number(item) for item in chosen]
+
+
+def _takes_more(key: str) -> bool:
+    return key in ("batch.micro_batch", "overlap.bucket_mb")
+
+
+def _number(item: Any) -> Any:
+    """A value that was typed in is a text; the study file says what is wrong with one that is no number."""
+    if not isinstance(item, str):
+        return item
+    try:
+        return int(item) if item.lstrip("-").isdigit() else float(item)
+    except ValueError:
+        return item
+
+
+def _range(place: Any, key: str, offered: dict[str, Any]) -> dict[str, Any]:
+    with place:
+        low, high = st.columns(2)
+        name = words.identifier(key)
+        ends = {
+            "low": low.number_input(
+                f"{title(key)}, from", value=offered["low"], format="%g", key=f"new-low-{name}"
+            ),
+            "high": high.number_input("to", value=offered["high"], format="%g", key=f"new-high-{name}"),
+        }
+    return offered | ends

@@ -1,0 +1,166 @@
+"""Watching a study: how it stands, its trials as they arrive, and the buttons that steer it."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from tuning import readers
+from tuning.command import send
+from tuning.readers import StudyView
+from workbench import jobs, study_figures
+from workbench.study_series import importance_series, trial_series
+from workbench.ui import asked, tune_enqueue, words
+from workbench.ui.shared import (
+    PAGES,
+    badge,
+    chart,
+    from_link,
+    guarded,
+    home,
+    metrics,
+    nothing_yet,
+    redraw_on_change,
+    study_rows,
+    to_link,
+)
+from workbench.ui.studies import Study, study, trials_table
+from workbench.ui.study_details import numbers, result_line
+
+REFRESH_SECONDS = 1.0
+SHOWN_ANSWERS = 4
+#: An owner looks for commands many times a second; after this long something is wrong.
+PATIENCE_SECONDS = 15.0
+
+
+def watch() -> None:
+    """Chooser, the part that moves, and the form for a point by hand."""
+    names = _names()
+    redraw_on_change(_names)
+    if not names:
+        nothing_yet("There is no study yet.", "workbench tune examples/quickstart.yaml")
+        return
+    from_link("study", names)
+    name = st.selectbox("Study", names, key="study", width=420)
+    to_link("study", name)
+    st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
+    guarded(lambda: tune_enqueue.form(study(name).view))
+
+
+def _names() -> list[str]:
+    return [row.name for row in study_rows()]
+
+
+def _moving(name: str) -> None:
+    guarded(lambda: _draw(name))
+
+
+def _draw(name: str) -> None:
+    found = study(name)
+    _headline(found)
+    _answers(found.view)
+    result_line(found.document)
+    metrics(numbers(found.document), "tune-numbers")
+    left, right = st.columns([2.1, 1])
+    with left:
+        drawn = study_figures.trials(trial_series(found.document), name)
+        chart(drawn, "tune-trials", "Tokens per second of each trial, with intervals")
+    with right:
+        known = importance_series(found.document.get("importance"))
+        chart(
+            study_figures.importance(known, words.short, name), "tune-importance", "Importance of each knob"
+        )
+    st.markdown("**Trials**")
+    rows = [*(found.document.get("trials") or []), *(found.document.get("confirmations") or [])]
+    trials_table(sorted(rows, key=lambda row: int(row["number"])), "tune-trial-table")
+
+
+def _headline(found: Study) -> None:
+    view, status = found.view, found.view.status
+    badges, buttons = st.columns([2.2, 1], vertical_alignment="center")
+    with badges.container(horizontal=True, vertical_alignment="center", key="tune-badges"):
+        badge(view.state)
+        st.markdown(f"**`{view.name}`**", width="content")
+        if view.alive and status.get("phase"):
+            st.badge(str(status["phase"]), icon=":material/search:", color="violet")
+        if view.alive and status.get("current_run"):
+            run = str(status["current_run"])
+            st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
+    done, total = found.document.get("trials_done") or 0, found.document.get("trials_total") or 0
+    with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
+        _buttons(view, unfinished=done < total)
+    st.progress(min(1.0, done / total) if total else 0.0)
+
+
+def _buttons(view: StudyView, unfinished: bool) -> None:
+    if view.state == "interrupted" or (view.state == "ended" and unfinished):
+        if st.button("Continue", key="continue", icon=":material/play_arrow:", type="primary"):
+            _continue(view)
+        return
+    if view.state == "paused":
+        if st.button("Resume", key="resume", icon=":material/play_arrow:", type="primary"):
+            _ask(view, "resume")
+    elif st.button("Pause", key="pause", icon=":material/pause:", disabled=view.state != "running"):
+        _ask(view, "pause")
+    if st.button("Stop", key="stop", icon=":material/stop:", disabled=not view.alive):
+        _ask(view, "stop")
+
+
+def _ask(view: StudyView, command: str) -> None:
+    """Leave a command in the study's folder; the answer comes with a later look."""
+    sent = send(view.folder, command, by="page")
+    asked.remember(view.name, sent, command)
+
+
+def _continue(view: StudyView) -> None:
+    """An interrupted study goes on from its journal when its file is given again."""
+    started = jobs.start(home(), ["tune", str(view.folder / readers.STUDY)])
+    st.session_state["job"] = (view.name, started.id)
+
+
+def _answers(view: StudyView) -> None:
+    """What became of the commands of this browser, the newest first."""
+    _job_failure(view)
+    for key, said, at in asked.of_study(view.name)[:SHOWN_ANSWERS]:
+        _answer(view, key, said, time.time() - at)
+
+
+def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None:
+    answer = view.journal.answers.get(key)
+    if answer is None:
+        _unanswered(view, said, waited_seconds)
+    elif answer.accepted:
+        st.caption(f":material/check: {said}: accepted{_because(answer.reason)}")
+    else:
+        st.caption(f":material/block: {said}: refused{_because(answer.reason)}")
+
+
+def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
+    if not view.alive:
+        st.caption(
+            f":material/schedule: {said}: nobody runs this study; it is answered when the study continues"
+        )
+    elif waited_seconds > PATIENCE_SECONDS:
+        st.caption(f":material/schedule: {said}: no answer for {waited_seconds:.0f} s; the owner may be busy")
+    else:
+        st.caption(f":material/schedule: {said}: asked, waiting for the answer")
+
+
+def _because(reason: str) -> str:
+    return f" — {reason}" if reason else ""
+
+
+def _job_failure(view: StudyView) -> None:
+    """The last line of a process that this browser started for the study, if it ended badly."""
+    name, job_id = st.session_state.get("job") or ("", "")
+    job = next((job for job in jobs.listed(home()) if job.id == job_id), None) if name == view.name else None
+    if job is not None and not job.alive and view.state == "interrupted":
+        st.error(last_error(job), icon=":material/error:")
+
+
+def last_error(job: jobs.Job) -> str:
+    """The one line with which the command line said what was wrong."""
+    lines = [line for line in jobs.last_lines(job.log) if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return str((errors or lines or ["it ended without a word"])[-1]).removeprefix("error: ")

@@ -1,0 +1,157 @@
+"""Numbers and states as people read them: units, separators, short words, one colour per ending."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+GIB = 2**30
+NOTHING = "—"
+
+#: Ending or state -> colour of its badge and an icon of Streamlit's own font.
+LOOKS: dict[str, tuple[str, str]] = {
+    "completed": ("green", ":material/check_circle:"),
+    "pruned": ("blue", ":material/content_cut:"),
+    "stopped": ("gray", ":material/stop_circle:"),
+    "lost": ("gray", ":material/link_off:"),
+    "running": ("primary", ":material/play_circle:"),
+    "starting": ("primary", ":material/hourglass_top:"),
+    "paused": ("yellow", ":material/pause_circle:"),
+    "stopping": ("yellow", ":material/stop_circle:"),
+    "interrupted": ("orange", ":material/link_off:"),
+    "ended": ("green", ":material/check_circle:"),
+    "timed_out": ("orange", ":material/timer_off:"),
+    "illegal": ("orange", ":material/block:"),
+    "predicted_oom": ("orange", ":material/memory:"),
+    "oom": ("red", ":material/memory:"),
+    "hang": ("red", ":material/hourglass_disabled:"),
+    "comm_error": ("red", ":material/lan:"),
+    "diverged": ("red", ":material/trending_up:"),
+    "crashed": ("red", ":material/error:"),
+}
+
+
+def look(state: str) -> tuple[str, str]:
+    """Colour and icon of an ending or a state."""
+    return LOOKS.get(state, ("gray", ":material/help:"))
+
+
+def spoken(state: str | None) -> str:
+    """``timed_out`` as "timed out", ``oom`` as "out of memory"."""
+    words = {"oom": "out of memory", "predicted_oom": "would not fit", "comm_error": "communication error"}
+    return words.get(state or "", (state or NOTHING).replace("_", " "))
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """A number with thousands separators."""
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that suits it: 214.3 ms, 1.24 s, 3 min 05 s, 2 h 10 min."""
+    if value is None:
+        return NOTHING
+    if value < 1:
+        return f"{value * 1e3:,.1f} ms"
+    if value < 100:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def rough(value: float) -> str:
+    """A duration nobody needs to the millisecond: under a second, 12 s, 3 min 05 s."""
+    return "under a second" if value < 1 else f"{value:.0f} s" if value < 100 else seconds(value)
+
+
+def gib(size: float | None) -> str:
+    """Bytes as GiB, or MiB below a tenth of one."""
+    if size is None:
+        return NOTHING
+    return f"{size / GIB:,.2f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:,.1f} MiB"
+
+
+def count(value: float | None) -> str:
+    """A large count: 1.4 M, 7.0 B."""
+    if value is None:
+        return NOTHING
+    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:,.1f} {letter}"
+    return f"{value:,.0f}"
+
+
+def percent(fraction: float | None, digits: int = 0) -> str:
+    """A fraction as percent."""
+    return NOTHING if fraction is None else f"{fraction * 100:.{digits}f} %"
+
+
+def interval(low: float | None, high: float | None, digits: int = 0) -> str:
+    """The two ends of an interval."""
+    return "" if low is None or high is None else f"{low:,.{digits}f} – {high:,.{digits}f}"
+
+
+def when(unix: float | None) -> str:
+    """Local date and time of a wall-clock second."""
+    return time.strftime("%d %b %H:%M:%S", time.localtime(unix)) if unix else NOTHING
+
+
+def ago(unix: float | None, now: float | None = None) -> str:
+    """How long ago something was."""
+    if not unix:
+        return NOTHING
+    past = max(0.0, (now or time.time()) - unix)
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if past >= size:
+            return f"{past // size:.0f} {name} ago"
+    return f"{past:.0f} s ago"
+
+
+def layout(degrees: Mapping[str, int] | None) -> str:
+    """Degrees of parallelism in a few characters; axes of one rank are left out."""
+    if not degrees:
+        return NOTHING
+    parts = [f"{axis}{degrees[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if degrees.get(axis, 1) > 1]
+    stage = degrees.get("zero_stage", 0)
+    return " · ".join(parts + ([f"ZeRO-{stage}"] if stage else [])) or "1 rank"
+
+
+#: Short names of the keys that a study turns.
+SHORT = {
+    "parallel.zero_stage": "ZeRO",
+    "batch.micro_batch": "micro-batch",
+    "schedule.kind": "schedule",
+    "memory.recompute": "recompute",
+    "compression.method": "compression",
+    "compression.ratio": "ratio",
+    "overlap.bucket_mb": "bucket MB",
+}
+
+
+def short(key: str) -> str:
+    """A dotted key as a column title."""
+    return SHORT.get(key, key.rpartition(".")[2].replace("_", " "))
+
+
+def value(item: Any) -> str:
+    """A value of a configuration, without a long tail of digits."""
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    return f"{item:.4g}" if isinstance(item, float) else NOTHING if item is None else str(item)
+
+
+def point(values: Mapping[str, Any]) -> str:
+    """A point of a space in one line: the layout, then what else is turned."""
+    degrees = {
+        key.removeprefix("parallel."): item for key, item in values.items() if key.startswith("parallel.")
+    }
+    others = [
+        f"{short(key)} {value(item)}" for key, item in values.items() if not key.startswith("parallel.")
+    ]
+    return ", ".join([layout(degrees), *others])
+
+
+def identifier(key: str) -> str:
+    """A dotted key as part of a widget's key."""
+    return key.replace(".", "-").replace("_", "-")
