@@ -136,10 +136,15 @@ class Space:
     @cached_property
     def legal_points(self) -> tuple[Point, ...]:
         """Every legal point, ranges on a small grid; empty when the space is too large to list."""
-        if self.combinations > ENUMERATION_LIMIT:
+        if not self.is_listed:
             return ()
         distinct = {point_key(point): point for point in self._all_points()}
         return tuple(point for point in distinct.values() if self.problem(point) is None)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the space is small enough for its legal points to be listed."""
+        return self.combinations <= ENUMERATION_LIMIT
 
     @cached_property
     def combinations(self) -> int:

@@ -17,6 +17,7 @@ from engine.config import Count, RunConfig, Section
 from engine.errors import InputError
 from tuning.knobs import DERIVED_KEYS, Knob, default_space, parse_space, space_note
 from tuning.space import Space
+from tuning.yamlfile import StrictLoader
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
@@ -114,7 +115,7 @@ def load(path: Path) -> StudyFile:
 
 def _tree(text: str, path: Path) -> Any:
     try:
-        tree = yaml.load(text, _Loader)
+        tree = yaml.load(text, StrictLoader)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise InputError("study", str(path), f"is not valid YAML ({reason})") from None
@@ -158,14 +159,7 @@ def _check(file: StudyFile) -> None:
         remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"
         raise InputError("base.train.steps", file.config.train.steps, remedy)
     _ = file.search_space.baseline
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 floats: ``1e-3`` is a number, not a text."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+    space = file.search_space
+    if space.is_listed and not space.legal_points:
+        remedy = f"holds no legal combination for ranks={file.ranks}; give parallel.tp and parallel.pp that divide it"
+        raise InputError("space", None, remedy)

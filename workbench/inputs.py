@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,34 +11,13 @@ from engine import config as runconfig
 from engine import layout
 from engine.config import RunConfig
 from engine.errors import InputError
+from tuning.yamlfile import StrictLoader
 
 if TYPE_CHECKING:
     from tuning.studyfile import StudyFile
 
 #: Sections whose keys are dotted names themselves, so that ``--set space.parallel.tp=[1,2]`` is one key.
 _DOTTED_SECTIONS = ("space",)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people expect it: 1e-3 is a number, and a key given twice is a mistake."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: list[Any] = []
-        for key, _ in node.value:
-            name = self.construct_object(key, deep=True)
-            if name in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {name!r} is given twice", problem_mark=key.start_mark
-                )
-            seen.append(name)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
 
 
 def read_tree(path: Path, field: str) -> dict[str, Any]:
@@ -49,7 +27,7 @@ def read_tree(path: Path, field: str) -> dict[str, Any]:
         InputError: the file is missing, unreadable, malformed, or holds no sections.
     """
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        tree = yaml.load(path.read_text(encoding="utf-8"), StrictLoader)
     except OSError as error:
         raise InputError(
             field, str(path), f"cannot be read ({error.strerror}); give a YAML or JSON file"
@@ -141,7 +119,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise InputError("--set", text, "write it as key=value, for example parallel.tp=2")
     try:
-        return key.strip(), yaml.load(value, _Loader)
+        return key.strip(), yaml.load(value, StrictLoader)
     except yaml.YAMLError as error:
         raise InputError(key.strip(), value, f"is not a YAML value: {_where(error)}") from None
 

@@ -97,3 +97,16 @@ def test_one_device_has_no_layout_to_choose() -> None:
     assert {knob.key for knob in file.knobs} == {"batch.micro_batch", "memory.recompute", "compile"}
     assert "one device" in file.space_note
     assert file.search_space.baseline[0]["batch.micro_batch"] == file.config.batch.micro_batch
+
+
+def test_a_space_without_any_legal_point_is_refused() -> None:
+    with pytest.raises(InputError, match="no legal combination for ranks=4") as caught:
+        studyfile.parse({"name": "a", "ranks": 4, "space": {"parallel.tp": [3]}})
+    assert caught.value.field == "space"
+
+
+def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("name: a\nranks: 2\nranks: 4\n")
+    with pytest.raises(InputError, match="'ranks' is given twice"):
+        studyfile.load(file)

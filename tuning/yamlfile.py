@@ -1,0 +1,30 @@
+"""How YAML files of people are read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+
+class StrictLoader(yaml.SafeLoader):
+    """YAML as people expect it: 1e-3 is a number, and a key given twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: list[Any] = []
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if name in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {name!r} is given twice", problem_mark=key.start_mark
+                )
+            seen.append(name)
+        return super().construct_mapping(node, deep)
+
+
+StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
