@@ -56,6 +56,12 @@ def test_phases_of_a_short_run_have_a_bar_per_step() -> None:
     assert found.warmup_until == 1
 
 
+def test_a_run_that_is_only_warming_up_is_shaded_to_its_end() -> None:
+    assert series.warmup_until(columns([0.1, 0.2], warmup=9)) == 2
+    assert series.warmup_until(columns([0.1, 0.2])) is None
+    assert series.warmup_until(EMPTY) is None
+
+
 def test_phases_of_a_long_run_are_averaged_into_few_bars() -> None:
     seconds = list(np.linspace(0.1, 0.2, 1_000))
     found = series.phase_series(columns(seconds), "rank 0", bars=90)
