@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks import table
+from benchmarks import _table as table
 from engine import groups, loop, rundir
 from engine.config import RunConfig, parse
 from engine.context import RankContext

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import table
+from benchmarks import _table as table
 from engine import rundir
 from engine.config import RunConfig, parse
 from engine.session import Session

@@ -37,6 +37,7 @@ NEUTRAL = "#7C8AA5"
 HIDDEN_COMMUNICATION = "#F0B08A"
 SINCE_START = "seconds since the start"
 HEIGHT = 300
+FEW_STEPS = 10
 X_STANDOFF, Y_STANDOFF = 14, 18
 
 
@@ -107,7 +108,7 @@ def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
             hovertemplate="%{y:,.1f} ms",
         )
     _warmup(drawing, series.warmup_until, series.steps[0], 0.5)
-    return drawing.update_layout(barmode="stack")
+    return _whole_steps(drawing, len(series.steps)).update_layout(barmode="stack")
 
 
 def ranks(series: RankSeries, revision: str = "") -> go.Figure:
@@ -117,7 +118,7 @@ def ranks(series: RankSeries, revision: str = "") -> go.Figure:
         return empty(drawing, "no step has ended yet")
     _lines(drawing, series.lines, "%{y:,.1f} ms")
     _warmup(drawing, series.warmup_until, 0, 0)
-    return drawing.update_yaxes(rangemode="tozero")
+    return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
 
 
 def loss(series: LossSeries, revision: str = "") -> go.Figure:
@@ -140,7 +141,7 @@ def loss(series: LossSeries, revision: str = "") -> go.Figure:
             annotation_text=f"validation {series.validation:.4f}",
             annotation_position="top left",
         )
-    return drawing.update_layout(showlegend=False, margin_t=40)
+    return _whole_steps(drawing, len(series.steps)).update_layout(showlegend=False, margin_t=40)
 
 
 def collectives(series: CollectiveSeries, revision: str = "") -> go.Figure:
@@ -236,7 +237,7 @@ def memory(series: MemorySeries, revision: str = "") -> go.Figure:
     if not series.lines:
         return empty(drawing, "no memory reading")
     _lines(drawing, series.lines, "%{y:,.3f} GiB")
-    return drawing.update_yaxes(rangemode="tozero")
+    return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
 
 
 def _lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | None = None) -> None:
@@ -254,6 +255,11 @@ def _lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | 
             hovertemplate=hover,
             **place,
         )
+
+
+def _whole_steps(drawing: go.Figure, steps: int) -> go.Figure:
+    """No ticks between the first few steps."""
+    return drawing.update_xaxes(dtick=1) if steps <= FEW_STEPS else drawing
 
 
 def _warmup(drawing: go.Figure, until: int | None, first: int, shift: float) -> None:

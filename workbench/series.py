@@ -136,12 +136,11 @@ def _means(values: Array, starts: Array) -> list[float]:
 
 
 def warmup_until(columns: Columns) -> int | None:
-    """The first measured step, if steps before it were warm-up."""
+    """The first measured step, if steps before it were warm-up; one after the last while all are."""
     measured = columns.get("measured", np.empty(0, dtype=bool)).astype(bool)
     if not len(measured) or measured[0]:
         return None
-    first = int(measured.argmax()) if measured.any() else len(measured) - 1
-    return int(columns["step"][first])
+    return int(columns["step"][measured.argmax()] if measured.any() else columns["step"][-1] + 1)
 
 
 def slowest_rank(steps: Mapping[int, Columns]) -> Columns:

@@ -67,7 +67,7 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
         best_numbers=[number for number, _ in best],
         best_values=[value for _, value in best],
         baseline=(document.get("baseline") or {}).get("value"),
-        floor=_floor([row["value"] for row in [*known, *repeated]]),
+        floor=_floor([row[end] for row in [*known, *repeated] for end in ("value", "low") if row.get(end)]),
     )
 
 

@@ -61,7 +61,7 @@ def _machine(seen: Snapshot) -> None:
     if gpus.utilization_percent:
         chart(figures.gpu(gpus, seen.id), "live-gpu", "Utilisation, memory and power of each GPU")
     else:
-        st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}.")
+        st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}")
     for problem in seen.problems:
         st.caption(f":material/warning: {problem}")
 
@@ -69,4 +69,4 @@ def _machine(seen: Snapshot) -> None:
 def why_no_gpu(events: Sequence[Event]) -> str:
     """The sampler's own words, if it left any."""
     reasons = [event.data.get("reason") for event in events if event.kind == "nvml_unavailable"]
-    return str(next((reason for reason in reasons if reason), "none were recorded")).rstrip(".")
+    return str(next((reason for reason in reasons if reason), "none were recorded"))

@@ -15,6 +15,7 @@ from workbench.ui import words
 from workbench.ui.shared import badge, metrics, table_height
 
 SHOWN_RANKS = 8
+PHASES_IN_SHORT = {"communication_exposed": "communication"}
 
 
 def header(seen: Snapshot, state: str, ending: str | None) -> None:
@@ -112,7 +113,7 @@ def ranks_table(seen: Snapshot) -> None:
             "rank": [rank.rank for rank in seen.ranks],
             "place": [_place(layout, rank.rank) for rank in seen.ranks],
             "step": [rank.step for rank in seen.ranks],
-            "phase": [words.spoken(rank.phase) for rank in seen.ranks],
+            "phase": [PHASES_IN_SHORT.get(rank.phase, rank.phase) for rank in seen.ranks],
         },
         key="live-ranks",
         hide_index=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,11 @@ class Study(NamedTuple):
 
     view: StudyView
     document: Mapping[str, Any]
+
+    def acts(self, key: str, config: Mapping[str, Any]) -> bool:
+        """Whether a knob changes anything at a point: no ratio without top-k, no schedule without pipeline."""
+        file = self.view.file
+        return key in config and (file is None or file.search_space.is_active(key, dict(config)))
 
 
 def study(name: str) -> Study:
@@ -45,8 +50,10 @@ def _document(folder: Path, signature: tuple[float, ...], state: str, _view: Stu
     return studies.of_view(_view) | {"importance": (_view.result or {}).get("importance")}
 
 
-def trials_table(rows: Sequence[Mapping[str, Any]], key: str) -> None:
-    """One line per trial, the newest first."""
+def trials_table(
+    rows: Sequence[Mapping[str, Any]], acts: Callable[[str, Mapping[str, Any]], bool], key: str
+) -> None:
+    """One line per trial, the newest first; a knob that does nothing at a point is left blank."""
     newest = list(rows)[::-1]
     keys = list(dict.fromkeys(name for row in newest for name in row.get("config") or {}))
     varying = [name for name in keys if not name.startswith("parallel.")]
@@ -58,7 +65,10 @@ def trials_table(rows: Sequence[Mapping[str, Any]], key: str) -> None:
             "95 % interval": [words.interval(row.get("low"), row.get("high")) for row in newest],
             "layout": [_layout(row.get("config") or {}) for row in newest],
             **{
-                words.short(name): [words.value((row.get("config") or {}).get(name)) for row in newest]
+                words.short(name): [
+                    words.value(row["config"][name]) if acts(name, row.get("config") or {}) else ""
+                    for row in newest
+                ]
                 for name in varying
             },
             "seconds": [row.get("seconds") or None for row in newest],

@@ -33,7 +33,7 @@ def details(name: str) -> None:
         "study-trials",
         "Tokens per second per trial",
     )
-    trials_table(found.document.get("trials") or [], "study-trial-table")
+    trials_table(found.document.get("trials") or [], found.acts, "study-trial-table")
 
 
 def result_line(document: Mapping[str, Any]) -> None:

@@ -36,8 +36,8 @@ PATIENCE_SECONDS = 15.0
 
 def watch() -> None:
     """Chooser, the part that moves, and the form for a point by hand."""
-    names = _names()
-    redraw_on_change(_names)
+    names = [row.name for row in study_rows()]
+    redraw_on_change(lambda: [(row.name, row.state) for row in study_rows()])
     if not names:
         nothing_yet("There is no study yet.", "workbench tune examples/quickstart.yaml")
         return
@@ -46,10 +46,6 @@ def watch() -> None:
     to_link("study", name)
     st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
     guarded(lambda: tune_enqueue.form(study(name).view))
-
-
-def _names() -> list[str]:
-    return [row.name for row in study_rows()]
 
 
 def _moving(name: str) -> None:
@@ -73,7 +69,7 @@ def _draw(name: str) -> None:
         )
     st.markdown("**Trials**")
     rows = [*(found.document.get("trials") or []), *(found.document.get("confirmations") or [])]
-    trials_table(sorted(rows, key=lambda row: int(row["number"])), "tune-trial-table")
+    trials_table(sorted(rows, key=lambda row: int(row["number"])), found.acts, "tune-trial-table")
 
 
 def _headline(found: Study) -> None:
