@@ -2,17 +2,6 @@
 
 import streamlit as st
 
-from workbench.ui.shared import ASSETS, PAGES
+from workbench.ui.chart import ROUTE
 
-st.set_page_config(page_title="Workbench", page_icon=str(ASSETS / "icon.svg"), layout="wide")
-st.logo(str(ASSETS / "icon.svg"))
-chosen = st.navigation(
-    [
-        st.Page(PAGES["Runs"], title="Runs", url_path="runs", default=True),
-        st.Page(PAGES["Live"], title="Live", url_path="live"),
-        st.Page(PAGES["Tune"], title="Tune", url_path="tune"),
-        st.Page(PAGES["Export"], title="Export", url_path="export"),
-    ],
-    position="top",
-)
-chosen.run()
+app = st.App("workbench/ui/main.py", routes=[ROUTE])

@@ -57,9 +57,8 @@ class SilentTimer(StepTimer):
 
     quiet = False
 
-    def _change(self, code: int) -> None:
-        if not self.quiet:
-            super()._change(code)
+    def _change(self, code: int) -> Any:
+        return None if self.quiet else super()._change(code)
 
     def end(self) -> Any:
         """The step's marks; empty in a quiet step."""
@@ -85,7 +84,7 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank with all its instruments, as a worker makes it."""
     layout, progress = layout_of(config), Progress(folder)
     made = groups.build(layout, rank, group_timeout(config))
-    timer = SilentTimer(CpuClock(), lambda step, code: progress.enter(rank, step, code))
+    timer = SilentTimer(CpuClock(), progress.reporter(rank))
     recorder = CollectiveRecorder(timer, made.axes)
     writer = RecordWriter(folder / rundir.RECORDS, f"rank-{rank}")
     control = StopControl(progress, rank)

@@ -7,7 +7,6 @@ from typing import Any
 
 from engine.context import RankContext
 from profilers import memory
-from profilers.collectives import comm_samples
 from profilers.records import StepSample
 from profilers.step_timer import StepTimes
 
@@ -56,9 +55,9 @@ class StepLog:
             self._write(*self._pending.popleft())
 
     def _write(self, times: StepTimes, calls: list[Any], loss: float | None, norm: float) -> None:
-        writer, clock = self._rank.writer, self._rank.timer.clock
+        writer = self._rank.writer
         writer.write(self._step_sample(times, loss, norm))
-        writer.write_many(comm_samples(calls, times, clock))
+        writer.write_many(self._rank.recorder.samples(calls, times))
         if self._rank.config.profile.memory:
             writer.write(memory.sample(times.step, self._rank.device))
 

@@ -93,7 +93,7 @@ def train_in_group(
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
     made = groups.build(layout, rank, group_timeout(config))
-    on_phase = None if progress is None else lambda step, code: progress.enter(rank, step, code)
+    on_phase = None if progress is None else progress.reporter(rank)
     timer = StepTimer(clock_for(device.type), on_phase)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     writer.event(

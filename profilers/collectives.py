@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from profilers.clock import Clock
 from profilers.records import CommSample
 from profilers.step_timer import EXPOSED, StepTimer, StepTimes
 
@@ -43,15 +42,19 @@ OPERATIONS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Call:
-    """One call on its way; ``end`` stays None until its end is known."""
+class Call(NamedTuple):
+    """One call as the kernel notes it; what takes longer to find out waits for the end of the step.
 
-    __slots__ = ("axis", "begin", "bytes", "dtype", "end", "group_size", "operation")
+    ``end`` is a list that holds the mark once it is known: an asynchronous call ends on another thread.
+    """
 
-    def __init__(self, operation: str, axis: str, dtype: str, group_size: int, size: int, begin: Any) -> None:
-        self.operation, self.axis, self.dtype = operation, axis, dtype
-        self.group_size, self.bytes, self.begin = group_size, size, begin
-        self.end: Any = None
+    operation: str
+    group: Any
+    dtype: torch.dtype | None
+    bytes: int
+    begin: Any
+    end: list[Any]
+    blocking: bool
 
 
 class CollectiveRecorder:
@@ -63,8 +66,8 @@ class CollectiveRecorder:
 
     def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
         self._timer, self._axes = timer, axes
-        self._calls: list[_Call] = []
-        self._without_future: list[tuple[Any, _Call]] = []
+        self._calls: list[Call] = []
+        self._without_future: list[tuple[Any, Call]] = []
         self._library: Library | None = None
 
     def start(self) -> None:
@@ -88,85 +91,83 @@ class CollectiveRecorder:
         """Tell that a work without a future (send, recv) has been waited for."""
         for place, (known, call) in enumerate(self._without_future):
             if known is work:
-                call.end = self._timer.clock.mark()
+                call.end.append(self._timer.clock.mark())
                 del self._without_future[place]
                 return
 
-    def take(self) -> list[_Call]:
+    def take(self) -> list[Call]:
         """The calls since the last take, oldest first."""
-        calls, self._calls = self._calls, []
+        calls = self._calls.copy()
+        self._calls.clear()
         self._without_future.clear()
         return calls
 
+    def samples(self, calls: list[Call], times: StepTimes) -> list[CommSample]:
+        """The calls of one step as records; exposed is the part during which the main thread stood waiting."""
+        if not calls:
+            return []
+        clock, origin, waits = self._timer.clock, times.changes[0][1], times.spans(self._timer.clock, EXPOSED)
+        samples = []
+        for call in calls:
+            begin = clock.seconds(origin, call.begin)
+            seconds = exposed = clock.seconds(call.begin, call.end[0]) if call.end else None
+            if seconds is not None and not call.blocking:
+                exposed = _overlap_seconds(begin, begin + seconds, waits)
+            axis, size = self._place(call.group)
+            dtype = str(call.dtype).removeprefix("torch.") if call.dtype else ""
+            start = times.start_unix + begin
+            samples.append(
+                CommSample(times.step, call.operation, axis, dtype, size, call.bytes, start, seconds, exposed)
+            )
+        return samples
+
+    def _place(self, boxed_group: Any) -> tuple[str, int]:
+        group = dist.ProcessGroup.unbox(boxed_group)
+        return self._axes.get(group.group_name, "world"), group.size()
+
     def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
-        names = [argument.name for argument in operator._schema.arguments]
+        """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
+        schema = operator._schema
+        names = [argument.name for argument in schema.arguments]
         tensors_at, group_at = names.index(payload), names.index("process_group")
-        async_at = names.index("async_op") if "async_op" in names else None
+        async_at = names.index("async_op") if "async_op" in names else len(names)
         below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
-        clock, waiting = self._timer.clock, self._timer.phase("communication_exposed")
+        redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
+        timer, mark, note = self._timer, self._timer.clock.mark, self._calls.append
 
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
-            call = self._note(operation, arguments[tensors_at], arguments[group_at], clock.mark())
-            if async_at is not None and len(arguments) > async_at and not arguments[async_at]:
-                with waiting:
-                    out = operator.redispatch(keys & below, *arguments, **named)
-                    _work_of(out).wait()
-                call.end = clock.mark()
+            dtype, size = _payload(arguments[tensors_at])
+            blocking = len(arguments) > async_at and not arguments[async_at]
+            begin = timer.enter(EXPOSED) if blocking else mark()
+            out = redispatch(keys & below, *arguments, **named)
+            work = unbox(out[-1] if several else out)
+            call = Call(operation, arguments[group_at], dtype, size, begin, [], blocking)
+            if blocking:
+                work.wait()
+                call.end.append(timer.leave())
             else:
-                out = operator.redispatch(keys & below, *arguments, **named)
-                self._follow(call, _work_of(out))
+                self._follow(call, work)
+            note(call)
             return out
 
         return kernel
 
-    def _note(self, operation: str, tensors: Any, boxed_group: Any, begin: Any) -> _Call:
-        group = dist.ProcessGroup.unbox(boxed_group)
-        flat = _flatten(tensors)
-        size = sum(tensor.numel() * tensor.element_size() for tensor in flat)
-        dtype = str(flat[0].dtype).removeprefix("torch.") if flat else ""
-        axis = self._axes.get(group.group_name, "world")
-        call = _Call(operation, axis, dtype, group.size(), size, begin)
-        self._calls.append(call)
-        return call
-
-    def _follow(self, call: _Call, work: Any) -> None:
+    def _follow(self, call: Call, work: Any) -> None:
         clock = self._timer.clock
         try:
             future = work.get_future()
         except RuntimeError:
             self._without_future.append((work, call))
             return
-
-        def ended(_: Any) -> None:
-            call.end = clock.mark()
-
-        future.add_done_callback(ended)
+        future.add_done_callback(lambda _: call.end.append(clock.mark()))
 
 
-def comm_samples(calls: list[_Call], times: StepTimes, clock: Clock) -> list[CommSample]:
-    """The calls of one step as records; exposed is the part during which the main thread stood waiting."""
-    if not calls:
-        return []
-    origin = times.changes[0][1]
-    waits = times.spans(clock, EXPOSED)
-    samples = []
-    for call in calls:
-        begin = clock.seconds(origin, call.begin)
-        end = None if call.end is None else clock.seconds(origin, call.end)
-        samples.append(
-            CommSample(
-                step=times.step,
-                operation=call.operation,
-                axis=call.axis,
-                dtype=call.dtype,
-                group_size=call.group_size,
-                bytes=call.bytes,
-                start_unix=times.start_unix + begin,
-                seconds=None if end is None else end - begin,
-                exposed_seconds=None if end is None else _overlap_seconds(begin, end, waits),
-            )
-        )
-    return samples
+def _payload(tensors: Any) -> tuple[torch.dtype | None, int]:
+    """dtype and bytes of a tensor, or of lists of them."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors.dtype, tensors.nbytes
+    parts = [_payload(part) for part in tensors]
+    return (parts[0][0] if parts else None), sum(size for _, size in parts)
 
 
 def _overlap_seconds(begin: float, end: float, waits: list[tuple[float, float]]) -> float:
@@ -178,13 +179,3 @@ def _overlap_seconds(begin: float, end: float, waits: list[tuple[float, float]])
             break
         total += max(0.0, min(end, wait_end) - max(begin, wait_begin))
     return total
-
-
-def _work_of(result: Any) -> Any:
-    return dist.Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
-
-
-def _flatten(tensors: Any) -> list[torch.Tensor]:
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [tensor for item in tensors for tensor in _flatten(item)]

@@ -66,6 +66,7 @@ class StepTimer:
 
     def __init__(self, clock: Clock, on_phase: Callable[[int, int], None] | None = None) -> None:
         self.clock = clock
+        self._mark = clock.mark
         self._on_phase = on_phase or (lambda step, code: None)
         self._stack: list[int] = [_OTHER]
         self._times: StepTimes | None = None
@@ -83,15 +84,15 @@ class StepTimer:
         self._times = StepTimes(step, time.time(), time.perf_counter(), time.process_time())
         self._change(_OTHER)
 
-    def enter(self, code: int) -> None:
-        """Suspend the running phase for another one."""
+    def enter(self, code: int) -> Any:
+        """Suspend the running phase for another one; returns the mark at which it begins."""
         self._stack.append(code)
-        self._change(code)
+        return self._change(code)
 
-    def leave(self) -> None:
-        """Resume the phase that was suspended last."""
+    def leave(self) -> Any:
+        """Resume the phase that was suspended last; returns the mark at which it goes on."""
         self._stack.pop()
-        self._change(self._stack[-1])
+        return self._change(self._stack[-1])
 
     def end(self) -> StepTimes:
         """Close the step."""
@@ -102,7 +103,9 @@ class StepTimer:
         self._times = None
         return times
 
-    def _change(self, code: int) -> None:
+    def _change(self, code: int) -> Any:
+        mark = self._mark()
         if self._times is not None:
-            self._times.changes.append((code, self.clock.mark()))
+            self._times.changes.append((code, mark))
         self._on_phase(self.step, code)
+        return mark

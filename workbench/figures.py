@@ -38,12 +38,13 @@ HIDDEN_COMMUNICATION = "#F0B08A"
 SINCE_START = "seconds since the start"
 HEIGHT = 300
 FEW_STEPS = 10
+BARE = {"showgrid": False, "zeroline": False}
 X_STANDOFF, Y_STANDOFF = 14, 18
 
 
 def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT) -> go.Figure:
     """An empty figure in the house style; ``revision`` keeps a viewer's zoom while the data grows."""
-    axes = {"xaxis": axis(x, X_STANDOFF), "yaxis": axis(y, Y_STANDOFF)}
+    axes = {"xaxis": axis(x, X_STANDOFF) | BARE, "yaxis": axis(y, Y_STANDOFF)}
     return go.Figure(layout=frame(title, revision, height) | axes)
 
 
@@ -52,7 +53,7 @@ def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height:
     drawing = make_subplots(rows=1, cols=len(labels), horizontal_spacing=0.2 / len(labels))
     drawing.update_layout(frame(title, revision, height))
     for column, (x, y) in enumerate(labels, 1):
-        drawing.update_xaxes(axis(x, X_STANDOFF), row=1, col=column)
+        drawing.update_xaxes(axis(x, X_STANDOFF) | BARE, row=1, col=column)
         drawing.update_yaxes(axis(y, Y_STANDOFF), row=1, col=column)
     return drawing
 
@@ -88,8 +89,8 @@ def empty(drawing: go.Figure, text: str) -> go.Figure:
         showarrow=False,
         font={"size": 14, "color": NEUTRAL},
     )
-    bare = {"showticklabels": False, "showgrid": False, "zeroline": False, "range": [0, 1]}
-    return drawing.update_xaxes(**bare).update_yaxes(**bare)
+    blank = BARE | {"showticklabels": False, "range": [0, 1], "title": {"text": ""}}
+    return drawing.update_xaxes(blank).update_yaxes(blank)
 
 
 def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
@@ -149,7 +150,7 @@ def collectives(series: CollectiveSeries, revision: str = "") -> go.Figure:
     labels = [("ms per step", ""), ("MB per step", ""), ("bus bandwidth, GB/s", "")]
     height = 130 + 34 * max(2, len(series.labels))
     drawing = panels("Collectives, per step and rank", labels, revision, height)
-    drawing.update_xaxes(rangemode="tozero")
+    drawing.update_xaxes(rangemode="tozero", showgrid=True).update_yaxes(showgrid=False)
     for column in (2, 3):
         drawing.update_yaxes(matches="y", showticklabels=False, row=1, col=column)
     if not series.labels:
@@ -194,6 +195,7 @@ def host(series: HostSeries, revision: str = "") -> go.Figure:
         return empty(drawing, "no reading yet")
     _area(drawing, series.cpu_percent, LINE_COLORS[0], "%{y:.0f} %", 1)
     _area(drawing, series.memory_gib, LINE_COLORS[2], "%{y:,.2f} GiB", 2)
+    drawing.update_xaxes(rangemode="nonnegative")
     return drawing.update_layout(showlegend=False, margin_t=40)
 
 
@@ -226,6 +228,7 @@ def gpu(series: GpuSeries, revision: str = "") -> go.Figure:
     )
     labels = [(SINCE_START, label) for _, label, _ in quantities]
     drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
+    drawing.update_xaxes(rangemode="nonnegative")
     for column, (lines, _, hover) in enumerate(quantities, 1):
         _lines(drawing, lines, hover, column=column)
     return drawing.update_yaxes(range=[0, 105], row=1, col=1)

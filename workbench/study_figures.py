@@ -114,4 +114,4 @@ def importance(series: ImportanceSeries, name: Callable[[str], str], revision: s
         marker={"color": EXACT, "line": {"width": 0}},
         hovertemplate="%{y}: %{x:.0f} %<extra></extra>",
     )
-    return drawing.update_yaxes(autorange="reversed")
+    return drawing.update_xaxes(showgrid=True).update_yaxes(showgrid=False, autorange="reversed")

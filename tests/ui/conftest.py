@@ -121,7 +121,7 @@ class Visit:
             "[data-testid=stApp][data-test-script-state=notRunning]", timeout=PATIENCE_MILLISECONDS
         )
         self.page.wait_for_function(
-            "() => [...document.querySelectorAll('[data-testid=stPlotlyChart]')]"
+            "() => [...document.querySelectorAll('.workbench-chart')]"
             ".every(chart => chart.querySelector('.main-svg'))",
             timeout=PATIENCE_MILLISECONDS,
         )

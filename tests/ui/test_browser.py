@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.ui.conftest import PATIENCE_MILLISECONDS, ROOT, Visit
@@ -83,25 +85,34 @@ def test_an_empty_page_fills_by_itself(
     tab.page.wait_for_selector("[class*=st-key-runs-table]")
 
 
-def test_a_live_run_grows_in_the_same_charts(
+def test_a_live_run_grows_in_the_same_charts_and_keeps_a_zoom(
     growing: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path
 ) -> None:
     tab = visit("light")
     tab.open(serve(growing) + "/live")
     tab.page.wait_for_selector(".st-key-live-phases .main-svg")
-    tab.page.evaluate("document.querySelector('.st-key-live-phases .js-plotly-plot').dataset.seen = 'yes'")
-    steps = tab.page.locator(".st-key-live-numbers [data-testid=stMetricValue]").first
-    before = int(steps.inner_text().split()[0])
+    chart = "document.querySelector('.st-key-live-phases .js-plotly-plot')"
+    last_bar = f"{chart}.data[0].x.slice(-1)[0]"
+    before = tab.page.evaluate(f"{chart}.dataset.seen = 'yes', {last_bar}")
+    zoom(tab, ".st-key-live-phases .nsewdrag")
+    seen = tab.page.evaluate(f"{chart}.layout.xaxis.range")
     tab.page.wait_for_function(
-        "before => parseInt(document.querySelector("
-        "'.st-key-live-numbers [data-testid=stMetricValue]').innerText) > before + 5",
-        arg=before,
-        timeout=PATIENCE_MILLISECONDS,
+        f"before => {last_bar} > before + 20", arg=before, timeout=PATIENCE_MILLISECONDS
     )
-    bars = "document.querySelector('.st-key-live-phases .js-plotly-plot').data[0].x.slice(-1)[0]"
-    assert tab.page.evaluate(bars) > before
-    assert tab.page.locator(".st-key-live-phases .js-plotly-plot[data-seen=yes]").count() == 1
-    tab.screenshot(screenshots, "live-growing")
+    assert tab.page.evaluate(f"{chart}.dataset.seen") == "yes"
+    assert tab.page.evaluate(f"{chart}.layout.xaxis.range") == pytest.approx(seen)
+    tab.screenshot(screenshots, "live-zoomed")
+
+
+def zoom(tab: Visit, plot: str) -> None:
+    """Drag over the middle half of a plot."""
+    box = tab.page.locator(plot).first.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    tab.page.mouse.move(box["x"] + box["width"] / 4, middle)
+    tab.page.mouse.down()
+    tab.page.mouse.move(box["x"] + box["width"] * 3 / 4, middle, steps=8)
+    tab.page.mouse.up()
 
 
 def test_a_command_from_the_page_lands_in_the_study(full: str, visit: Callable[[str], Visit]) -> None:
@@ -109,3 +120,12 @@ def test_a_command_from_the_page_lands_in_the_study(full: str, visit: Callable[[
     tab.open(full + "/tune")
     tab.page.locator(".st-key-pause button").click()
     tab.page.get_by_text("pause: asked, waiting for the answer").wait_for()
+
+
+def test_the_server_is_for_this_machine_only(full: str) -> None:
+    port = int(full.rpartition(":")[2])
+    listening = [link for link in psutil.net_connections("tcp") if link.status == psutil.CONN_LISTEN]
+    assert {link.laddr.ip for link in listening if link.laddr.port == port} == {"127.0.0.1"}
+    request = urllib.request.Request(f"{full}/workbench/plotly.min.js", method="HEAD")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.headers["content-type"].startswith("text/javascript")

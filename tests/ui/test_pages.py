@@ -39,10 +39,10 @@ CHOSEN = {
 
 
 def visit(page: str, **query: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    app = AppTest.from_file(str(ROOT / "workbench" / "ui" / "main.py"), default_timeout=60).run()
     for name, value in query.items():
         app.query_params[name] = value
-    return app.switch_page(f"workbench/ui/{page}.py").run()
+    return app.switch_page(f"{page}.py").run()
 
 
 def texts(app: AppTest) -> str:
@@ -51,7 +51,7 @@ def texts(app: AppTest) -> str:
 
 
 def charts(app: AppTest) -> list[str]:
-    found = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
     return [chart["layout"]["title"]["text"] for chart in found]
 
 

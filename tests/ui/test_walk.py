@@ -17,13 +17,14 @@ from tests.ui.conftest import Visit
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
 NAME = "walk"
+#: More trials than there is time for: the study must not end before it is stopped.
 FIELDS = {
     "Name": NAME,
     "Ranks": 2,
-    "Trials": 10,
+    "Trials": 500,
     "Sequence length": 64,
     "Global batch": 8,
-    "Steps per trial": 12,
+    "Steps per trial": 24,
 }
 TRIALS_MILLISECONDS = 240_000
 

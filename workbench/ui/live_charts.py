@@ -9,8 +9,8 @@ import streamlit as st
 from profilers.records import Event
 from workbench import figures, series
 from workbench.live import Snapshot
+from workbench.ui.chart import chart
 from workbench.ui.live_header import ranks_table
-from workbench.ui.shared import chart
 
 SLOWEST = "slowest"
 

@@ -12,7 +12,8 @@ from profilers.records import PHASES
 from workbench import figures, jobs, runs, series
 from workbench.live import Snapshot
 from workbench.ui import words
-from workbench.ui.shared import PAGES, badge, chart, home, metrics, snapshot, table
+from workbench.ui.chart import chart
+from workbench.ui.shared import PAGES, badge, home, metrics, snapshot, table
 
 LOG_LINES = 200
 SHORT_LOG = 22

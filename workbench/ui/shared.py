@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import plotly.graph_objects as go
 import streamlit as st
 
 from engine.errors import WorkbenchError
@@ -17,12 +16,11 @@ from workbench.store import Store
 from workbench.ui import words
 
 ASSETS = Path(__file__).parent / "assets"
-PAGES = {name: f"workbench/ui/{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export")}
+PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export")}
 #: A list that another browser asked for within this time is shown again.
 FRESH_SECONDS = 0.8
 LOOK_SECONDS = 2.0
 ROW_PIXELS = 33
-_CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"]}
 
 
 def home() -> Path:
@@ -100,11 +98,6 @@ def badge(state: str | None, label: str | None = None) -> None:
     """A coloured badge for an ending or a state."""
     color, icon = words.look(state or "")
     st.badge(label or words.spoken(state), icon=icon, color=color)  # type: ignore[arg-type]
-
-
-def chart(drawing: go.Figure, key: str, alt: str) -> None:
-    """A figure that updates in place: the same key at each tick."""
-    st.plotly_chart(drawing, key=key, config=_CHART, alt=alt)
 
 
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:

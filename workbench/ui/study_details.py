@@ -10,7 +10,8 @@ import streamlit as st
 from workbench import study_figures
 from workbench.study_series import trial_series
 from workbench.ui import words
-from workbench.ui.shared import PAGES, badge, chart, metrics
+from workbench.ui.chart import chart
+from workbench.ui.shared import PAGES, badge, metrics
 from workbench.ui.studies import study, trials_table
 
 

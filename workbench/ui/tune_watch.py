@@ -12,10 +12,10 @@ from tuning.readers import StudyView
 from workbench import jobs, study_figures
 from workbench.study_series import importance_series, trial_series
 from workbench.ui import asked, tune_enqueue, words
+from workbench.ui.chart import chart
 from workbench.ui.shared import (
     PAGES,
     badge,
-    chart,
     from_link,
     guarded,
     home,
