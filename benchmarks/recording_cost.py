@@ -38,7 +38,7 @@ from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
 RANKS = 4
-LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
+LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}]
 MARGIN = 0.02
 
 

@@ -109,7 +109,7 @@ def _value(entry: Document) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ") if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratio(value: float) -> str:
