@@ -59,7 +59,7 @@ def test_a_gain_is_named_with_its_price() -> None:
     assert found["gain"]["low"] < found["gain"]["ratio"] < found["gain"]["high"]
     assert found["best"]["trial"] == found["recommended"]["trial"] == 1
     line = found["result_line"]
-    assert line.startswith("best: dp=2 tp=2 pp=1 zero=0 micro_batch=4 · 1 1")
+    assert line.startswith("best: dp=2 tp=2 pp=1 zero=0 micro_batch=4 · 1,1")
     assert "1.19x plain data parallel (95 % " in line
     assert "better; if the low end is true the gain is " in line
     assert found["gain"]["ratio"] == pytest.approx(found["best"]["value"] / found["baseline"]["value"])
