@@ -68,6 +68,7 @@ class CollectiveRecorder:
         self._timer, self._axes = timer, axes
         self._calls: list[Call] = []
         self._without_future: list[tuple[Any, Call]] = []
+        self._futureless: set[str] = set()
         self._library: Library | None = None
 
     def start(self) -> None:
@@ -154,9 +155,14 @@ class CollectiveRecorder:
 
     def _follow(self, call: Call, work: Any) -> None:
         clock = self._timer.clock
+        if call.operation in self._futureless:
+            self._without_future.append((work, call))
+            return
         try:
             future = work.get_future()
         except RuntimeError:
+            # The refusal collects a C++ stack trace, which costs more than the call: ask once for each operation.
+            self._futureless.add(call.operation)
             self._without_future.append((work, call))
             return
         future.add_done_callback(lambda _: call.end.append(clock.mark()))
