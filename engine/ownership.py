@@ -13,9 +13,14 @@ from engine.outcome import Ending, RunOutcome
 from engine.rundir import STATUS, read_json, update_status
 
 
+def identity(pid: int) -> dict[str, Any]:
+    """What names a process for good: pids come back, so the start time is part of it."""
+    return {"pid": pid, "start_time": psutil.Process(pid).create_time(), "host": socket.gethostname()}
+
+
 def me() -> dict[str, Any]:
-    """This process as an owner: pids come back, so the start time is part of it."""
-    return {"pid": os.getpid(), "start_time": psutil.Process().create_time(), "host": socket.gethostname()}
+    """This process as an owner."""
+    return identity(os.getpid())
 
 
 def alive(owner: dict[str, Any] | None) -> bool:

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 import yaml
 
 from engine import progress
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -68,15 +67,6 @@ def journal(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
-
-
 def tells(tmp_path: Path) -> int:
     return sum(line["kind"] == "tell" for line in journal(tmp_path))
 
@@ -95,7 +85,7 @@ def training(tmp_path: Path) -> list[progress.RankProgress]:
 
 def test_a_killed_controller_loses_nothing_and_leaves_no_process(tmp_path: Path) -> None:
     process = start(STUDY, tmp_path)
-    assert wait_until(lambda: tells(tmp_path) >= 1 and bool(training(tmp_path)))
+    assert wait_until(lambda: tells(tmp_path) >= 1 and bool(training(tmp_path)), 90)
     told = [line for line in journal(tmp_path) if line["kind"] == "tell"]
     pids = [rank.pid for rank in training(tmp_path)]
     process.kill()
@@ -116,7 +106,7 @@ def test_a_killed_controller_loses_nothing_and_leaves_no_process(tmp_path: Path)
 
 def test_a_killed_rank_costs_one_trial_which_is_proposed_again(tmp_path: Path) -> None:
     process = start(STUDY, tmp_path)
-    assert wait_until(lambda: tells(tmp_path) >= 1 and bool(training(tmp_path)))
+    assert wait_until(lambda: tells(tmp_path) >= 1 and bool(training(tmp_path)), 90)
     os.kill(training(tmp_path)[1].pid, signal.SIGKILL)
     document = finish(process)
     crashed = [trial for trial in document["trials"] if trial["outcome"] == "crashed"]

@@ -15,9 +15,8 @@ from typing import Any
 
 import psutil
 
-from engine import rundir
+from engine import ownership, rundir
 from engine.errors import InputError
-from workbench import owners
 from workbench.settings import HOME_VARIABLE, JOBS
 
 RECORD = "job.json"
@@ -45,7 +44,7 @@ class Job:
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
-        return owners.alive(self.owner)
+        return ownership.alive(self.owner)
 
     @property
     def log(self) -> Path:
@@ -131,7 +130,7 @@ def _spawn(home: Path, log: Path, arguments: list[str], extra: dict[str, str]) -
 
 def _identity(pid: int) -> dict[str, Any]:
     try:
-        return owners.identity(pid)
+        return ownership.identity(pid)
     except psutil.Error:
         return {"pid": pid, "start_time": 0.0}
 

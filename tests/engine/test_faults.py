@@ -22,6 +22,7 @@ from engine.ownership import settle
 from engine.session import Session
 from profilers.tail import RunRecords
 from tests.support.runs import execute, small
+from tests.support.waiting import wait_until
 
 LONG = {"train__steps": 100_000, "parallel__dp": 2, "train__validation_batches": 0}
 
@@ -131,6 +132,7 @@ import sys
 from pathlib import Path
 from engine.session import Session
 from tests.support.runs import execute, small
+from tests.support.waiting import wait_until
 if __name__ == "__main__":
     with Session(Path(sys.argv[1])) as session:
         execute(session, small(train__steps=100000, parallel__dp=2))
@@ -169,15 +171,6 @@ def wait_for_step(home: Path, step: int) -> Path:
 
     assert wait_until(there, 60)
     return folders()[0]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
 
 
 def test_warm_ranks_are_replaced_before_they_leak(session: Session) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import config, rundir
+from engine import config, ownership, rundir
 from engine.layout import layout_of
 from engine.presets import resolve
 from engine.progress import Progress
@@ -24,7 +24,6 @@ from profilers.summary import RunFacts, summarize
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.synthetic_study import write_study
-from workbench import owners
 
 GIB = 2**30
 LAST_LINES = [
@@ -134,7 +133,7 @@ class RunFolder:
             "id": self.run.id,
             "state": "running",
             "labels": labels,
-            "owner": owners.identity(os.getpid()),
+            "owner": ownership.identity(os.getpid()),
             "created_unix": self.run.started_unix - 0.4,
             "started_unix": self.run.started_unix,
             "world_size": self.run.world_size,

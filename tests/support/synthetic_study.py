@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from engine import rundir
+from engine import ownership, rundir
 from tuning import results, studyfile
 from tuning.journal import Journal, load
-from workbench import owners
 
 NAME = "quickstart"
 BASE: dict[str, Any] = {
@@ -147,7 +146,7 @@ def _told(trial: tuple[Any, ...]) -> dict[str, Any]:
 def _status(run: str) -> dict[str, Any]:
     return {
         "state": "running",
-        "owner": owners.identity(os.getpid()),
+        "owner": ownership.identity(os.getpid()),
         "updated_unix": time.time(),
         "current_run": run,
         "trials_done": 7,
