@@ -67,6 +67,17 @@ def _look(signature: Callable[[], object], drawn: object) -> None:
         st.rerun()
 
 
+def pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -> bool:
+    """Draws a button; true once for each click.
+
+    Streamlit's own answer is not enough for what must happen once: a run that is interrupted by another is
+    repeated with the same click. Its callback is called once, so the click is kept here until somebody takes it.
+    """
+    clicked = f"clicked-{key}"
+    draw(label, key=key, on_click=lambda: st.session_state.update({clicked: True}), **options)
+    return bool(st.session_state.pop(clicked, False))
+
+
 def from_link(key: str, options: Sequence[str], first: str | None = None) -> None:
     """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``."""
     asked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")

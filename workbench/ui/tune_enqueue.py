@@ -12,6 +12,7 @@ from tuning.knobs import Knob
 from tuning.readers import StudyView
 from tuning.space import Space
 from workbench.ui import asked, words
+from workbench.ui.shared import pressed
 
 COLUMNS = 4
 
@@ -25,7 +26,7 @@ def form(view: StudyView) -> None:
         st.caption(f"dp follows from {view.file.ranks} ranks / (tp x pp). The owner answers above.")
         with st.form("enqueue", border=False):
             values = _choices(view, space)
-            if st.form_submit_button("Enqueue", icon=":material/playlist_add:", key="enqueue-send"):
+            if pressed(st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"):
                 _send(view, space, values)
 
 

@@ -19,7 +19,7 @@ from tuning.studyfile import StudyFile
 from workbench import jobs
 from workbench.settings import JOBS
 from workbench.ui import forms, tune_knobs, words
-from workbench.ui.shared import home, study_rows
+from workbench.ui.shared import home, pressed, study_rows
 from workbench.ui.tune_watch import last_error
 
 DRAFT = "study.yaml"
@@ -49,10 +49,10 @@ def form() -> None:
         base |= _nested(_changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
         tree |= _nested(_changed(StudyFile, forms.section(StudyFile, MORE_OF_STUDY, "new-study", 4)), tree)
     file = _checked(tree)
-    if st.button(
-        "Start the study", key="start", type="primary", icon=":material/play_arrow:", disabled=file is None
-    ):
+    look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
+    if pressed(st.button, "Start the study", "start", **look):
         _start(tree)
+    _wait_for_start()
 
 
 def _fixed() -> dict[str, Any]:
@@ -139,18 +139,26 @@ def _text(tree: dict[str, Any]) -> str:
 
 
 def _start(tree: dict[str, Any]) -> None:
-    """Write the file, start the command line on it, and wait for the study's first sign."""
+    """Write the file and start the command line on it."""
     folder = jobs.new_folder(home())
     given = folder / DRAFT
     given.write_text(_text(tree), encoding="utf-8")
-    job = jobs.start(home(), ["tune", str(given)])
+    st.session_state["starting"] = (tree["name"], jobs.start(home(), ["tune", str(given)]))
+
+
+def _wait_for_start() -> None:
+    """Until the study that was started gives its first sign, or says what is wrong."""
+    if "starting" not in st.session_state:
+        return
+    name, job = st.session_state["starting"]
     with st.spinner("Starting the study ..."):
-        problem = _first_sign(job, home() / readers.STUDIES / tree["name"])
+        problem = _first_sign(job, home() / readers.STUDIES / name)
+    del st.session_state["starting"]
     if problem:
         st.error(problem, icon=":material/error:")
         return
-    st.session_state["job"] = (tree["name"], job.id)
-    st.session_state["started"] = tree["name"]
+    st.session_state["job"] = (name, job.id)
+    st.session_state["started"] = name
     st.rerun()
 
 

@@ -21,6 +21,7 @@ from workbench.ui.shared import (
     home,
     metrics,
     nothing_yet,
+    pressed,
     redraw_on_change,
     study_rows,
     to_link,
@@ -91,15 +92,15 @@ def _headline(found: Study) -> None:
 
 def _buttons(view: StudyView, unfinished: bool) -> None:
     if view.state == "interrupted" or (view.state == "ended" and unfinished):
-        if st.button("Continue", key="continue", icon=":material/play_arrow:", type="primary"):
+        if pressed(st.button, "Continue", "continue", icon=":material/play_arrow:", type="primary"):
             _continue(view)
         return
     if view.state == "paused":
-        if st.button("Resume", key="resume", icon=":material/play_arrow:", type="primary"):
+        if pressed(st.button, "Resume", "resume", icon=":material/play_arrow:", type="primary"):
             _ask(view, "resume")
-    elif st.button("Pause", key="pause", icon=":material/pause:", disabled=view.state != "running"):
+    elif pressed(st.button, "Pause", "pause", icon=":material/pause:", disabled=view.state != "running"):
         _ask(view, "pause")
-    if st.button("Stop", key="stop", icon=":material/stop:", disabled=not view.alive):
+    if pressed(st.button, "Stop", "stop", icon=":material/stop:", disabled=not view.alive):
         _ask(view, "stop")
 
 
