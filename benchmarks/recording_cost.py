@@ -38,7 +38,7 @@ from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
 RANKS = 4
-LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}]
+LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
 MARGIN = 0.02
 
 
@@ -83,7 +83,7 @@ def parse_config(folder: Path) -> RunConfig:
 def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank with all its instruments, as a worker makes it."""
     layout, progress = layout_of(config), Progress(folder)
-    made = groups.build(layout, rank, group_timeout(config))
+    made = groups.build(layout, rank, torch.device("cpu"), group_timeout(config))
     timer = SilentTimer(CpuClock(), progress.reporter(rank))
     recorder = CollectiveRecorder(timer, made.axes)
     writer = RecordWriter(folder / rundir.RECORDS, f"rank-{rank}")

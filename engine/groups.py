@@ -1,28 +1,15 @@
-"""Process groups of a layout, and collectives whose names differ between torch versions."""
+"""Process groups of a layout, and this rank's ends of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from engine.channel import Channel, Group
 from engine.layout import Coordinates, Layout
-
-Group = dist.ProcessGroup
-
-
-def _either(new: str, old: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
-    return function
-
-
-# 2.13 renamed both and warns about the old names; 2.11 knows only those.
-all_gather_single = _either("all_gather_single", "all_gather_into_tensor")
-reduce_scatter_single = _either("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +22,14 @@ class Groups:
 
     at: Coordinates
     dp: Group | None = None
-    tp: Group | None = None
-    pp: Group | None = None
-    pp_backward: Group | None = None
-    norm: Group | None = None
+    tp: Channel | None = None
+    pp: Channel | None = None
+    pp_backward: Channel | None = None
+    norm: Channel | None = None
     axes: dict[str, str] = field(default_factory=dict)
 
 
-def build(layout: Layout, rank: int, timeout: timedelta) -> Groups:
+def build(layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> Groups:
     """Create this rank's groups; every rank calls it, only members of a group meet for it."""
     made: dict[str, Group | None] = {}
     axes: dict[str, str] = {}
@@ -50,7 +37,9 @@ def build(layout: Layout, rank: int, timeout: timedelta) -> Groups:
         made[axis] = _group(layout, axis, rank, timeout, axes, axis)
     made["pp_backward"] = _group(layout, "pp", rank, timeout, axes, "pp") if layout.pp > 1 else None
     made["norm"] = _norm_group(layout, rank, timeout, axes, made)
-    return Groups(layout.coordinates(rank), axes=axes, **made)
+    dp = made.pop("dp")
+    ends = {name: Channel(group, device) if group is not None else None for name, group in made.items()}
+    return Groups(layout.coordinates(rank), dp, axes=axes, **ends)
 
 
 def _group(
@@ -75,12 +64,3 @@ def _norm_group(
     if "dp" in differing or layout.dp == 1:
         return dist.group.WORLD
     return _group(layout, "model", rank, timeout, axes, "model")
-
-
-def all_reduce_scalar(value: float, group: Group | None, device: torch.device) -> float:
-    """Sum of a number over a group."""
-    if group is None:
-        return value
-    total = torch.tensor(value, dtype=torch.float64, device=device)
-    dist.all_reduce(total, group=group)
-    return float(total.item())

@@ -92,7 +92,7 @@ def train_in_group(
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
-    made = groups.build(layout, rank, group_timeout(config))
+    made = groups.build(layout, rank, device, group_timeout(config))
     on_phase = None if progress is None else progress.reporter(rank)
     timer = StepTimer(clock_for(device.type), on_phase)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")

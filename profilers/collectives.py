@@ -1,8 +1,9 @@
-"""Every collective, whoever issued it, seen by a kernel on the ``c10d::*`` operators at the BackendSelect key.
+"""Every collective, whoever issued it.
 
-The kernel notes operation, group, bytes and issue time and passes the call on. The end comes from the work's
-future; a call without one (point-to-point, reduce-scatter) ends where it is waited for. ``stop()`` takes the
-kernels out again, so recording can be switched while a run goes.
+Those of torch's own layers (DDP, FSDP2, compiled code) are seen by a kernel on the ``c10d::*`` operators at the
+BackendSelect key: it notes operation, group, bytes and issue time and passes the call on; the end comes from the
+work's future. The engine's own do not pass there and tell the ``active()`` recorder themselves, for a tenth of
+the cost. ``stop()`` takes the kernels out again, so recording can be switched while a run goes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,15 @@ class Call(NamedTuple):
     blocking: bool
 
 
+#: The recorder that is started in this process; the kernels are the process's too.
+_started: list[CollectiveRecorder] = []
+
+
+def active() -> CollectiveRecorder | None:
+    """The recorder that collectives outside the dispatcher tell about themselves."""
+    return _started[0] if _started else None
+
+
 class CollectiveRecorder:
     """Records the collectives of one rank.
 
@@ -67,7 +77,6 @@ class CollectiveRecorder:
     def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
         self._timer, self._axes = timer, axes
         self._calls: list[Call] = []
-        self._without_future: list[tuple[Any, Call]] = []
         self._futureless: set[str] = set()
         self._library: Library | None = None
 
@@ -76,6 +85,7 @@ class CollectiveRecorder:
         if self._library is not None:
             return
         self._library = Library("c10d", "IMPL")
+        _started.append(self)
         for name, (operation, payload) in OPERATIONS.items():
             operator = getattr(torch.ops.c10d, name, None)
             if operator is not None:
@@ -87,20 +97,33 @@ class CollectiveRecorder:
         if self._library is not None:
             self._library._destroy()
             self._library = None
+            _started.remove(self)
 
-    def finish(self, work: Any) -> None:
-        """Tell that a work without a future (send, recv) has been waited for."""
-        for place, (known, call) in enumerate(self._without_future):
-            if known is work:
-                call.end.append(self._timer.clock.mark())
-                del self._without_future[place]
-                return
+    def enter(self, operation: str, group: Any, tensor: torch.Tensor) -> Call:
+        """A call that is waited for at once begins; its seconds count as exposed until ``leave``."""
+        begin = self._timer.enter(EXPOSED)
+        call = Call(operation, group, tensor.dtype, tensor.nbytes, begin, [], True)
+        self._calls.append(call)
+        return call
+
+    def leave(self, call: Call) -> None:
+        """A call that was entered has ended."""
+        call.end.append(self._timer.leave())
+
+    def issue(self, operation: str, group: Any, tensor: torch.Tensor) -> Call:
+        """A call begins that is waited for later."""
+        call = Call(operation, group, tensor.dtype, tensor.nbytes, self._timer.clock.mark(), [], False)
+        self._calls.append(call)
+        return call
+
+    def finish(self, call: Call) -> None:
+        """A call that was issued has been waited for."""
+        call.end.append(self._timer.clock.mark())
 
     def take(self) -> list[Call]:
         """The calls since the last take, oldest first."""
         calls = self._calls.copy()
         self._calls.clear()
-        self._without_future.clear()
         return calls
 
     def samples(self, calls: list[Call], times: StepTimes) -> list[CommSample]:
@@ -122,8 +145,8 @@ class CollectiveRecorder:
             )
         return samples
 
-    def _place(self, boxed_group: Any) -> tuple[str, int]:
-        group = dist.ProcessGroup.unbox(boxed_group)
+    def _place(self, known: Any) -> tuple[str, int]:
+        group = known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
         return self._axes.get(group.group_name, "world"), group.size()
 
     def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
@@ -156,14 +179,12 @@ class CollectiveRecorder:
     def _follow(self, call: Call, work: Any) -> None:
         clock = self._timer.clock
         if call.operation in self._futureless:
-            self._without_future.append((work, call))
             return
         try:
             future = work.get_future()
         except RuntimeError:
             # The refusal collects a C++ stack trace, which costs more than the call: ask once for each operation.
             self._futureless.add(call.operation)
-            self._without_future.append((work, call))
             return
         future.add_done_callback(lambda _: call.end.append(clock.mark()))
 

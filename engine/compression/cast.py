@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine.channel import Group
 from engine.compression.compressor import Future, then
-from engine.groups import Group
 
 
 class Fp16:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.groups import Group
+from engine.channel import Group
 
 Future = torch.futures.Future[Tensor]
 

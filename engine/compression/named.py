@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from engine.channel import Group
 from engine.compression.cast import Fp16
 from engine.compression.compressor import Compressor, Plain
 from engine.compression.sparsify import TopK
 from engine.config import Compression
-from engine.groups import Group
 
 
 def build(settings: Compression, group: Group) -> Compressor:

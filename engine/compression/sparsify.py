@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine.channel import Group, all_gather_single
 from engine.compression.compressor import Future, then
-from engine.groups import Group, all_gather_single
 
 
 class TopK:

@@ -44,7 +44,7 @@ def _decoder(rank: RankContext, shape: ModelShape) -> Decoder:
     return Decoder(
         shape,
         stage_layers(shape.layers, layout.pp, at.pp),
-        TensorParallel(rank.groups.tp, layout.tp, at.tp),
+        TensorParallel(rank.groups.tp),
         sequence_length=rank.config.data.sequence_length,
         dtype=compute_dtype(rank.config),
         recompute=rank.config.memory.recompute == "full",
@@ -65,4 +65,4 @@ def _executor(rank: RankContext, replica: Replica, shape: ModelShape) -> StageEx
     links = [
         Link(group, message, compute_dtype(config), rank.device) for group in (groups.pp, groups.pp_backward)
     ]
-    return StageExecutor(replica, groups.at.pp, layout.pp, rank.timer, rank.recorder, links[0], links[1])
+    return StageExecutor(replica, groups.at.pp, layout.pp, rank.timer, links[0], links[1])

@@ -7,10 +7,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from engine.channel import Group
 from engine.compression.compressor import Compressor, Future, Plain
 from engine.compression.named import build
 from engine.config import RunConfig
-from engine.groups import Group
 from engine.parallel.replica import run_backward
 from engine.workloads.decoder import Decoder
 from profilers.step_timer import StepTimer

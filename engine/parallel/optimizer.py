@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from engine.channel import all_reduce_scalar
 from engine.config import Train
-from engine.groups import Groups, all_reduce_scalar
+from engine.groups import Groups
 from engine.parallel.replica import Replica
 from engine.parallel.tensor import reduce_partial_gradients
 

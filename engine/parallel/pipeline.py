@@ -6,16 +6,13 @@ A step without a pipeline is the same list with nothing to receive or send.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from engine.groups import Group
+from engine.channel import Channel, Message
 from engine.parallel.replica import Replica
 from engine.schedules.actions import Action, Work
-from profilers.collectives import CollectiveRecorder
 from profilers.step_timer import StepTimer
 
 
@@ -23,21 +20,20 @@ class Link:
     """Messages between neighbouring stages in one direction; the next one is always asked for early."""
 
     def __init__(
-        self, group: Group | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+        self, channel: Channel | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
     ) -> None:
-        self._group, self._shape, self._dtype, self._device = group, shape, dtype, device
-        self._arriving: tuple[Tensor, Any] | None = None
-        self._leaving: list[tuple[Tensor, Any]] = []
+        self._channel, self._shape, self._dtype, self._device = channel, shape, dtype, device
+        self._arriving: Message | None = None
+        self._leaving: list[Message] = []
 
     def expect(self, source: int) -> None:
         """Post the receive of the next message from a stage, if none is under way."""
         if self._arriving is None:
             buffer = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-            work = dist.irecv(buffer, group=self._group, group_src=source)
-            self._arriving = (buffer, work)
+            self._arriving = self._end().receive(buffer, source)
 
-    def receive(self, source: int) -> tuple[Tensor, Any]:
-        """The message under way and its work, not waited for."""
+    def receive(self, source: int) -> Message:
+        """The message under way, not waited for."""
         self.expect(source)
         assert self._arriving is not None
         message, self._arriving = self._arriving, None
@@ -45,14 +41,16 @@ class Link:
 
     def send(self, tensor: Tensor, target: int) -> None:
         """Start sending to a stage."""
-        tensor = tensor.contiguous()
-        self._leaving.append((tensor, dist.isend(tensor, group=self._group, group_dst=target)))
+        self._leaving.append(self._end().send(tensor.contiguous(), target))
 
-    def drain(self) -> list[Any]:
-        """Works of all messages sent since the last drain."""
-        works = [work for _, work in self._leaving]
-        self._leaving.clear()
-        return works
+    def drain(self) -> list[Message]:
+        """All messages sent since the last drain."""
+        sent, self._leaving = self._leaving, []
+        return sent
+
+    def _end(self) -> Channel:
+        assert self._channel is not None, "a message without a pipeline"
+        return self._channel
 
 
 class StageExecutor:
@@ -68,12 +66,11 @@ class StageExecutor:
         stage: int,
         stages: int,
         timer: StepTimer,
-        recorder: CollectiveRecorder,
         activations: Link,
         gradients: Link,
     ) -> None:
         self.replica, self._stage, self._stages = replica, stage, stages
-        self._timer, self._recorder = timer, recorder
+        self._timer = timer
         self._activations, self._gradients = activations, gradients
         self._inputs: dict[int, Tensor] = {}
         self._outputs: dict[int, Tensor] = {}
@@ -142,15 +139,10 @@ class StageExecutor:
             self._gradients.expect(self._stage + 1)
 
     def _wait_for(self, link: Link, source: int) -> Tensor:
-        message, work = link.receive(source)
-        self._wait(work, "bubble")
-        return message
+        with self._timer.phase("bubble"):
+            return link.receive(source).wait()
 
     def _finish_sends(self) -> None:
-        for work in self._activations.drain() + self._gradients.drain():
-            self._wait(work, "communication_exposed")
-
-    def _wait(self, work: Any, phase: str) -> None:
-        with self._timer.phase(phase):
-            work.wait()
-        self._recorder.finish(work)
+        for message in self._activations.drain() + self._gradients.drain():
+            with self._timer.phase("communication_exposed"):
+                message.wait()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from engine.groups import Group
+from engine.channel import Channel, Group, all_gather_single, reduce_scatter_single
 from engine.parallel.replica import run_backward
 from engine.workloads.decoder import Decoder
 
@@ -28,6 +31,11 @@ class FullyShardedReplica:
             fully_shard(block, **options)  # type: ignore[call-overload]
         fully_shard(decoder, **options)  # type: ignore[call-overload]
         assert isinstance(decoder, FSDPModule)
+        channel = Channel(mesh.get_group(), next(decoder.parameters()).device)
+        for sharded in (decoder, *decoder.blocks.values()):
+            assert isinstance(sharded, FSDPModule)
+            sharded.set_custom_all_gather(_AllGather(channel))  # type: ignore[arg-type]
+            sharded.set_custom_reduce_scatter(_ReduceScatter(channel))  # type: ignore[arg-type]
         self.decoder: Decoder = decoder
         self._sharded: FSDPModule = decoder
 
@@ -45,6 +53,34 @@ class FullyShardedReplica:
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Sharded parameters (DTensors) by the names of the undivided model."""
         return list(self.decoder.named_parameters())
+
+
+class _Communication:
+    """What FSDP2 calls in place of ``torch.distributed``; one that is not waited for at once stays torch's."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Communication):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
+    ) -> Any:
+        if async_op:
+            return all_gather_single(output_tensor, input_tensor, group=group, async_op=True)
+        return self._channel.all_gather_into(output_tensor, input_tensor)
+
+
+class _ReduceScatter(_Communication):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Group, op: Any, async_op: bool = False
+    ) -> Any:
+        if async_op:
+            return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=True)
+        return self._channel.reduce_scatter_into(output_tensor, input_tensor, op)
 
 
 def _mesh(group: Group | None, device: str) -> DeviceMesh:

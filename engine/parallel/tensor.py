@@ -11,28 +11,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.groups import Group, all_gather_single, reduce_scatter_single
+from engine.channel import Channel
 
 
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
     """This rank's place on the tp axis; with size 1 every operation is the identity."""
 
-    group: Group | None = None
-    size: int = 1
-    rank: int = 0
+    channel: Channel | None = None
+
+    @property
+    def size(self) -> int:
+        """Ranks on the axis."""
+        return 1 if self.channel is None else self.channel.size
+
+    @property
+    def rank(self) -> int:
+        """Place on the axis, from 0."""
+        return 0 if self.channel is None else self.channel.rank
 
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
-        return x if self.group is None else _apply(_Gather, x, self.group, self.size)
+        return x if self.channel is None else _apply(_Gather, x, self.channel)
 
     def scatter_sequence(self, x: Tensor) -> Tensor:
         """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""
-        return x if self.group is None else _apply(_Scatter, x, self.group, self.size)
+        return x if self.channel is None else _apply(_Scatter, x, self.channel)
 
     def shard(self, full: Tensor, dim: int | None) -> Tensor:
         """This rank's part of a full parameter; all of it where ``dim`` is None."""
@@ -40,9 +47,9 @@ class TensorParallel:
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean loss over tokens; ``logits`` [tokens, vocabulary / tp] are taken in fp32."""
-        if self.group is None:
+        if self.channel is None:
             return torch.nn.functional.cross_entropy(logits.float(), targets)
-        return _apply(_VocabularyParallelLoss, logits.float(), targets, self.group, self.rank).mean()
+        return _apply(_VocabularyParallelLoss, logits.float(), targets, self.channel).mean()
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
@@ -50,71 +57,59 @@ def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
     return result
 
 
-def _gather(x: Tensor, group: Group, size: int) -> Tensor:
-    out = x.new_empty((x.shape[0] * size, *x.shape[1:]))
-    all_gather_single(out, x.contiguous(), group=group)
-    return out
-
-
-def _reduce_scatter(x: Tensor, group: Group, size: int) -> Tensor:
-    out = x.new_empty((x.shape[0] // size, *x.shape[1:]))
-    reduce_scatter_single(out, x.contiguous(), group=group)
-    return out
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, size: int) -> Tensor:
-        ctx.group, ctx.size = group, size
-        return _gather(x, group, size)
+    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
+        ctx.channel = channel
+        return channel.all_gather(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _reduce_scatter(gradient, ctx.group, ctx.size), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.channel.reduce_scatter(gradient), None
 
 
 class _Scatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, size: int) -> Tensor:
-        ctx.group, ctx.size = group, size
-        return _reduce_scatter(x, group, size)
+    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
+        ctx.channel = channel
+        return channel.reduce_scatter(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _gather(gradient, ctx.group, ctx.size), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.channel.all_gather(gradient), None
 
 
 class _VocabularyParallelLoss(torch.autograd.Function):
     """Cross entropy over a vocabulary that is split over tp: two small all-reduces instead of the logits."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: Group, rank: int) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, channel: Channel) -> Tensor:
         peak = logits.amax(dim=-1)
-        dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
+        channel.all_reduce(peak, "max")
         exponentials = (logits - peak.unsqueeze(-1)).exp_()
-        local = targets - rank * logits.shape[-1]
+        local = targets - channel.rank * logits.shape[-1]
         mine = (local >= 0) & (local < logits.shape[-1])
         local = local.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
         target_logits = logits.gather(-1, local).squeeze(-1).sub(peak).masked_fill(~mine, 0.0)
         sums = torch.stack((exponentials.sum(dim=-1), target_logits))
-        dist.all_reduce(sums, group=group)
+        channel.all_reduce(sums)
         ctx.save_for_backward(exponentials.div_(sums[0].unsqueeze(-1)), local, mine)
         return sums[0].log() - sums[1]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         probabilities, local, mine = ctx.saved_tensors
         result = probabilities.scatter_add(-1, local, -mine.to(probabilities.dtype).unsqueeze(-1))
-        return result * gradient.unsqueeze(-1), None, None, None
+        return result * gradient.unsqueeze(-1), None, None
 
 
-def reduce_partial_gradients(gradients: list[Tensor], group: Group) -> None:
+def reduce_partial_gradients(gradients: list[Tensor], channel: Channel) -> None:
     """Sum gradients that are partial over tp (norm weights under sequence parallelism), in one flat message."""
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat, group=group)
+    channel.all_reduce(flat)
     parts = flat.split([gradient.numel() for gradient in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))

@@ -1,0 +1,133 @@
+"""A process group as the engine's own code uses it: calls go to the group's backend and record themselves.
+
+``torch.distributed``'s functions pass through c10d's operators, where recording a call costs about as much as
+a small layer; here it is two clock marks. Compiled code keeps torch's functions, which the compiler knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from profilers import collectives
+from profilers.collectives import Call
+
+Group = dist.ProcessGroup
+
+
+def _either(new: str, old: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
+    return function
+
+
+# 2.13 renamed both and warns about the old names; 2.11 knows only those.
+all_gather_single = _either("all_gather_single", "all_gather_into_tensor")
+reduce_scatter_single = _either("reduce_scatter_single", "reduce_scatter_tensor")
+
+_REDUCTIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class Message:
+    """A point-to-point message under way."""
+
+    __slots__ = ("_call", "_recorder", "_work", "tensor")
+
+    def __init__(self, tensor: Tensor, work: Any, call: Call | None) -> None:
+        self.tensor, self._work, self._call = tensor, work, call
+        self._recorder = collectives.active()
+
+    def wait(self) -> Tensor:
+        """The tensor, once it has arrived or left."""
+        self._work.wait()
+        if self._call is not None and self._recorder is not None:
+            self._recorder.finish(self._call)
+        return self.tensor
+
+
+def _blocking(kind: Callable[[], Any]) -> Any:
+    options = kind()
+    options.asyncOp = False
+    return options
+
+
+class Channel:
+    """This rank's end of one group, for tensors on one device; every rank of the group makes the same calls."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self.group, self.size, self.rank = group, group.size(), group.rank()
+        self._backend: Any = group._get_backend(device)
+        self._all_gather = _blocking(c10d.AllgatherOptions)
+        self._reduce_scatter = _blocking(c10d.ReduceScatterOptions)
+        self._all_reduce = {name: _blocking(c10d.AllreduceOptions) for name in _REDUCTIONS}
+        for name, options in self._all_reduce.items():
+            options.reduceOp = _REDUCTIONS[name]
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """[n, ...] of every rank -> [size * n, ...], in the order of ranks."""
+        out = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
+        if torch.compiler.is_compiling():
+            all_gather_single(out, x.contiguous(), group=self.group)
+        else:
+            self.all_gather_into(out, x.contiguous())
+        return out
+
+    def all_gather_into(self, out: Tensor, x: Tensor) -> None:
+        """The same into a contiguous ``out``; outside compiled code."""
+        self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""
+        out = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        if torch.compiler.is_compiling():
+            reduce_scatter_single(out, x.contiguous(), group=self.group)
+        else:
+            self.reduce_scatter_into(out, x.contiguous())
+        return out
+
+    def reduce_scatter_into(self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> None:
+        """The same into a contiguous ``out``; outside compiled code."""
+        self._reduce_scatter.reduceOp = operation
+        self._wait("reduce_scatter", x, self._backend._reduce_scatter_base, out, x, self._reduce_scatter)
+
+    def all_reduce(self, x: Tensor, operation: Literal["sum", "max"] = "sum") -> None:
+        """In place, on a contiguous tensor."""
+        if torch.compiler.is_compiling():
+            dist.all_reduce(x, op=_REDUCTIONS[operation], group=self.group)
+        else:
+            self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
+
+    def send(self, x: Tensor, target: int) -> Message:
+        """Start sending to a member of the group."""
+        return self._start("send", x, self._backend.send, target)
+
+    def receive(self, into: Tensor, source: int) -> Message:
+        """Start receiving from a member of the group."""
+        return self._start("recv", into, self._backend.recv, source)
+
+    def _wait(self, name: str, payload: Tensor, function: Callable[..., Any], *arguments: Any) -> None:
+        recorder = collectives.active()
+        if recorder is None:
+            function(*arguments).wait()
+            return
+        call = recorder.enter(name, self.group, payload)
+        function(*arguments).wait()
+        recorder.leave(call)
+
+    def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
+        recorder = collectives.active()
+        call = recorder.issue(name, self.group, payload) if recorder is not None else None
+        return Message(payload, function([payload], peer, 0), call)
+
+
+def all_reduce_scalar(value: float, channel: Channel | None, device: torch.device) -> float:
+    """Sum of a number over a group."""
+    if channel is None:
+        return value
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    channel.all_reduce(total)
+    return float(total.item())
