@@ -1,12 +1,15 @@
 """CPU seconds that recording adds to a step, switched on and off inside one run, with an A/A row beside it.
 
-Pairs of steps (one recorded, one not, in random order) are added until the 95 % interval of the ratio is
-narrower than the margin of the 2 % bar, or --pairs is reached.
+Steps come in threes and in random order: one recorded, two not. Recorded stands against the mean of the other
+two, which stand against each other in the A/A row. A pilot tells how many threes make the 95 % interval narrower
+than the bar's margin; they are then measured in a run of their own. Each rank is kept on one core.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
+import os
 import random
 import sys
 import tempfile
@@ -25,6 +28,7 @@ from engine import groups, loop, rundir
 from engine.config import RunConfig, parse
 from engine.context import RankContext
 from engine.control import StopControl
+from engine.launch.pool import PRELOAD
 from engine.layout import layout_of
 from engine.parallel.apply import build_stage
 from engine.parallel.optimizer import LocalOptimizer
@@ -39,7 +43,11 @@ from profilers.writer import RecordWriter
 
 RANKS = 4
 LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
+KINDS = ("on", "off", "again")
 MARGIN = 0.02
+PILOT = 60
+#: The interval's width varies from run to run.
+RESERVE = 1.2
 
 
 class Silent:
@@ -65,13 +73,15 @@ class SilentTimer(StepTimer):
         return None if self.quiet else super().end()
 
 
-def rank_main(rank: int, port: int, folder: Path, pairs: int, results: Connection) -> None:
+def rank_main(rank: int, port: int, folder: Path, threes: int, results: Connection) -> None:
     """One rank: warm up, then steps on and off; sends (order, CPU seconds, wall seconds) of every step."""
     torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     config = parse_config(folder)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=group_timeout(config))
-    results.send(measure(context(rank, config, folder), pairs))
+    results.send(measure(context(rank, config, folder), threes))
     dist.destroy_process_group()
 
 
@@ -93,13 +103,13 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     )
 
 
-def measure(rank: RankContext, pairs: int) -> list[tuple[str, float, float]]:
+def measure(rank: RankContext, threes: int) -> list[tuple[str, float, float]]:
     """Steps of kinds ``on``, ``off`` and ``again`` (off a second time) in an order all ranks share."""
     stage, corpus = build_stage(rank), open_corpus(rank.config.data, 0)
     optimizer = LocalOptimizer(stage.replica, rank.groups, rank.config.train)
-    order, shuffle = ["on", "off", "again"] * 3, random.Random(0)
-    for _ in range(pairs):
-        order += shuffle.sample(["on", "off", "again"], 3)
+    order, shuffle = [*KINDS] * 3, random.Random(0)
+    for _ in range(threes):
+        order += shuffle.sample(KINDS, 3)
     actions, log, taken = loop.stage_actions(rank), StepLog(rank), []
     for step, kind in enumerate(order):
         switch(rank, kind == "on")
@@ -117,7 +127,7 @@ def switch(rank: RankContext, on: bool) -> None:
     (rank.recorder.start if on else rank.recorder.stop)()
 
 
-def run(parallel: dict[str, int], pairs: int) -> list[list[tuple[str, float, float]]]:
+def run(parallel: dict[str, int], threes: int) -> list[list[tuple[str, float, float]]]:
     """All ranks' steps of one layout."""
     base = {"parallel": parallel, "batch": {"global_batch": 16, "micro_batch": 2}}
     config, methods = parse(base), multiprocessing.get_context("forkserver")
@@ -127,7 +137,7 @@ def run(parallel: dict[str, int], pairs: int) -> list[list[tuple[str, float, flo
         Progress(folder, RANKS).close()
         pipes = [methods.Pipe(duplex=False) for _ in range(RANKS)]
         ranks = [
-            methods.Process(target=rank_main, args=(rank, store.port, folder, pairs, pipes[rank][1]))
+            methods.Process(target=rank_main, args=(rank, store.port, folder, threes, pipes[rank][1]))
             for rank in range(RANKS)
         ]
         for process in ranks:
@@ -138,10 +148,13 @@ def run(parallel: dict[str, int], pairs: int) -> list[list[tuple[str, float, flo
     return taken
 
 
-def totals(taken: list[list[tuple[str, float, float]]], kind: str, column: int) -> np.ndarray:
-    """Per step of a kind: CPU seconds summed over ranks (column 1) or the longest wall time (column 2)."""
-    values = np.array([[step[column] for step in rank if step[0] == kind] for rank in taken])
-    return values.sum(axis=0) if column == 1 else values.max(axis=0)
+def totals(taken: list[list[tuple[str, float, float]]], column: int) -> dict[str, np.ndarray]:
+    """Per kind of step: CPU seconds summed over ranks (column 1) or the longest wall time (column 2)."""
+    found = {}
+    for kind in KINDS:
+        values = np.array([[step[column] for step in rank if step[0] == kind] for rank in taken])
+        found[kind] = values.sum(axis=0) if column == 1 else values.max(axis=0)
+    return found | {"not": (found["off"] + found["again"]) / 2}
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> tuple[float, float, float]:
@@ -156,12 +169,12 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> tuple[float, float, float]:
 def rows_of(parallel: dict[str, int], taken: list[list[tuple[str, float, float]]]) -> list[list[str]]:
     """Recorded and A/A rows of one layout, CPU and wall."""
     name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items())
+    cpu, wall = totals(taken, 1), totals(taken, 2)
     rows = []
-    for label, kind in (("recorded / not", "on"), ("A/A", "again")):
-        cpu = [totals(taken, which, 1) for which in (kind, "off")]
-        wall = [totals(taken, which, 2) for which in (kind, "off")]
-        rows.append([name, label, str(len(cpu[0])), f"{1e3 * cpu[1].mean():.1f}", percent(ratio(*cpu))])
-        rows[-1] += [f"{1e3 * wall[1].mean():.1f}", percent(ratio(*wall))]
+    for label, top, bottom in (("recorded / not", "on", "not"), ("A/A", "again", "off")):
+        rows.append([name, label, str(len(cpu[top])), f"{1e3 * cpu[bottom].mean():.1f}"])
+        rows[-1] += [percent(ratio(cpu[top], cpu[bottom])), f"{1e3 * wall[bottom].mean():.1f}"]
+        rows[-1] += [percent(ratio(wall[top], wall[bottom]))]
     return rows
 
 
@@ -171,26 +184,24 @@ def percent(values: tuple[float, float, float]) -> str:
     return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"
 
 
-def narrow(taken: list[list[tuple[str, float, float]]]) -> bool:
-    """Whether the interval of the CPU ratio is narrower than the bar's margin."""
-    _, low, high = ratio(totals(taken, "on", 1), totals(taken, "off", 1))
-    return high - low < MARGIN
+def needed(taken: list[list[tuple[str, float, float]]]) -> int:
+    """Threes that make the interval of the CPU ratio narrower than the margin, by its width in a pilot."""
+    cpu = totals(taken, 1)
+    _, low, high = ratio(cpu["on"], cpu["not"])
+    return math.ceil(PILOT * (RESERVE * (high - low) / MARGIN) ** 2)
 
 
 def main() -> None:
     """Measure each layout and print the table."""
     arguments = table.parser(__doc__)
-    arguments.add_argument("--pairs", type=int, default=400, help="most pairs of a layout")
+    arguments.add_argument("--most", type=int, default=1000, help="most threes of a layout")
     given = arguments.parse_args()
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "engine.worker"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     rows = []
     for parallel in LAYOUTS:
-        pairs, taken = 50, run(parallel, 50)
-        while not narrow(taken) and pairs < given.pairs:
-            pairs = min(2 * pairs, given.pairs)
-            taken = run(parallel, pairs)
-        rows += rows_of(parallel, taken)
-    header = ["layout", "row", "pairs", "CPU ms per step, all ranks", "added CPU", "wall ms", "added wall"]
+        threes = min(max(PILOT, needed(run(parallel, PILOT))), given.most)
+        rows += rows_of(parallel, run(parallel, threes))
+    header = ["layout", "row", "threes", "CPU ms per step, all ranks", "added CPU", "wall ms", "added wall"]
     table.show(
         "recording_cost", "What recording costs (4 gloo ranks, tiny decoder)", header, rows, given.save
     )

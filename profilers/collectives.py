@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -76,6 +77,7 @@ class CollectiveRecorder:
 
     def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
         self._timer, self._axes = timer, axes
+        self._places: dict[dist.ProcessGroup, tuple[str, int]] = {}
         self._calls: list[Call] = []
         self._futureless: set[str] = set()
         self._library: Library | None = None
@@ -138,7 +140,7 @@ class CollectiveRecorder:
             if seconds is not None and not call.blocking:
                 exposed = _overlap_seconds(begin, begin + seconds, waits)
             axis, size = self._place(call.group)
-            dtype = str(call.dtype).removeprefix("torch.") if call.dtype else ""
+            dtype = _dtype_name(call.dtype)
             start = times.start_unix + begin
             samples.append(
                 CommSample(times.step, call.operation, axis, dtype, size, call.bytes, start, seconds, exposed)
@@ -147,7 +149,10 @@ class CollectiveRecorder:
 
     def _place(self, known: Any) -> tuple[str, int]:
         group = known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
-        return self._axes.get(group.group_name, "world"), group.size()
+        place = self._places.get(group)
+        if place is None:
+            place = self._places[group] = self._axes.get(group.group_name, "world"), group.size()
+        return place
 
     def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
         """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
@@ -187,6 +192,11 @@ class CollectiveRecorder:
             self._futureless.add(call.operation)
             return
         future.add_done_callback(lambda _: call.end.append(clock.mark()))
+
+
+@lru_cache
+def _dtype_name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.") if dtype else ""
 
 
 def _payload(tensors: Any) -> tuple[torch.dtype | None, int]:

@@ -17,7 +17,8 @@ from engine.messages import RankTask
 from engine.outcome import Ending, RunOutcome
 from engine.worker import serve
 
-_PRELOAD = ["torch", "torch.distributed", "torch.distributed.fsdp", "engine.worker"]
+#: Imported by the server only: importing it here would freeze the controller's objects.
+PRELOAD = ["engine.launch.preload"]
 #: Threads and descriptors leak a little with every new group.
 _RUNS_PER_WORKER = 30
 
@@ -31,7 +32,7 @@ class LocalPool:
 
     def __init__(self) -> None:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
+        self._context.set_forkserver_preload(PRELOAD)
         self._workers: list[Worker] = []
         self._store: dist.TCPStore | None = None
 
