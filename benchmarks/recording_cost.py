@@ -47,7 +47,7 @@ KINDS = ("on", "off", "again")
 MARGIN = 0.02
 PILOT = 60
 #: The interval's width varies from run to run.
-RESERVE = 1.2
+RESERVE = 1.6
 
 
 class Silent:

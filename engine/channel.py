@@ -63,6 +63,7 @@ class Channel:
         self._backend: Any = group._get_backend(device)
         self._all_gather = _blocking(c10d.AllgatherOptions)
         self._reduce_scatter = _blocking(c10d.ReduceScatterOptions)
+        self._all_to_all = _blocking(c10d.AllToAllOptions)
         self._all_reduce = {name: _blocking(c10d.AllreduceOptions) for name in _REDUCTIONS}
         for name, options in self._all_reduce.items():
             options.reduceOp = _REDUCTIONS[name]
@@ -101,6 +102,20 @@ class Channel:
         else:
             self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
 
+    def all_to_all(self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None) -> Tensor:
+        """Rows of ``x`` [n, ...] to the ranks in order, ``send[r]`` of them to rank r, and theirs in return.
+
+        Returns [sum(receive), ...]; without sizes every rank gets n / size rows.
+        """
+        send, receive = send or [], receive or []
+        out = x.new_empty((sum(receive) if receive else x.shape[0], *x.shape[1:]))
+        if torch.compiler.is_compiling():
+            dist.all_to_all_single(out, x.contiguous(), receive or None, send or None, group=self.group)
+        else:
+            function, options = self._backend.alltoall_base, self._all_to_all
+            self._wait("all_to_all", x, function, out, x.contiguous(), receive, send, options)
+        return out
+
     def send(self, x: Tensor, target: int) -> Message:
         """Start sending to a member of the group."""
         return self._start("send", x, self._backend.send, target)
@@ -114,9 +129,9 @@ class Channel:
         if recorder is None:
             function(*arguments).wait()
             return
-        call = recorder.enter(name, self.group, payload)
+        begin = recorder.begin()
         function(*arguments).wait()
-        recorder.leave(call)
+        recorder.end(name, self.group, payload, begin)
 
     def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
         recorder = collectives.active()

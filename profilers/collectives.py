@@ -44,6 +44,9 @@ OPERATIONS: dict[str, tuple[str, str]] = {
 }
 
 
+_new = tuple.__new__
+
+
 class Call(NamedTuple):
     """One call as the kernel notes it; what takes longer to find out waits for the end of the step.
 
@@ -101,16 +104,15 @@ class CollectiveRecorder:
             self._library = None
             _started.remove(self)
 
-    def enter(self, operation: str, group: Any, tensor: torch.Tensor) -> Call:
-        """A call that is waited for at once begins; its seconds count as exposed until ``leave``."""
-        begin = self._timer.enter(EXPOSED)
-        call = Call(operation, group, tensor.dtype, tensor.nbytes, begin, [], True)
-        self._calls.append(call)
-        return call
+    def begin(self) -> Any:
+        """A call begins that is waited for at once; returns its mark."""
+        return self._timer.pause(EXPOSED)
 
-    def leave(self, call: Call) -> None:
-        """A call that was entered has ended."""
-        call.end.append(self._timer.leave())
+    def end(self, operation: str, group: Any, tensor: torch.Tensor, begin: Any) -> None:
+        """It has ended; all of its seconds count as exposed."""
+        end = self._timer.resume(EXPOSED, begin)
+        # Without the named tuple's own constructor: this runs right after a wait, when nothing is in a cache.
+        self._calls.append(_new(Call, (operation, group, tensor.dtype, tensor.nbytes, begin, [end], True)))
 
     def issue(self, operation: str, group: Any, tensor: torch.Tensor) -> Call:
         """A call begins that is waited for later."""

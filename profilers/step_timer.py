@@ -94,6 +94,19 @@ class StepTimer:
         self._stack.pop()
         return self._change(self._stack[-1])
 
+    def pause(self, code: int) -> Any:
+        """The start of a short span of another phase, told by its end; returns the mark."""
+        self._on_phase(self.step, code)
+        return self._mark()
+
+    def resume(self, code: int, begin: Any) -> Any:
+        """The end of a span that began with ``pause``; returns the mark."""
+        mark, running = self._mark(), self._stack[-1]
+        if self._times is not None:
+            self._times.changes += ((code, begin), (running, mark))
+        self._on_phase(self.step, running)
+        return mark
+
     def end(self) -> StepTimes:
         """Close the step."""
         times = self._times

@@ -1,0 +1,71 @@
+"""One function on several real gloo ranks, each a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from engine.launch.pool import PRELOAD
+
+PATIENCE_SECONDS = 60.0
+
+
+def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What ``function(rank, *arguments)`` returns on each rank of a fresh default group; it has to be picklable.
+
+    Raises:
+        AssertionError: a rank failed; with the traceback of the first one that did.
+    """
+    methods = multiprocessing.get_context("forkserver")
+    methods.set_forkserver_preload(PRELOAD)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
+    ranks = [
+        methods.Process(
+            target=_rank,
+            args=(rank, world_size, store.port, pipes[rank][1], function, arguments),
+            daemon=True,
+        )
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    try:
+        answers = [_answer(reader, rank) for rank, (reader, _) in enumerate(pipes)]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    failed = [text for text, _ in answers if text]
+    assert not failed, failed[0]
+    return [value for _, value in answers]
+
+
+def _answer(reader: Connection, rank: int) -> tuple[str, Any]:
+    if not reader.poll(PATIENCE_SECONDS):
+        return f"rank {rank} gave no answer in {PATIENCE_SECONDS:.0f} s", None
+    answer: tuple[str, Any] = reader.recv()
+    return answer
+
+
+def _rank(
+    rank: int, world_size: int, port: int, results: Connection, function: Callable[..., Any], arguments: Any
+) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE_SECONDS / 2)
+    )
+    try:
+        results.send(("", function(rank, *arguments)))
+    except BaseException:
+        results.send((traceback.format_exc(), None))
+    dist.barrier()
+    dist.destroy_process_group()
