@@ -102,7 +102,9 @@ class Channel:
         else:
             self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
 
-    def all_to_all(self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None) -> Tensor:
+    def all_to_all(
+        self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
+    ) -> Tensor:
         """Rows of ``x`` [n, ...] to the ranks in order, ``send[r]`` of them to rank r, and theirs in return.
 
         Returns [sum(receive), ...]; without sizes every rank gets n / size rows.
