@@ -33,17 +33,20 @@ def show(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[s
 
 def machine() -> str:
     """One line: processor count, system, versions, commit."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=RESULTS.parent,
-    ).stdout.strip()
     return (
         f"{os.cpu_count()} CPU cores ({platform.machine()}), {platform.system()}, "
-        f"Python {platform.python_version()}, torch {version('torch')}, commit {commit or 'unknown'}"
+        f"Python {platform.python_version()}, torch {version('torch')}, commit {_commit() or 'unknown'}"
     )
+
+
+def _commit() -> str:
+    """Short name of the commit; empty outside a checkout, and where there is no git."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=RESULTS.parent)
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from engine.context import RankContext
 from engine.control import StopControl
 from engine.launch.pool import PRELOAD
 from engine.layout import layout_of
-from engine.parallel.apply import build_stage
+from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.progress import Progress
 from engine.steplog import StepLog
@@ -105,18 +105,18 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
 
 def measure(rank: RankContext, threes: int) -> list[tuple[str, float, float]]:
     """Steps of kinds ``on``, ``off`` and ``again`` (off a second time) in an order all ranks share."""
-    stage, corpus = build_stage(rank), open_corpus(rank.config.data, 0)
-    optimizer = LocalOptimizer(stage.replica, rank.groups, rank.config.train)
+    stages, corpus = build_stages(rank), open_corpus(rank.config.data, 0)
+    optimizer = LocalOptimizer(list(stages.stages.values()), rank.groups, rank.config.train)
     order, shuffle = [*KINDS] * 3, random.Random(0)
     for _ in range(threes):
         order += shuffle.sample(KINDS, 3)
-    actions, log, taken = loop.stage_actions(rank), StepLog(rank), []
+    log, taken = StepLog(rank), []
     for step, kind in enumerate(order):
         switch(rank, kind == "on")
         dist.barrier()
         cpu, wall = time.process_time(), time.perf_counter()
         chosen: Any = log if kind == "on" else Silent()
-        loop.one_step(rank, stage, optimizer, corpus, actions, chosen, step)
+        loop.one_step(rank, stages, optimizer, corpus, chosen, step)
         taken.append((kind, time.process_time() - cpu, time.perf_counter() - wall))
     return taken[9:]
 

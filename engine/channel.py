@@ -41,6 +41,11 @@ class Message:
         self.tensor, self._work, self._call = tensor, work, call
         self._recorder = collectives.active()
 
+    @property
+    def is_through(self) -> bool:
+        """Whether waiting would take no time."""
+        return bool(self._work.is_completed())
+
     def wait(self) -> Tensor:
         """The tensor, once it has arrived or left."""
         self._work.wait()
@@ -59,7 +64,7 @@ class Channel:
     """This rank's end of one group, for tensors on one device; every rank of the group makes the same calls."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
-        self.group, self.size, self.rank = group, group.size(), group.rank()
+        self.group, self.size, self.rank, self.device = group, group.size(), group.rank(), device
         self._backend: Any = group._get_backend(device)
         self._all_gather = _blocking(c10d.AllgatherOptions)
         self._reduce_scatter = _blocking(c10d.ReduceScatterOptions)
@@ -141,10 +146,10 @@ class Channel:
         return Message(payload, function([payload], peer, 0), call)
 
 
-def all_reduce_scalar(value: float, channel: Channel | None, device: torch.device) -> float:
+def all_reduce_scalar(value: float, channel: Channel | None) -> float:
     """Sum of a number over a group."""
     if channel is None:
         return value
-    total = torch.tensor(value, dtype=torch.float64, device=device)
+    total = torch.tensor(value, dtype=torch.float64, device=channel.device)
     channel.all_reduce(total)
     return float(total.item())

@@ -20,7 +20,11 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    """A Llama-style decoder. ``preset`` names a size; every other field overrides the preset's."""
+    """A Llama-style decoder. ``preset`` names a size; every other field overrides the preset's.
+
+    With ``experts`` each block's feed-forward is a mixture: a router sends every token to its best
+    ``experts_per_token`` of them. ``capacity_factor`` bounds the tokens per expert; without it none is dropped.
+    """
 
     preset: str = "tiny"
     layers: Count | None = None
@@ -29,6 +33,11 @@ class Model(Section):
     kv_heads: Count | None = None
     ffn_hidden: Count | None = None
     vocabulary: Annotated[int, Field(ge=256)] | None = None
+    experts: Annotated[int, Field(ge=2)] | None = None
+    experts_per_token: Count | None = None
+    expert_ffn_hidden: Count | None = None
+    capacity_factor: Annotated[float, Field(gt=0)] | None = None
+    balance_weight: Annotated[float, Field(ge=0)] = 0.01
 
 
 class Data(Section):
@@ -40,14 +49,20 @@ class Data(Section):
 
 
 class Parallel(Section):
-    """Degrees of parallelism; the world size is dp * tp * pp * cp."""
+    """Degrees of parallelism; the world size is dp * tp * pp * cp.
+
+    ``ep`` spreads experts over that many of the dp * cp ranks. ``shard_ranks`` bounds how many of them share one
+    copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
+    """
 
     dp: Count = 1
     tp: Count = 1
     pp: Count = 1
     cp: Count = 1
     ep: Count = 1
+    cp_method: Literal["ring", "ulysses"] = "ring"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    shard_ranks: Count | None = None
     world_size: Count | None = None
 
 
@@ -59,9 +74,13 @@ class Batch(Section):
 
 
 class Schedule(Section):
-    """Order of pipeline work."""
+    """Order of pipeline work. ``chunks`` is the number of stages a rank holds; ``stage_layers`` says how many layers
+    each stage gets, from the first to the last; without it they are dealt evenly.
+    """
 
-    kind: Literal["gpipe", "1f1b"] = "1f1b"
+    kind: Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "breadth_first", "layered"] = "1f1b"
+    chunks: Count = 1
+    stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
 
 
 class Compression(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,53 +15,73 @@ from engine.layout import Coordinates, Layout
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """This rank's groups; None where an axis has one member.
+    """This rank's groups; None where there is one member.
 
-    ``pp_backward`` carries gradients of activations: with NCCL, two directions on one communicator could block
-    each other. ``norm`` spans the ranks whose gradients differ, for the global gradient norm.
+    ``data`` spans the ranks that see different tokens; ``shard`` and ``replicate`` divide it under ZeRO 2 and 3, ``ep``
+    and ``edp`` for experts. ``pp`` carries messages to later ranks and ``pp_back`` to earlier ones: with NCCL, two
+    directions on one communicator could block each other. ``norm`` spans the ranks whose gradients differ.
     """
 
     at: Coordinates
-    dp: Group | None = None
+    world_size: int = 1
+    data: Group | None = None
+    shard: Group | None = None
+    replicate: Group | None = None
+    edp: Group | None = None
+    ep: Channel | None = None
+    cp: Channel | None = None
     tp: Channel | None = None
     pp: Channel | None = None
-    pp_backward: Channel | None = None
+    pp_back: Channel | None = None
     norm: Channel | None = None
     axes: dict[str, str] = field(default_factory=dict)
 
 
 def build(layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> Groups:
     """Create this rank's groups; every rank calls it, only members of a group meet for it."""
-    made: dict[str, Group | None] = {}
-    axes: dict[str, str] = {}
-    for axis in ("dp", "tp", "pp"):
-        made[axis] = _group(layout, axis, rank, timeout, axes, axis)
-    made["pp_backward"] = _group(layout, "pp", rank, timeout, axes, "pp") if layout.pp > 1 else None
-    made["norm"] = _norm_group(layout, rank, timeout, axes, made)
-    dp = made.pop("dp")
-    ends = {name: Channel(group, device) if group is not None else None for name, group in made.items()}
-    return Groups(layout.coordinates(rank), dp, axes=axes, **ends)
+    maker = _Maker(layout, rank, device, timeout)
+    data = maker.group("data", "dp" if layout.cp == 1 else "dp_cp")
+    hybrid = 1 < layout.shard < layout.data
+    tp, pp = maker.channel("tp"), maker.channel("pp")
+    return Groups(
+        layout.coordinates(rank),
+        layout.world_size,
+        data=data,
+        shard=maker.group("shard", "dp_shard") if hybrid else data,
+        replicate=maker.group("replicate", "dp_replicate") if hybrid else None,
+        edp=maker.group("edp", "edp") if layout.ep > 1 else data,
+        ep=maker.channel("ep"),
+        cp=maker.channel("cp"),
+        tp=tp,
+        pp=pp,
+        pp_back=maker.channel("pp"),
+        norm=maker.norm(tp, pp),
+        axes=maker.axes,
+    )
 
 
-def _group(
-    layout: Layout, axis: str, rank: int, timeout: timedelta, axes: dict[str, str], label: str
-) -> Group | None:
-    members = next(group for group in layout.groups(axis) if rank in group)
-    if len(members) == 1:
-        return None
-    group: Group = dist.new_group(members, timeout=timeout, use_local_synchronization=True)
-    axes[group.group_name] = label
-    return group
+class _Maker:
+    """Makes groups in one fixed order and remembers what they are called in records."""
 
+    def __init__(self, layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> None:
+        self._layout, self._rank, self._device, self._timeout = layout, rank, device, timeout
+        self.axes: dict[str, str] = {}
 
-def _norm_group(
-    layout: Layout, rank: int, timeout: timedelta, axes: dict[str, str], made: dict[str, Group | None]
-) -> Group | None:
-    differing = [axis for axis in ("tp", "pp") if made[axis] is not None]
-    if layout.zero_stage == 3 and made["dp"] is not None:
-        differing.append("dp")
-    if len(differing) <= 1:
-        return made[differing[0]] if differing else None
-    if "dp" in differing or layout.dp == 1:
-        return dist.group.WORLD
-    return _group(layout, "model", rank, timeout, axes, "model")
+    def group(self, kind: str, label: str) -> Group | None:
+        members = next(group for group in self._layout.groups(kind) if self._rank in group)
+        if len(members) == 1:
+            return None
+        group: Group = dist.new_group(members, timeout=self._timeout, use_local_synchronization=True)
+        self.axes[group.group_name] = label
+        return group
+
+    def channel(self, kind: str) -> Channel | None:
+        group = self.group(kind, kind)
+        return None if group is None else Channel(group, self._device)
+
+    def norm(self, tp: Channel | None, pp: Channel | None) -> Channel | None:
+        """The smallest group that holds every different gradient."""
+        if self._layout.data_ranks_differ:
+            world: Any = dist.group.WORLD
+            return Channel(world, self._device)
+        return self.channel("model") if tp is not None and pp is not None else tp or pp

@@ -11,9 +11,8 @@ from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import RunOutcome
 from engine.ownership import me
-from engine.presets import resolve
 from engine.progress import Progress
-from engine.workloads.flops import model_flops_per_step
+from engine.workloads import flops, peaks
 from profilers.summary import RunFacts, RunSummary, summarize
 from profilers.tail import RunRecords
 
@@ -46,20 +45,34 @@ def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -
 
 def summary_of(config: RunConfig, run: str, backend: str, records: RunRecords | None) -> RunSummary:
     """A run's records with what its configuration says about them; without records, an empty summary."""
+    records = records or RunRecords(Path())
     where = layout.layout_of(config)
     try:
-        flops, parameters = model_flops_per_step(config), resolve(config.model).parameters
+        work = flops.workload_of(config)
     except InputError:
-        flops, parameters = None, 0
+        work = None
+    peak, peak_source = _peak(config, records)
     facts = RunFacts(
         run=run,
         layout=where.as_dict(),
         world_size=where.world_size,
         backend=backend,
         tokens_per_step=config.batch.global_batch * config.data.sequence_length,
-        model_flops_per_step=flops,
-        peak_flops_per_second=None,
-        peak_source="no known peak for this device and dtype",
-        parameters=parameters,
+        model_flops_per_step=flops.model_flops_per_step(work) if work else None,
+        peak_flops_per_second=peak,
+        peak_source=peak_source,
+        parameters=flops.parameters(work) if work else 0,
+        hardware_flops_per_step=flops.hardware_flops_per_step(work) if work else None,
+        mfu_convention=flops.CONVENTION,
     )
-    return summarize(records or RunRecords(Path()), facts)
+    return summarize(records, facts)
+
+
+def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:
+    """Mean peak of the ranks' devices, for the dtype and the fp32 precision that they told."""
+    told = [
+        event for rank in records.ranks() for event in records.events(rank) if event.kind == "environment"
+    ]
+    names = [str(event.data["device"]) for event in told if "device" in event.data]
+    tf32 = any(event.data.get("fp32_precision", "highest") != "highest" for event in told)
+    return peaks.mean_peak(names, config.precision, tf32)

@@ -6,20 +6,14 @@ import math
 import time
 
 import torch
-from torch import Tensor
 
 from engine.context import RankContext
 from engine.errors import WorkbenchError
-from engine.layout import accumulation
-from engine.parallel.apply import build_stage
+from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
-from engine.parallel.pipeline import StageExecutor
-from engine.schedules.actions import Action, Work
-from engine.schedules.named import actions_for
+from engine.parallel.pipeline import MicroBatches, PipelineExecutor
 from engine.steplog import StepLog
 from engine.workloads.data import Corpus, Tokens, open_corpus
-
-MicroBatches = list[tuple[Tensor, Tensor]]
 
 
 class DivergedError(WorkbenchError):
@@ -30,34 +24,32 @@ def train(rank: RankContext) -> bool:
     """Build, train and validate on this rank; False if it was stopped before the last step."""
     rank.state("building")
     began = time.monotonic()
-    stage = build_stage(rank)
-    optimizer = LocalOptimizer(stage.replica, rank.groups, rank.config.train)
+    stages = build_stages(rank)
+    optimizer = LocalOptimizer(list(stages.stages.values()), rank.groups, rank.config.train)
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)
-    finished = _steps(rank, stage, optimizer, corpus)
+    finished = _steps(rank, stages, optimizer, corpus)
     if finished:
-        validate(rank, stage, corpus)
+        validate(rank, stages, corpus)
     rank.state("finished")
     return finished
 
 
-def _steps(rank: RankContext, stage: StageExecutor, optimizer: LocalOptimizer, corpus: Corpus) -> bool:
-    actions = stage_actions(rank)
+def _steps(rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimizer, corpus: Corpus) -> bool:
     log = StepLog(rank)
     with log:
         for step in range(rank.config.train.steps):
             if rank.control.should_stop(step):
                 return False
-            one_step(rank, stage, optimizer, corpus, actions, log, step)
+            one_step(rank, stages, optimizer, corpus, log, step)
     return True
 
 
 def one_step(
     rank: RankContext,
-    stage: StageExecutor,
+    stages: PipelineExecutor,
     optimizer: LocalOptimizer,
     corpus: Corpus,
-    actions: list[Action],
     log: StepLog,
     step: int,
 ) -> None:
@@ -67,18 +59,12 @@ def one_step(
     timer.begin(step)
     with timer.phase("data"):
         batches = training_batches(rank, corpus, step)
-    loss = stage.run(actions, batches)
+    loss = stages.run(batches)
     with timer.phase("optimizer"):
         norm = optimizer.step()
     log.after(timer.end(), loss, norm)
     if not math.isfinite(norm) or (loss is not None and not math.isfinite(loss)):
         raise DivergedError(f"step {step}: loss {loss}, gradient norm {norm}")
-
-
-def stage_actions(rank: RankContext) -> list[Action]:
-    """This rank's list for one optimizer step."""
-    kind, stages = rank.config.schedule.kind, rank.layout.pp
-    return actions_for(kind, rank.groups.at.pp, stages, accumulation(rank.config))
 
 
 def training_batches(rank: RankContext, corpus: Corpus, step: int) -> MicroBatches:
@@ -88,19 +74,17 @@ def training_batches(rank: RankContext, corpus: Corpus, step: int) -> MicroBatch
     return _split(rank, corpus.training(first, per_rank))
 
 
-def validate(rank: RankContext, stage: StageExecutor, corpus: Corpus) -> None:
+def validate(rank: RankContext, stages: PipelineExecutor, corpus: Corpus) -> None:
     """Mean loss over held-out windows, recorded by the ranks of the last stage."""
     config = rank.config
     if not config.train.validation_batches:
         return
     rank.state("validation")
     losses = []
-    with torch.no_grad():
-        for batch in range(config.train.validation_batches):
-            per_rank = config.batch.global_batch // rank.layout.dp
-            first = batch * config.batch.global_batch + rank.groups.at.dp * per_rank
-            batches = _split(rank, corpus.validation(first, per_rank))
-            losses.append(stage.run([Action(Work.FORWARD, m) for m in range(len(batches))], batches))
+    for batch in range(config.train.validation_batches):
+        per_rank = config.batch.global_batch // rank.layout.dp
+        first = batch * config.batch.global_batch + rank.groups.at.dp * per_rank
+        losses.append(stages.evaluate(_split(rank, corpus.validation(first, per_rank))))
     known = [loss for loss in losses if loss is not None]
     if known:
         rank.writer.event("validation", loss=sum(known) / len(known), batches=len(known))

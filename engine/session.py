@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from engine import devices, layout, rundir
+from engine import devices, rules, rundir
 from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.launch.launcher import Launch, Launcher
@@ -50,7 +50,7 @@ class Session:
             InputError: the home folder, the data or the device cannot be used.
         """
         try:
-            where = layout.check(config)
+            where = rules.check(config)
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
         check_path(config.data.path)

@@ -96,9 +96,7 @@ def train_in_group(
     on_phase = None if progress is None else progress.reporter(rank)
     timer = StepTimer(clock_for(device.type), on_phase)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
-    writer.event(
-        "environment", **_environment(), torch=str(torch.__version__), threads=torch.get_num_threads()
-    )
+    writer.event("environment", **_environment(), **_arithmetic(device))
     context = RankContext(
         rank=rank,
         config=config,
@@ -157,6 +155,16 @@ def _failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+
+
+def _arithmetic(device: torch.device) -> dict[str, str | int]:
+    """What computes here, and how: the peak that a summary compares with depends on it."""
+    return {
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "fp32_precision": torch.get_float32_matmul_precision(),
+    }
 
 
 def _redirect(path: Path) -> None:

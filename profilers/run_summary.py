@@ -15,8 +15,9 @@ from profilers.diagnosis import Verdict
 class RunFacts:
     """What the records themselves do not say.
 
-    ``peak_flops_per_second`` is that of one device, for the run's precision; ``peak_source`` says where it is
-    from, or why there is none. ``model_flops_per_step`` is the work of all ranks, recomputation excluded.
+    ``peak_flops_per_second`` is that of one device (the mean, where they differ), for the run's precision;
+    ``peak_source`` says where it is from, or why there is none. FLOPs per step are the work of all ranks: the model's
+    without recomputation, the hardware's with it; ``mfu_convention`` says what they count.
     """
 
     run: str
@@ -28,6 +29,8 @@ class RunFacts:
     peak_flops_per_second: float | None
     peak_source: str
     parameters: int
+    hardware_flops_per_step: float | None = None
+    mfu_convention: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,19 @@ class RunSummary:
     wire_bytes_per_step: float | None = None
     wire_bytes_reason: str | None = None
     peak_memory_bytes: int | None = None
+    #: FLOPs of all ranks without and with recomputation, and what they count.
+    model_flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
+    mfu_convention: str | None = None
     model_flops_per_second: float | None = None
-    #: Model FLOP/s over the peak of all devices, and the convention or the reason why there is none.
+    #: Dense peak FLOP/s of one device, and its source or the reason why there is none.
+    peak_flops: float | None = None
+    peak_source: str | None = None
+    #: Model FLOP/s over the peak of all devices, and how it was taken or the reason why there is none.
     mfu: float | None = None
     mfu_reason: str | None = None
+    #: The same of hardware FLOP/s.
+    hfu: float | None = None
     joules_per_step: float | None = None
     cpu_seconds_per_step: float | None = None
     #: Busiest minus least busy rank, by medians; busy is the step without exposed communication and bubble.

@@ -36,6 +36,11 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "peak_memory_bytes": _peak_memory_bytes(records),
         "dropped_records": _dropped_records(records),
         "wire_bytes_reason": _NO_WIRE_BYTES,
+        "model_flops_per_step": facts.model_flops_per_step,
+        "hardware_flops_per_step": facts.hardware_flops_per_step,
+        "mfu_convention": facts.mfu_convention,
+        "peak_flops": facts.peak_flops_per_second,
+        "peak_source": facts.peak_source,
     }
     if len(measured.steps):
         known |= _speed(measured, facts) | _where_time_goes(measured, records)
@@ -47,18 +52,14 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
 def _speed(measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
     samples = slowest_seconds(measured)
     median, low, high = median_interval(samples)
-    flops_per_second = _rate(facts.model_flops_per_step, median)
     slow, fast = _rate(facts.tokens_per_step, high), _rate(facts.tokens_per_step, low)
-    mfu, reason = _mfu(flops_per_second, facts)
     return {
         "measured_steps": len(samples),
         "step_seconds": StepSeconds(median, p95(samples), low, high),
         "step_samples": samples.tolist(),
         "tokens_per_second": _rate(facts.tokens_per_step, median),
         "tokens_per_second_interval": Bounds(slow, fast) if slow and fast else None,
-        "model_flops_per_second": flops_per_second,
-        "mfu": mfu,
-        "mfu_reason": reason,
+        **_utilization(median, facts),
         "cpu_seconds_per_step": float(measured.values["cpu_seconds"].sum(axis=0).mean()),
     }
 
@@ -67,15 +68,22 @@ def _rate(amount: float | None, seconds: float | None) -> float | None:
     return amount / seconds if amount is not None and seconds else None
 
 
-def _mfu(flops_per_second: float | None, facts: RunFacts) -> tuple[float | None, str]:
-    """Model FLOPs utilization as PaLM defines it (arXiv 2204.02311, appendix B): without recomputation."""
+def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
+    """MFU as PaLM defines it (arXiv 2204.02311, appendix B), and HFU (arXiv 2205.05198), which counts recomputation."""
+    model = _rate(facts.model_flops_per_step, seconds)
+    found: dict[str, Any] = {"model_flops_per_second": model}
     peak = facts.peak_flops_per_second
-    if flops_per_second is None:
-        return None, "the model's FLOPs per step are not known"
+    if model is None:
+        return found | {"mfu_reason": "the model's FLOPs per step are not known"}
     if not peak:
-        return None, f"the peak of this device is not known: {facts.peak_source}"
-    convention = f"model FLOPs without recomputation over {facts.world_size} x {peak:.4g} FLOP/s"
-    return flops_per_second / (peak * facts.world_size), f"{convention} ({facts.peak_source})"
+        return found | {"mfu_reason": f"the peak of this device is not known: {facts.peak_source}"}
+    over = f"over {facts.world_size} x {peak:.4g} FLOP/s ({facts.peak_source})"
+    hardware = _rate(facts.hardware_flops_per_step, seconds)
+    return found | {
+        "mfu": model / (peak * facts.world_size),
+        "mfu_reason": f"model FLOPs without recomputation {over}",
+        "hfu": None if hardware is None else hardware / (peak * facts.world_size),
+    }
 
 
 def _where_time_goes(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:

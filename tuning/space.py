@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.config import RunConfig
 from engine.errors import InputError
-from engine.layout import problems
+from engine.rules import problems
 from tuning.knobs import Knob
 
 Point = dict[str, Any]

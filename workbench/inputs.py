@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from engine import config as runconfig
-from engine import layout
+from engine import rules
 from engine.config import RunConfig
 from engine.errors import InputError
 from tuning.yamlfile import StrictLoader
@@ -57,7 +57,7 @@ def run_config(path: Path, sets: list[str], data: str | None, device: str | None
     for key, value in values.items():
         set_dotted(tree, key, value)
     config = _with_absolute_data(runconfig.parse(tree))
-    layout.check(config)
+    rules.check(config)
     _check_data(config.data.path)
     return config
 

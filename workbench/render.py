@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from profilers.summary import RunSummary
 
 _LABEL_WIDTH = 13
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 
 def print_run(console: Console, view: RunView) -> None:
@@ -70,8 +71,8 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield from _speed_lines(summary)
     if summary.peak_memory_bytes is not None:
         yield "memory", f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
-    if summary.mfu is not None:
-        yield "MFU", f"{words.percent(summary.mfu, 1)} ({summary.mfu_reason})"
+    if summary.model_flops_per_second is not None:
+        yield "FLOPs", _flops(summary)
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
     for verdict in summary.verdicts:
@@ -90,6 +91,23 @@ def _speed_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
     around = _bracket(words.number(bounds.low), words.number(bounds.high)) if bounds else ""
     yield "speed", f"{words.number(rate)} tokens/s{around}"
     yield "phases", ", ".join(_phases(summary.phases))
+
+
+def _flops(summary: RunSummary) -> str:
+    work, rate = _scaled(summary.model_flops_per_step), _scaled(summary.model_flops_per_second)
+    if summary.mfu is None:
+        return f"{work}FLOP of the model per step, {rate}FLOP/s; no MFU: {summary.mfu_reason}"
+    shares = f"MFU {words.percent(summary.mfu, 1)}, HFU {words.percent(summary.hfu, 1)}"
+    peak = f"{_scaled(summary.peak_flops)}FLOP/s a device: {summary.peak_source}"
+    return f"{work}FLOP of the model per step, {rate}FLOP/s; {shares} ({peak})"
+
+
+def _scaled(value: float | None) -> str:
+    """A number of operations in front of its unit: "1.43 P", "989.5 T"."""
+    if value is None:
+        return f"{words.NOTHING} "
+    letter, size = next(((name, size) for name, size in _PREFIXES if value >= size), ("", 1.0))
+    return f"{value / size:,.4g} {letter}"
 
 
 def _bracket(low: str, high: str) -> str:

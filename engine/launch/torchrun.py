@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine import devices, layout, rundir
+from engine import devices, layout, rules, rundir
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
 from engine.lifecycle import finish, note_start
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _checked(path: Path) -> RunConfig:
     config = load(path)
-    where = layout.check(config)
+    where = rules.check(config)
     check_path(config.data.path)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks != where.world_size:

@@ -1,13 +1,13 @@
-"""AdamW and clipping by the global norm, on each rank's own tensors."""
+"""AdamW and clipping by the global norm, on the pieces that each rank updates."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from engine.channel import all_reduce_scalar
 from engine.config import Train
@@ -17,19 +17,16 @@ from engine.parallel.tensor import reduce_partial_gradients
 
 
 class LocalOptimizer:
-    """Optimizer over local aliases: a sharded parameter is stepped through its local slice.
+    """One optimizer over the pieces of all stages that this rank holds."""
 
-    AdamW on DTensors costs several times as much as on the slices they hold, and gives the same bits.
-    """
-
-    def __init__(self, replica: Replica, groups: Groups, train: Train) -> None:
-        self._groups, self._clip = groups, train.clip_norm
-        dims = _tp_dims(replica)
-        self._sources = [parameter for _, parameter in replica.named_parameters()]
-        self._replicated = [dims[name] is None for name, _ in replica.named_parameters()]
-        self._locals = [_alias(parameter) for parameter in self._sources]
-        decayed = [local for local in self._locals if local.ndim > 1]
-        plain = [local for local in self._locals if local.ndim <= 1]
+    def __init__(self, replicas: Sequence[Replica], groups: Groups, train: Train) -> None:
+        self._replicas, self._groups, self._clip = replicas, groups, train.clip_norm
+        self._pieces = [piece for replica in replicas for piece in replica.pieces() if piece.weight.numel()]
+        # The norm's group may be a part of the world, with all copies of a piece spread evenly over such parts.
+        parts = groups.world_size / (1 if groups.norm is None else groups.norm.size)
+        self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
+        decayed = [piece.weight for piece in self._pieces if piece.decayed]
+        plain = [piece.weight for piece in self._pieces if not piece.decayed]
         options: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
         self._adamw = torch.optim.AdamW(
             [option for option in options if option["params"]],
@@ -43,9 +40,9 @@ class LocalOptimizer:
 
         A norm that is not finite leaves the parameters untouched; the caller ends the run as diverged.
         """
-        gradients = self._gradients()
+        gradients = [piece.gradient() for piece in self._pieces]
         if self._groups.tp is not None:
-            partial = [g for g, replicated in zip(gradients, self._replicated, strict=True) if replicated]
+            partial = [g for g, piece in zip(gradients, self._pieces, strict=True) if piece.partial_over_tp]
             if partial:
                 reduce_partial_gradients(partial, self._groups.tp)
         norm = self._norm(gradients)
@@ -53,48 +50,15 @@ class LocalOptimizer:
             self._update(gradients, norm)
         return norm
 
-    def _gradients(self) -> list[Tensor]:
-        gradients = []
-        for source, local in zip(self._sources, self._locals, strict=True):
-            gradient = source.grad if source.grad is not None else torch.zeros_like(source)
-            with torch.no_grad():
-                local_gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            local.grad = local_gradient
-            gradients.append(local_gradient)
-        return gradients
-
     def _norm(self, gradients: list[Tensor]) -> float:
-        """A tensor that tp replicates counts on one tp rank only; shards and stages add up."""
-        counted = [
-            gradient
-            for gradient, replicated in zip(gradients, self._replicated, strict=True)
-            if gradient.numel() and not (replicated and self._groups.at.tp)
-        ]
-        squares = 0.0
-        if counted:
-            squares = float(torch.stack(torch._foreach_norm(counted)).double().square().sum().item())
-        return math.sqrt(all_reduce_scalar(squares, self._groups.norm, gradients[0].device))
+        squares = torch.stack(torch._foreach_norm(gradients)).double().square().cpu()
+        return math.sqrt(all_reduce_scalar(float(squares @ self._shares), self._groups.norm))
 
     def _update(self, gradients: list[Tensor], norm: float) -> None:
         if self._clip is not None and norm > self._clip:
             torch._foreach_mul_(gradients, self._clip / (norm + 1e-6))
+        for piece, gradient in zip(self._pieces, gradients, strict=True):
+            piece.weight.grad = gradient
         self._adamw.step()
-        for source, local in zip(self._sources, self._locals, strict=True):
-            local.grad = None
-            source.grad = None
-
-
-def _alias(parameter: nn.Parameter) -> nn.Parameter:
-    """A parameter on the same memory; of a DTensor, on its local slice."""
-    with torch.no_grad():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        return nn.Parameter(local.detach())
-
-
-def _tp_dims(replica: Replica) -> dict[str, int | None]:
-    """Parameter name -> dimension split over tp, or None where tp replicates it."""
-    return {
-        f"{name}.weight": module.tp_dim
-        for name, module in replica.decoder.named_modules()
-        if hasattr(module, "tp_dim")
-    }
+        for replica in self._replicas:
+            replica.updated()

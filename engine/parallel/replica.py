@@ -1,12 +1,30 @@
-"""How one stage's module meets its data-parallel copies: the interface, and the case of a single copy."""
+"""How one stage's module meets the ranks that hold the same stage: the interface, and what an optimizer sees of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from engine.workloads.decoder import Decoder
+from engine.workloads.decoder import Decoder, Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What this rank updates of one parameter.
+
+    ``weight`` shares its memory with the model's parameter, or is its fp32 master copy. ``copies`` is the number of
+    ranks of the world that update the very same piece, so that it counts once in the global gradient norm.
+    """
+
+    name: str
+    weight: nn.Parameter
+    gradient: Callable[[], Tensor]
+    decayed: bool
+    partial_over_tp: bool
+    copies: int
 
 
 class Replica(Protocol):
@@ -18,32 +36,39 @@ class Replica(Protocol):
         """The stage's output; sends no gradients."""
 
     def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
-        """Run backward; with ``last`` gradients are averaged over dp when it returns."""
+        """Run backward; with ``last`` the step's gradients are complete, and averaging over data ranks begins."""
 
-    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters by the names of the undivided model."""
+    def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
+        """Add a gradient that was taken after its backward; ``last`` as there."""
 
+    def keep_gathered(self, keep: bool) -> None:
+        """Whether sharded parameters stay gathered after the next forward or backward."""
 
-class Single:
-    """The only copy: nothing is sent."""
+    def finish(self) -> None:
+        """Wait until all gradients are averaged."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
+    def pieces(self) -> list[Piece]:
+        """Everything this rank updates, in one order on all ranks."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The stage's output."""
-        out: Tensor = self.decoder(x)
-        return out
-
-    def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
-        """Plain backward."""
-        run_backward(output, gradient)
-
-    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """The decoder's own parameters."""
-        return list(self.decoder.named_parameters())
+    def updated(self) -> None:
+        """After the optimizer: bring the new values to all that need them, and forget the gradients."""
 
 
 def run_backward(output: Tensor, gradient: Any) -> None:
     """Backward from a loss (no gradient) or from an activation."""
     output.backward(gradient)
+
+
+def tp_dims(decoder: Decoder) -> dict[str, int | None]:
+    """Parameter name -> dimension split over tp, or None where tp replicates it."""
+    return {
+        f"{name}.weight": module.tp_dim
+        for name, module in decoder.named_modules()
+        if hasattr(module, "tp_dim")
+    }
+
+
+def late_parameters(decoder: Decoder) -> list[nn.Parameter]:
+    """Matrices whose gradients a schedule takes after their backward."""
+    modules = decoder.modules()
+    return [module.weight for module in modules if isinstance(module, Linear) and module.deferred is not None]

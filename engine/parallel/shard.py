@@ -1,41 +1,41 @@
-"""ZeRO-3 by FSDP2: each rank keeps a slice of every parameter and gathers a block when it is needed."""
+"""ZeRO stages 2 and 3 and hybrid sharding by FSDP2: each rank keeps a slice of every parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from engine.channel import Channel, Group, all_gather_single, reduce_scatter_single
-from engine.parallel.replica import run_backward
+from engine.parallel.replica import Piece, run_backward, tp_dims
 from engine.workloads.decoder import Decoder
 
 
 class FullyShardedReplica:
-    """A stage whose parameters, gradients and optimizer state are split over dp.
+    """A stage whose parameters, gradients and optimizer state are split over data ranks (arXiv 1910.02054).
 
-    Sent per micro-batch: an all-gather of each block in forward and in backward; per step a reduce-scatter of
-    each block's gradients (arXiv 1910.02054, stage 3).
+    Sent per step: a reduce-scatter of each block's gradients, and all-gathers of each block: in stage 3 for every
+    forward and every backward, in stage 2 once, since gathered blocks are kept until the last backward. A hybrid
+    mesh [replicate, shard] splits over ``shard`` and all-reduces the slices over ``replicate``.
     """
 
-    def __init__(self, decoder: Decoder, group: Group | None, bf16: bool) -> None:
-        device = next(decoder.parameters()).device.type
-        mesh = _mesh(group, device)
+    def __init__(self, decoder: Decoder, mesh: DeviceMesh, stage: int, bf16: bool, tp_size: int) -> None:
+        self._always, self._kept, self._tp_size = stage == 2, stage == 2, tp_size
+        self._copies = mesh.size(0) if mesh.ndim == 2 else 1
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        options = {"mesh": mesh} | ({"mp_policy": policy} if bf16 else {})
-        for block in decoder.blocks.values():
-            fully_shard(block, **options)  # type: ignore[call-overload]
-        fully_shard(decoder, **options)  # type: ignore[call-overload]
-        assert isinstance(decoder, FSDPModule)
-        channel = Channel(mesh.get_group(), next(decoder.parameters()).device)
-        for sharded in (decoder, *decoder.blocks.values()):
-            assert isinstance(sharded, FSDPModule)
+        options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": not self._always}
+        options |= {"mp_policy": policy} if bf16 else {}
+        channel = Channel(mesh.get_group(mesh.ndim - 1), next(decoder.parameters()).device)
+        for module in (*decoder.blocks.values(), decoder):
+            sharded = fully_shard(module, **options)
             sharded.set_custom_all_gather(_AllGather(channel))  # type: ignore[arg-type]
             sharded.set_custom_reduce_scatter(_ReduceScatter(channel))  # type: ignore[arg-type]
+        assert isinstance(decoder, FSDPModule)
         self.decoder: Decoder = decoder
         self._sharded: FSDPModule = decoder
 
@@ -48,11 +48,67 @@ class FullyShardedReplica:
         """Backward; gradients stay local until the last micro-batch, then they are scattered."""
         self._sharded.set_is_last_backward(last)
         self._sharded.set_requires_gradient_sync(last)
+        if self._always:
+            self._sharded.set_reshard_after_backward(last)
         run_backward(output, gradient)
 
-    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Sharded parameters (DTensors) by the names of the undivided model."""
-        return list(self.decoder.named_parameters())
+    def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
+        """Not possible: the gathered parameter is gone when its backward returns."""
+        raise NotImplementedError(
+            "a split backward needs whole parameters; rules refuse it under ZeRO 2 and 3"
+        )
+
+    def keep_gathered(self, keep: bool) -> None:
+        """Blocks are then gathered once for many micro-batches."""
+        if keep != self._kept and not self._always:
+            self._kept = keep
+            self._sharded.set_reshard_after_forward(not keep)
+            self._sharded.set_reshard_after_backward(not keep)
+
+    def finish(self) -> None:
+        """Nothing: the last backward waits for its reductions."""
+
+    def pieces(self) -> list[Piece]:
+        """This rank's slices; AdamW on DTensors costs several times as much, and gives the same bits."""
+        dims, pieces = tp_dims(self.decoder), []
+        for name, parameter in self.decoder.named_parameters():
+            assert isinstance(parameter, DTensor)
+            partial = dims[name] is None
+            copies = self._copies * (self._tp_size if partial else 1)
+            weight = nn.Parameter(_local(parameter).detach())
+            pieces.append(Piece(name, weight, _gradient(parameter), parameter.ndim > 1, partial, copies))
+        return pieces
+
+    def updated(self) -> None:
+        """Forget the gradients; the next forward gathers the new values."""
+        for parameter in self.decoder.parameters():
+            parameter.grad = None
+
+
+def mesh_of(shard: Group | None, replicate: Group | None, ranks: list[list[int]], device: str) -> DeviceMesh:
+    """The mesh [shard], or [replicate, shard] with ``ranks`` in that shape; alone, a mesh of one."""
+    if shard is None:
+        own = torch.distributed.new_group([torch.distributed.get_rank()], use_local_synchronization=True)
+        return DeviceMesh.from_group(own, device)
+    if replicate is None:
+        return DeviceMesh.from_group(shard, device)
+    return DeviceMesh.from_group(
+        [replicate, shard], device, mesh=torch.tensor(ranks), mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _gradient(parameter: DTensor) -> Callable[[], Tensor]:
+    def gradient() -> Tensor:
+        found = parameter.grad
+        return _local(found) if isinstance(found, DTensor) else torch.zeros_like(_local(parameter))
+
+    return gradient
+
+
+def _local(tensor: DTensor) -> Tensor:
+    with torch.no_grad():
+        local: Tensor = tensor.to_local()
+    return local
 
 
 class _Communication:
@@ -81,10 +137,3 @@ class _ReduceScatter(_Communication):
         if async_op:
             return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=True)
         return self._channel.reduce_scatter_into(output_tensor, input_tensor, op)
-
-
-def _mesh(group: Group | None, device: str) -> DeviceMesh:
-    if group is None:
-        own = torch.distributed.new_group([torch.distributed.get_rank()], use_local_synchronization=True)
-        return DeviceMesh.from_group(own, device)
-    return DeviceMesh.from_group(group, device)

@@ -82,21 +82,26 @@ class _Scatter(torch.autograd.Function):
 
 
 class _VocabularyParallelLoss(torch.autograd.Function):
-    """Cross entropy over a vocabulary that is split over tp: two small all-reduces instead of the logits."""
+    """Cross entropy over a vocabulary that is split over tp: three numbers a token are gathered, not the logits.
+
+    Each rank's largest logit, its sum of exponentials relative to that, and its target's logit (0 elsewhere).
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, channel: Channel) -> Tensor:
         peak = logits.amax(dim=-1)
-        channel.all_reduce(peak, "max")
         exponentials = (logits - peak.unsqueeze(-1)).exp_()
         local = targets - channel.rank * logits.shape[-1]
         mine = (local >= 0) & (local < logits.shape[-1])
         local = local.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
-        target_logits = logits.gather(-1, local).squeeze(-1).sub(peak).masked_fill(~mine, 0.0)
-        sums = torch.stack((exponentials.sum(dim=-1), target_logits))
-        channel.all_reduce(sums)
-        ctx.save_for_backward(exponentials.div_(sums[0].unsqueeze(-1)), local, mine)
-        return sums[0].log() - sums[1]
+        target_logits = logits.gather(-1, local).squeeze(-1).masked_fill(~mine, 0.0)
+        known = channel.all_gather(torch.stack((peak, exponentials.sum(dim=-1), target_logits)))
+        peaks, sums, chosen = known.unflatten(0, (channel.size, 3)).unbind(1)
+        highest = peaks.amax(dim=0)
+        total = (sums * (peaks - highest).exp()).sum(dim=0)
+        ctx.save_for_backward(exponentials.mul_(((peak - highest).exp() / total).unsqueeze(-1)), local, mine)
+        losses: Tensor = total.log() + highest - chosen.sum(dim=0)
+        return losses
 
     @staticmethod
     @once_differentiable

@@ -1,38 +1,108 @@
-"""What a stage does, one action after the other; a schedule is a list of these."""
+"""What a rank does, one action after the other; a schedule is one list of these for each rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 
 class Work(StrEnum):
-    """Kinds of work on one micro-batch."""
+    """Kinds of work on one micro-batch; a backward is done whole (B) or as two parts (I, then W)."""
 
     FORWARD = "F"
     BACKWARD = "B"
+    INPUT = "I"
+    WEIGHT = "W"
 
 
 class Action(NamedTuple):
-    """One piece of work; receives come before it and sends after it by themselves."""
+    """One piece of work of one stage; receives come before it and sends after it by themselves."""
 
     work: Work
     micro_batch: int
+    stage: int = 0
 
     def __str__(self) -> str:
-        """As written in figures: ``F0``."""
-        return f"{self.work}{self.micro_batch}"
+        """As written in figures: ``F0`` for stage 0, ``F0.s3`` for stage 3."""
+        return f"{self.work}{self.micro_batch}" + (f".s{self.stage}" if self.stage else "")
 
 
-Schedule = Callable[[int, int, int], list[Action]]
+class Size(NamedTuple):
+    """What a schedule is made for: ranks in the pipeline, chunks (stages per rank), micro-batches per step."""
+
+    ranks: int
+    chunks: int
+    micro_batches: int
+
+    @property
+    def stages(self) -> int:
+        """Stages in the whole pipeline."""
+        return self.ranks * self.chunks
 
 
-def forward(micro_batch: int) -> Action:
+Schedule = Callable[[int, Size], list[Action]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole schedule: who owns each stage, and the list that each rank executes in order."""
+
+    kind: str
+    ranks: int
+    stages: int
+    micro_batches: int
+    rank_of: tuple[int, ...]
+    actions: tuple[tuple[Action, ...], ...]
+
+    @property
+    def chunks(self) -> int:
+        """Stages per rank."""
+        return self.stages // self.ranks
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages that a rank owns, in the order of the model's layers."""
+        return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)
+
+    def written(self, rank: int) -> str:
+        """A rank's list on one line; without stages where a rank has only one."""
+        actions = self.actions[rank]
+        if self.chunks == 1:
+            actions = tuple(action._replace(stage=0) for action in actions)
+        return " ".join(map(str, actions))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one action on one stage, and of a message's way to another rank."""
+
+    forward: float = 1.0
+    backward: float = 2.0
+    input: float = 1.0
+    weight: float = 1.0
+    hop: float = 0.0
+
+    def of(self, work: Work) -> float:
+        """Seconds of one kind of work."""
+        return float(getattr(self, work.name.lower()))
+
+
+def forward(micro_batch: int, stage: int) -> Action:
     """A forward action."""
-    return Action(Work.FORWARD, micro_batch)
+    return Action(Work.FORWARD, micro_batch, stage)
 
 
-def backward(micro_batch: int) -> Action:
-    """A backward action."""
-    return Action(Work.BACKWARD, micro_batch)
+def backward(micro_batch: int, stage: int) -> Action:
+    """A whole backward action."""
+    return Action(Work.BACKWARD, micro_batch, stage)
+
+
+def gradient_of_input(micro_batch: int, stage: int) -> Action:
+    """The part of a backward that the stage before waits for."""
+    return Action(Work.INPUT, micro_batch, stage)
+
+
+def gradient_of_weights(micro_batch: int, stage: int) -> Action:
+    """The part of a backward that nobody waits for."""
+    return Action(Work.WEIGHT, micro_batch, stage)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.schedules.actions import Action, backward, forward
+from engine.schedules.actions import Action, Size, backward, forward
 
 
-def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """Actions of one stage; keeps ``micro_batches`` activations in flight."""
-    forwards = [forward(m) for m in range(micro_batches)]
-    return forwards + [backward(m) for m in range(micro_batches)]
+def gpipe(rank: int, size: Size) -> list[Action]:
+    """Actions of one rank with one stage; keeps all micro-batches' activations in flight."""
+    forwards = [forward(m, rank) for m in range(size.micro_batches)]
+    return forwards + [backward(m, rank) for m in range(size.micro_batches)]

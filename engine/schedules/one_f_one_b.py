@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from engine.schedules.actions import Action, backward, forward
+from engine.schedules.actions import Action, Size, backward, forward
 
 
-def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """Actions of one stage; keeps at most ``stages - stage`` activations in flight."""
-    warm_up = min(stages - stage - 1, micro_batches)
-    actions = [forward(m) for m in range(warm_up)]
-    for m in range(micro_batches - warm_up):
-        actions += [forward(warm_up + m), backward(m)]
-    return actions + [backward(m) for m in range(micro_batches - warm_up, micro_batches)]
+def one_f_one_b(rank: int, size: Size) -> list[Action]:
+    """Actions of one rank with one stage; keeps at most ``ranks - rank`` activations in flight."""
+    forwards = [forward(m, rank) for m in range(size.micro_batches)]
+    backwards = [backward(m, rank) for m in range(size.micro_batches)]
+    return alternate(forwards, backwards, warm_up=size.ranks - rank - 1)
+
+
+def alternate(forwards: list[Action], backwards: list[Action], warm_up: int) -> list[Action]:
+    """Some forwards alone, then one forward and one backward in turn, then the backwards that are left."""
+    actions = forwards[:warm_up]
+    for pair in zip(forwards[warm_up:], backwards, strict=False):
+        actions += pair
+    return actions + backwards[len(forwards[warm_up:]) :]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.presets import ModelShape
-from engine.workloads.workload import TensorAxis
+from engine.workloads.workload import Deferral, TensorAxis
 
 _ROTARY_BASE = 10000.0
 _INIT_STD = 0.02
@@ -26,9 +26,12 @@ class Linear(nn.Module):
         shape = [outputs, inputs]
         shape[tp_dim] //= tp.size
         self.weight = nn.Parameter(torch.empty(shape))
+        self.deferred: Deferral | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
+        if self.deferred is not None:
+            return self.deferred.linear(x, self.weight)
         return F.linear(x, self.weight.to(x.dtype))
 
 

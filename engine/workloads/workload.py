@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+
+
+class Deferral(Protocol):
+    """Takes the gradient of a matrix later than the gradient of its input, where a schedule asks for that."""
+
+    def linear(self, x: Tensor, weight: nn.Parameter) -> Tensor:
+        """``x`` [..., in] times ``weight`` [out, in]."""
 
 
 class TensorAxis(Protocol):

@@ -7,24 +7,28 @@ from typing import Any
 
 import pytest
 
-from engine.layout import problems
+from engine.rules import problems
+from engine.schedules.named import KINDS
 from engine.session import Session
 from tests.support.runs import execute, small
 
 RANKS = 4
 LOSS_TOLERANCE = 1e-5
 DEGREES = (1, 2, 4)
+#: Layers enough for two stages on each of four ranks.
+DEEP = {"model__layers": 8, "model__hidden": 32, "model__ffn_hidden": 64}
 
 
 def layouts() -> list[dict[str, Any]]:
-    """Every legal (dp, tp, pp) on four ranks, with ZeRO 0 and 3 and, where it matters, both schedules."""
+    """Every legal (dp, tp, pp) on four ranks with every ZeRO stage and, where it matters, every schedule."""
     found = []
     for dp, tp, pp in itertools.product(DEGREES, repeat=3):
-        for zero_stage, kind in itertools.product((0, 3), ("1f1b", "gpipe")):
+        for stage, kind in itertools.product((0, 1, 2, 3), KINDS):
             values = {"parallel__dp": dp, "parallel__tp": tp, "parallel__pp": pp}
-            values |= {"parallel__zero_stage": zero_stage, "schedule__kind": kind}
-            wanted = dp * tp * pp == RANKS and (pp > 1 or kind == "1f1b")
-            if wanted and not list(problems(small(**values))):
+            values |= {"parallel__zero_stage": stage, "schedule__kind": kind}
+            values |= {"schedule__chunks": 2} if 2 in KINDS[kind].chunks else {}
+            wanted = dp * tp * pp == RANKS and (pp > 1 or kind == "1f1b") and (dp > 1 or stage in (0, 3))
+            if wanted and not list(problems(small(**DEEP | values))):
                 found.append(values)
     return found
 
@@ -43,16 +47,24 @@ def reference(session: Session) -> list[float]:
     return summary.losses
 
 
+@pytest.fixture(scope="module")
+def deep(session: Session) -> list[float]:
+    """The same of a thin model with many layers."""
+    outcome, summary = execute(session, small(**DEEP))
+    assert outcome.good, outcome
+    return summary.losses
+
+
 def test_the_matrix_is_complete() -> None:
     degrees = {tuple(values[f"parallel__{axis}"] for axis in ("dp", "tp", "pp")) for values in layouts()}
     assert degrees == {(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 4, 1), (1, 2, 2), (1, 1, 4)}
 
 
 @pytest.mark.parametrize("values", layouts(), ids=name)
-def test_losses_equal_one_process(session: Session, reference: list[float], values: dict[str, Any]) -> None:
-    outcome, summary = execute(session, small(**values))
+def test_losses_equal_one_process(session: Session, deep: list[float], values: dict[str, Any]) -> None:
+    outcome, summary = execute(session, small(**DEEP | values))
     assert outcome.good, outcome
-    assert summary.losses == pytest.approx(reference, abs=LOSS_TOLERANCE, rel=0)
+    assert summary.losses == pytest.approx(deep, abs=LOSS_TOLERANCE, rel=0)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,14 @@ def test_losses_equal_one_process(session: Session, reference: list[float], valu
         {"parallel__dp": 2, "overlap__bucket_mb": 0.1},
         {"parallel__dp": 2, "batch__micro_batch": 4},
         {"parallel__zero_stage": 3},
+        {"parallel__dp": 4, "parallel__zero_stage": 3, "parallel__shard_ranks": 2},
+        {"parallel__dp": 4, "parallel__zero_stage": 2, "parallel__shard_ranks": 2},
+        {"parallel__dp": 2, "parallel__zero_stage": 1, "overlap__bucket_mb": 0.1, "parallel__tp": 2},
+        {"parallel__pp": 2, "schedule__stage_layers": [1, 3]},
+        {"parallel__pp": 3},
+        {"schedule__kind": "layered", "schedule__chunks": 4},
+        {"schedule__kind": "layered", "schedule__chunks": 4, "parallel__dp": 2, "parallel__zero_stage": 3},
+        {"parallel__pp": 2, "schedule__kind": "zb_h1", "memory__recompute": "full", "parallel__tp": 2},
     ],
     ids=name,
 )

@@ -8,27 +8,37 @@ from hypothesis import strategies as st
 
 from engine.config import parse
 from engine.errors import InputError, LayoutError
-from engine.layout import Layout, accumulation, check, problems
+from engine.layout import Layout, accumulation
+from engine.rules import check, problems
 from tests.support.runs import small
 
 DEGREE = st.integers(1, 4)
 
 
-@given(DEGREE, DEGREE, DEGREE)
-def test_ranks_and_coordinates_are_one_to_one(dp: int, tp: int, pp: int) -> None:
-    layout = Layout(dp, tp, pp)
+@given(DEGREE, DEGREE, DEGREE, DEGREE)
+def test_ranks_and_coordinates_are_one_to_one(dp: int, tp: int, pp: int, cp: int) -> None:
+    layout = Layout(dp, tp, pp, cp)
     places = [layout.coordinates(rank) for rank in range(layout.world_size)]
     assert len(set(places)) == layout.world_size
     assert [layout.rank(place) for place in places] == list(range(layout.world_size))
 
 
-@given(DEGREE, DEGREE, DEGREE, st.sampled_from(["dp", "tp", "pp", "model"]))
-def test_groups_divide_the_world(dp: int, tp: int, pp: int, axis: str) -> None:
-    layout = Layout(dp, tp, pp)
+@given(DEGREE, DEGREE, DEGREE, DEGREE, st.sampled_from(["dp", "tp", "pp", "cp", "model", "data"]))
+def test_groups_divide_the_world(dp: int, tp: int, pp: int, cp: int, axis: str) -> None:
+    layout = Layout(dp, tp, pp, cp)
     groups = layout.groups(axis)
     size = tp * pp if axis == "model" else getattr(layout, axis)
     assert all(len(group) == size for group in groups)
     assert sorted(rank for group in groups for rank in group) == list(range(layout.world_size))
+
+
+def test_experts_and_shards_divide_the_data_ranks() -> None:
+    layout = Layout(dp=2, cp=2, tp=2, ep=2, zero_stage=3, shard_ranks=2)
+    assert layout.groups("data")[0] == [0, 2, 4, 6]
+    assert layout.groups("ep")[0] == layout.groups("shard")[0] == [0, 2]
+    assert layout.groups("edp")[0] == layout.groups("replicate")[0] == [0, 4]
+    for kind in ("ep", "edp", "shard", "replicate"):
+        assert sorted(rank for group in layout.groups(kind) for rank in group) == list(range(8))
 
 
 def test_tensor_parallel_ranks_are_neighbours() -> None:
@@ -41,16 +51,40 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
     [
         ({"parallel__world_size": 3, "parallel__dp": 2}, "parallel.world_size", "= 2 ranks"),
         ({"parallel__tp": 3}, "parallel.tp", "must divide heads=4; nearest legal: 2 or 4"),
-        ({"parallel__pp": 3}, "parallel.pp", "must divide layers=4"),
+        ({"parallel__pp": 5}, "parallel.pp", "5 stages for layers=4; nearest legal: 4"),
+        (
+            {"parallel__pp": 2, "schedule__kind": "interleaved", "schedule__chunks": 3},
+            "schedule.chunks",
+            "6 stages for layers=4; nearest legal: 2",
+        ),
+        ({"parallel__pp": 2, "schedule__chunks": 2}, "schedule.chunks", "exactly 1"),
+        ({"parallel__pp": 2, "schedule__kind": "zb_v"}, "schedule.chunks", "exactly 2"),
+        ({"parallel__pp": 2, "schedule__stage_layers": [1, 1, 2]}, "schedule.stage_layers", "give 2 numbers"),
+        (
+            {"parallel__pp": 2, "schedule__kind": "zb_h1", "parallel__zero_stage": 3},
+            "schedule.kind",
+            "set zero_stage to 0 or 1",
+        ),
+        ({"parallel__pp": 2, "schedule__kind": "zb_h1", "compile": True}, "schedule.kind", "compile"),
+        ({"parallel__shard_ranks": 2, "parallel__dp": 2}, "parallel.shard_ranks", "zero_stage 2 or 3"),
+        (
+            {"parallel__shard_ranks": 3, "parallel__dp": 4, "parallel__zero_stage": 3},
+            "parallel.shard_ranks",
+            "nearest legal: 2 or 4",
+        ),
+        (
+            {"parallel__shard_ranks": 1, "parallel__dp": 4, "parallel__zero_stage": 3},
+            "parallel.shard_ranks",
+            "splits nothing",
+        ),
         ({"parallel__dp": 3}, "parallel.dp", "must divide global_batch=8"),
         ({"batch__micro_batch": 3}, "batch.micro_batch", "nearest legal: 2 or 4"),
         ({"parallel__cp": 2}, "parallel.cp", "not built yet"),
-        ({"parallel__zero_stage": 2}, "parallel.zero_stage", "choose 0 (DDP) or 3 (FSDP2)"),
         ({"compression__method": "topk"}, "compression.method", "dp=1"),
         (
             {"compression__method": "fp16", "parallel__dp": 2, "parallel__zero_stage": 3},
             "compression.method",
-            "DDP",
+            "needs zero_stage 0",
         ),
     ],
 )

@@ -119,6 +119,20 @@ def test_mfu_names_its_convention(tmp_path: Path) -> None:
     assert "2 x 2e+10 FLOP/s (measured by calibrate)" in found.mfu_reason
 
 
+def test_hfu_counts_recomputation(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    found = summary(tmp_path, hardware_flops_per_step=5e9, mfu_convention="a rule")
+    assert found.mfu == about(4e9 / 1.1 / 4e10)
+    assert found.hfu == about(5e9 / 1.1 / 4e10)
+    assert (found.model_flops_per_step, found.hardware_flops_per_step) == (4e9, 5e9)
+    assert (found.peak_flops, found.peak_source, found.mfu_convention) == (
+        2e10,
+        "measured by calibrate",
+        "a rule",
+    )
+    assert summary(tmp_path).hfu is None
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
@@ -129,7 +143,7 @@ def test_mfu_names_its_convention(tmp_path: Path) -> None:
 def test_an_unknown_mfu_has_a_reason(tmp_path: Path, facts: dict[str, Any], reason: str) -> None:
     write_run(tmp_path)
     found = summary(tmp_path, **facts)
-    assert found.mfu is None
+    assert (found.mfu, found.hfu) == (None, None)
     assert found.mfu_reason is not None
     assert reason in found.mfu_reason
 
@@ -199,7 +213,8 @@ def test_json_keys() -> None:
         *("tokens_per_second_interval", "phases", "communication", "hidden_communication_seconds"),
         *("wire_bytes_per_step", "wire_bytes_reason", "peak_memory_bytes", "model_flops_per_second", "mfu"),
         *("mfu_reason", "joules_per_step", "cpu_seconds_per_step", "rank_skew_seconds", "slowest_rank"),
-        *("dropped_records", "verdicts"),
+        *("dropped_records", "verdicts", "hfu", "model_flops_per_step", "hardware_flops_per_step"),
+        *("mfu_convention", "peak_flops", "peak_source"),
     }
 
 

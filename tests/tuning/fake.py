@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from engine.config import RunConfig
-from engine.layout import problems
 from engine.outcome import Ending, RunOutcome
+from engine.rules import problems
 from profilers.statistics import median_interval
 from profilers.summary import RunSummary
 from tuning.studyfile import StudyFile, parse

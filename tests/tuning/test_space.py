@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.layout import check
+from engine.rules import check
 from tests.tuning.fake import study
 from tuning.encoding import Encoding
 from tuning.space import Space, point_key

@@ -129,7 +129,7 @@ def ranks_table(seen: Snapshot) -> None:
 
 def _place(layout: Mapping[str, int], rank: int) -> str:
     try:
-        at = Layout(layout["dp"], layout["tp"], layout["pp"]).coordinates(rank)
+        at = Layout(layout["dp"], layout["tp"], layout["pp"], layout["cp"]).coordinates(rank)
     except (KeyError, TypeError, ZeroDivisionError):
         return words.NOTHING
     named = {"dp": at.dp, "tp": at.tp, "pp": at.pp}

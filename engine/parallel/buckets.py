@@ -1,0 +1,122 @@
+"""Gradients in flat fp32 buckets, each averaged over ranks as soon as the step's last backward has filled it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Wait = Callable[[], object]
+#: Starts averaging a bucket (index, fp32 [n]); what it returns waits for the end.
+Reduce = Callable[[int, Tensor], Wait]
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Consecutive parameters and the flat tensor that holds their gradients."""
+
+    index: int
+    parameters: list[nn.Parameter]
+    flat: Tensor
+    missing: int = 0
+
+    def views(self) -> Iterable[tuple[nn.Parameter, Tensor]]:
+        """Each parameter with its part of the flat tensor, in the parameter's shape."""
+        offset = 0
+        for parameter in self.parameters:
+            yield parameter, self.flat[offset : offset + parameter.numel()].view(parameter.shape)
+            offset += parameter.numel()
+
+
+class GradientBuckets:
+    """Buckets of about ``bucket_bytes`` in the order in which a backward fills them.
+
+    fp32 parameters accumulate in their bucket directly. A gradient of another dtype is added to it in fp32 and
+    dropped. ``padding`` makes every bucket's length a multiple of it. Gradients of ``late`` parameters come by
+    ``add`` alone.
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        reduce: Reduce | None,
+        bucket_bytes: float,
+        padding: int = 1,
+        late: Collection[nn.Parameter] = (),
+    ) -> None:
+        self._reduce, self._late = reduce, frozenset(late)
+        self.buckets = _deal(parameters[::-1], bucket_bytes, padding)
+        self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
+        self._armed, self._next, self._waits = False, 0, list[Wait]()
+        self._handles = [self._watch(parameter) for parameter in self.gradients]
+
+    def arm(self) -> None:
+        """The next backward is the step's last one: average each bucket once it is full."""
+        self._armed, self._next = True, 0
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.parameters)
+
+    def finish(self) -> None:
+        """Average what is left (a parameter may have got no gradient), and wait for all of it."""
+        if not self._armed:
+            return
+        self._armed = False
+        for bucket in self.buckets[self._next :]:
+            self._send(bucket)
+        for wait in self._waits:
+            wait()
+        self._waits.clear()
+
+    def clear(self) -> None:
+        """Forget the step's gradients."""
+        torch._foreach_zero_([bucket.flat for bucket in self.buckets])
+
+    def add(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
+        """A gradient that was computed outside autograd's backward."""
+        self.gradients[parameter].add_(gradient)
+        if last:
+            self._ready(parameter)
+
+    def _watch(self, parameter: nn.Parameter) -> Any:
+        if parameter in self._late:
+            return None
+        if parameter.dtype == torch.float32:
+            parameter.grad = self.gradients[parameter]
+            return parameter.register_post_accumulate_grad_hook(self._ready)
+        return parameter.register_post_accumulate_grad_hook(self._take)
+
+    def _take(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self.gradients[parameter].add_(parameter.grad)  # type: ignore[index]
+        parameter.grad = None
+        self._ready(parameter)
+
+    def _ready(self, parameter: Tensor) -> None:
+        if not self._armed:
+            return
+        self._bucket_of[parameter].missing -= 1  # type: ignore[index]
+        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
+            self._send(self.buckets[self._next])
+            self._next += 1
+
+    def _send(self, bucket: Bucket) -> None:
+        if self._reduce is not None:
+            self._waits.append(self._reduce(bucket.index, bucket.flat))
+
+
+def _deal(parameters: list[nn.Parameter], bucket_bytes: float, padding: int) -> list[Bucket]:
+    dealt: list[list[nn.Parameter]] = [[]]
+    for parameter in parameters:
+        if dealt[-1] and 4 * sum(map(torch.numel, [*dealt[-1], parameter])) > bucket_bytes:
+            dealt.append([])
+        dealt[-1].append(parameter)
+    return [Bucket(index, members, _flat(members, padding)) for index, members in enumerate(dealt) if members]
+
+
+def _flat(parameters: list[nn.Parameter], padding: int) -> Tensor:
+    length = -(-sum(map(torch.numel, parameters)) // padding) * padding
+    return torch.zeros(length, dtype=torch.float32, device=parameters[0].device)

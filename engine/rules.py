@@ -1,0 +1,150 @@
+"""The rules a configuration has to keep before anything starts, each with the nearest legal values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.config import RunConfig
+from engine.errors import LayoutError
+from engine.layout import Layout, layout_of
+from engine.presets import ModelShape, resolve
+from engine.schedules.named import KINDS
+
+
+def check(config: RunConfig) -> Layout:
+    """The layout, if it keeps every rule.
+
+    Raises:
+        LayoutError: the first rule that is broken, with the nearest legal values.
+        InputError: the model's own sizes do not fit together.
+    """
+    for problem in problems(config):
+        raise problem
+    return layout_of(config)
+
+
+def problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule of a configuration, cheapest first."""
+    shape = resolve(config.model)
+    yield from _world_rules(config)
+    yield from _shard_rules(config)
+    yield from _model_rules(config, shape)
+    yield from _batch_rules(config)
+    yield from _stage_rules(config, shape)
+    yield from _schedule_rules(config)
+    yield from _method_rules(config)
+
+
+def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
+    parallel, layout = config.parallel, layout_of(config)
+    if parallel.world_size is not None and parallel.world_size != layout.world_size:
+        yield LayoutError(
+            "parallel.world_size",
+            parallel.world_size,
+            f"dp={parallel.dp} x tp={parallel.tp} x pp={parallel.pp} x cp={parallel.cp} = {layout.world_size} ranks; "
+            "the degrees must multiply to the world size",
+        )
+    for name in ("cp", "ep"):
+        if getattr(parallel, name) != 1:
+            yield LayoutError(
+                f"parallel.{name}", getattr(parallel, name), "this axis is not built yet; set it to 1"
+            )
+
+
+def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
+    parallel, layout = config.parallel, layout_of(config)
+    if parallel.shard_ranks is None:
+        return
+    if parallel.shard_ranks == 1:
+        yield LayoutError(
+            "parallel.shard_ranks", 1, "splits nothing; leave it out, or choose zero_stage 0 or 1"
+        )
+    elif parallel.zero_stage < 2:
+        yield LayoutError(
+            "parallel.shard_ranks", parallel.shard_ranks, "only zero_stage 2 or 3 shards; leave it out"
+        )
+    elif layout.data % parallel.shard_ranks:
+        yield _not_divisible(
+            "parallel.shard_ranks", parallel.shard_ranks, f"dp x cp = {layout.data}", layout.data
+        )
+
+
+def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    parallel, length = config.parallel, config.data.sequence_length
+    divided = {
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "ffn_hidden": shape.ffn_hidden,
+        "vocabulary": shape.vocabulary,
+        "sequence_length": length,
+    }
+    for name, size in divided.items():
+        if size % parallel.tp:
+            yield _not_divisible("parallel.tp", parallel.tp, f"{name}={size}", size)
+
+
+def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:
+    dp, batch = config.parallel.dp, config.batch
+    if batch.global_batch % dp:
+        yield _not_divisible("parallel.dp", dp, f"global_batch={batch.global_batch}", batch.global_batch)
+    elif batch.global_batch // dp % batch.micro_batch:
+        per_rank = batch.global_batch // dp
+        yield _not_divisible(
+            "batch.micro_batch", batch.micro_batch, f"global_batch / dp = {per_rank}", per_rank
+        )
+
+
+def _stage_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    schedule, pp = config.schedule, config.parallel.pp
+    stages, given = pp * schedule.chunks, schedule.stage_layers
+    if stages > shape.layers:
+        field, value = ("parallel.pp", pp) if schedule.chunks == 1 else ("schedule.chunks", schedule.chunks)
+        nearest = shape.layers if schedule.chunks == 1 else max(1, shape.layers // pp)
+        yield LayoutError(
+            field, value, f"{stages} stages for layers={shape.layers}; nearest legal: {nearest}"
+        )
+    if given is not None and (len(given) != stages or sum(given) != shape.layers):
+        yield LayoutError(
+            "schedule.stage_layers",
+            given,
+            f"{len(given)} stages with {sum(given)} layers; give {stages} numbers that add up to {shape.layers}",
+        )
+
+
+def _schedule_rules(config: RunConfig) -> Iterator[LayoutError]:
+    schedule, parallel = config.schedule, config.parallel
+    kind = KINDS[schedule.kind]
+    if problem := kind.chunks_problem(schedule.chunks):
+        yield LayoutError("schedule.chunks", schedule.chunks, f"{problem} ({schedule.kind})")
+    if kind.splits_backward and parallel.zero_stage >= 2:
+        yield LayoutError(
+            "schedule.kind",
+            schedule.kind,
+            "splits the backward, which needs whole parameters; set zero_stage to 0 or 1",
+        )
+    if kind.splits_backward and config.compile:
+        yield LayoutError(
+            "schedule.kind", schedule.kind, "splits the backward outside compiled code; set compile to false"
+        )
+
+
+def _method_rules(config: RunConfig) -> Iterator[LayoutError]:
+    method, layout = config.compression.method, layout_of(config)
+    if method != "none" and layout.data == 1:
+        yield LayoutError(
+            "compression.method", method, "with dp=1 no gradient is sent; set it to none or raise dp"
+        )
+    if method != "none" and config.parallel.zero_stage:
+        yield LayoutError(
+            "compression.method",
+            method,
+            "needs zero_stage 0 (whole gradient buckets); set one of the two",
+        )
+
+
+def _not_divisible(field: str, value: int, what: str, size: int) -> LayoutError:
+    divisors = [n for n in range(1, size + 1) if size % n == 0]
+    below = max((n for n in divisors if n <= value), default=1)
+    above = min((n for n in divisors if n >= value), default=size)
+    nearest = f"{below} or {above}" if above != below else f"{below}"
+    return LayoutError(field, value, f"must divide {what}; nearest legal: {nearest}")

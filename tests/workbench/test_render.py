@@ -1,0 +1,51 @@
+"""The line about arithmetic in the text of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profilers.summary import RunSummary
+from tests.workbench.conftest import Furnished, Run
+from workbench.render import _flops
+
+KNOWN = {
+    "id": "x",
+    "layout": {"dp": 1},
+    "world_size": 1,
+    "backend": "nccl",
+    "parameters": 1,
+    "tokens_per_step": 1,
+    "model_flops_per_step": 5.14e14,
+    "hardware_flops_per_step": 6.5e14,
+    "model_flops_per_second": 5.1e14,
+    "peak_flops": 9.895e14,
+    "peak_source": "dense bf16, a datasheet",
+    "mfu": 0.5154,
+    "hfu": 0.65,
+}
+
+
+def test_utilizations_stand_beside_the_peak_they_are_of() -> None:
+    assert _flops(RunSummary.from_dict(KNOWN)) == (
+        "514 TFLOP of the model per step, 510 TFLOP/s; MFU 51.5 %, HFU 65.0 % "
+        "(989.5 TFLOP/s a device: dense bf16, a datasheet)"
+    )
+
+
+def test_without_a_peak_the_reason_stands_there() -> None:
+    found = KNOWN | {"mfu": None, "mfu_reason": "no peak", "model_flops_per_second": 2.5e9}
+    assert (
+        _flops(RunSummary.from_dict(found)) == "514 TFLOP of the model per step, 2.5 GFLOP/s; no MFU: no peak"
+    )
+
+
+def test_show_tells_why_there_is_no_mfu(command: Run, furnished: Furnished) -> None:
+    run = next(path.name for path in Path(furnished.home).iterdir() if path.name.endswith("-3c01"))
+    (line,) = [
+        line for line in command("show", run, "--home", furnished.home).out.splitlines() if "FLOPs" in line
+    ]
+    assert "no MFU: the peak of this device is not known: no table entry for this CPU" in line
+    document = command("show", run, "--json", "--home", furnished.home).document
+    assert document["mfu"] is None and document["hfu"] is None
+    assert document["model_flops_per_step"] > 0
+    assert document["peak_source"] == "no table entry for this CPU"
