@@ -34,7 +34,7 @@ class Model(Section):
     ffn_hidden: Count | None = None
     vocabulary: Annotated[int, Field(ge=256)] | None = None
     experts: Annotated[int, Field(ge=2)] | None = None
-    experts_per_token: Count | None = None
+    experts_per_token: Count = 2
     expert_ffn_hidden: Count | None = None
     capacity_factor: Annotated[float, Field(gt=0)] | None = None
     balance_weight: Annotated[float, Field(ge=0)] = 0.01

@@ -6,6 +6,7 @@ import math
 import time
 
 import torch
+from torch import Tensor
 
 from engine.context import RankContext
 from engine.errors import WorkbenchError
@@ -58,7 +59,7 @@ def one_step(
     log.before(step)
     timer.begin(step)
     with timer.phase("data"):
-        batches = training_batches(rank, corpus, step)
+        batches = training_batches(rank, corpus, step, stages.positions)
     loss = stages.run(batches)
     with timer.phase("optimizer"):
         norm = optimizer.step()
@@ -67,11 +68,11 @@ def one_step(
         raise DivergedError(f"step {step}: loss {loss}, gradient norm {norm}")
 
 
-def training_batches(rank: RankContext, corpus: Corpus, step: int) -> MicroBatches:
+def training_batches(rank: RankContext, corpus: Corpus, step: int, positions: Tensor) -> MicroBatches:
     """This rank's micro-batches of a step; dp ranks take consecutive parts of the global batch."""
     per_rank = rank.config.batch.global_batch // rank.layout.dp
     first = step * rank.config.batch.global_batch + rank.groups.at.dp * per_rank
-    return _split(rank, corpus.training(first, per_rank))
+    return _split(rank, corpus.training(first, per_rank), positions)
 
 
 def validate(rank: RankContext, stages: PipelineExecutor, corpus: Corpus) -> None:
@@ -84,13 +85,16 @@ def validate(rank: RankContext, stages: PipelineExecutor, corpus: Corpus) -> Non
     for batch in range(config.train.validation_batches):
         per_rank = config.batch.global_batch // rank.layout.dp
         first = batch * config.batch.global_batch + rank.groups.at.dp * per_rank
-        losses.append(stages.evaluate(_split(rank, corpus.validation(first, per_rank))))
+        losses.append(stages.evaluate(_split(rank, corpus.validation(first, per_rank), stages.positions)))
     known = [loss for loss in losses if loss is not None]
     if known:
         rank.writer.event("validation", loss=sum(known) / len(known), batches=len(known))
 
 
-def _split(rank: RankContext, windows: Tokens) -> MicroBatches:
-    size = rank.config.batch.micro_batch
-    tokens = torch.from_numpy(windows).to(rank.device, non_blocking=True)
-    return [(part[:, :-1], part[:, 1:]) for part in tokens.split(size)]
+def _split(rank: RankContext, windows: Tokens, positions: Tensor) -> MicroBatches:
+    """Micro-batches of inputs and targets at this rank's positions in the sequence."""
+    tokens = torch.from_numpy(windows)
+    inputs, targets = tokens[:, positions], tokens[:, positions + 1]
+    size, device = rank.config.batch.micro_batch, rank.device
+    parts = zip(inputs.split(size), targets.split(size), strict=True)
+    return [(a.to(device, non_blocking=True), b.to(device, non_blocking=True)) for a, b in parts]

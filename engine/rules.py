@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from engine.config import RunConfig
@@ -29,6 +30,8 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _world_rules(config)
     yield from _shard_rules(config)
     yield from _model_rules(config, shape)
+    yield from _context_rules(config, shape)
+    yield from _expert_rules(config, shape)
     yield from _batch_rules(config)
     yield from _stage_rules(config, shape)
     yield from _schedule_rules(config)
@@ -44,11 +47,6 @@ def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
             f"dp={parallel.dp} x tp={parallel.tp} x pp={parallel.pp} x cp={parallel.cp} = {layout.world_size} ranks; "
             "the degrees must multiply to the world size",
         )
-    for name in ("cp", "ep"):
-        if getattr(parallel, name) != 1:
-            yield LayoutError(
-                f"parallel.{name}", getattr(parallel, name), "this axis is not built yet; set it to 1"
-            )
 
 
 def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
@@ -81,6 +79,52 @@ def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
     for name, size in divided.items():
         if size % parallel.tp:
             yield _not_divisible("parallel.tp", parallel.tp, f"{name}={size}", size)
+
+
+def _context_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """A ring gives each rank two slices of the sequence; Ulysses deals the heads that tp left to the ranks."""
+    parallel, length = config.parallel, config.data.sequence_length
+    cp, tp, ring = parallel.cp, parallel.tp, parallel.cp_method == "ring"
+    if cp == 1:
+        return
+    parts = math.lcm(2 * cp if ring else cp, cp * tp)
+    if length % parts:
+        nearest = max(parts, round(length / parts) * parts)
+        yield LayoutError(
+            "data.sequence_length",
+            length,
+            f"must be a multiple of {parts} with cp={cp} ({parallel.cp_method}) and tp={tp}; nearest legal: {nearest}",
+        )
+    for name, heads in (("heads", shape.heads), ("kv_heads", shape.kv_heads)):
+        if not ring and heads % tp == 0 and heads // tp % cp:
+            yield _not_divisible(
+                "parallel.cp", cp, f"{name} / tp = {heads // tp} with cp_method=ulysses", heads // tp
+            )
+
+
+def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    model, parallel, data = config.model, config.parallel, layout_of(config).data
+    if model.experts is None:
+        for name, value, rest in (
+            ("parallel.ep", parallel.ep, 1),
+            ("model.capacity_factor", model.capacity_factor, None),
+        ):
+            if value != rest:
+                yield LayoutError(name, value, f"there are no experts; set model.experts, or this to {rest}")
+        return
+    if model.experts_per_token > model.experts:
+        yield LayoutError(
+            "model.experts_per_token", model.experts_per_token, f"must be at most experts={model.experts}"
+        )
+    if model.experts % parallel.ep:
+        yield _not_divisible("parallel.ep", parallel.ep, f"experts={model.experts}", model.experts)
+    if data % parallel.ep:
+        yield _not_divisible("parallel.ep", parallel.ep, f"dp x cp = {data}", data)
+    width = model.expert_ffn_hidden or shape.ffn_hidden
+    if width % parallel.tp:
+        yield _not_divisible("parallel.tp", parallel.tp, f"expert_ffn_hidden={width}", width)
+    if config.compile:
+        yield LayoutError("compile", True, "tokens per expert change from step to step; set it to false")
 
 
 def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:

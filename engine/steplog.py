@@ -21,7 +21,7 @@ class StepLog:
         config = rank.config
         self._first_measured = min(config.train.warmup, config.train.steps - 1)
         layout = rank.layout
-        self._tokens = config.batch.global_batch * config.data.sequence_length // layout.dp
+        self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
         self._pending: deque[_Pending] = deque()
         self._recording = config.profile.collectives
 

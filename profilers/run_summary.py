@@ -77,6 +77,8 @@ class RunSummary:
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
+    #: Of the whole model before clipping, one per recorded step.
+    gradient_norms: list[float | None] = field(default_factory=list)
     measured_steps: int = 0
     step_seconds: StepSeconds | None = None
     #: The slowest rank's seconds of each measured step.

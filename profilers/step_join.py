@@ -11,7 +11,7 @@ from profilers.records import PHASES
 from profilers.table import Column, Table
 
 PHASE_FIELDS = tuple(f"{phase}_seconds" for phase in PHASES)
-_FIELDS = ("measured", "start_unix", "step_seconds", "cpu_seconds", *PHASE_FIELDS, "loss")
+_FIELDS = ("measured", "start_unix", "step_seconds", "cpu_seconds", *PHASE_FIELDS, "loss", "gradient_norm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "parameters": facts.parameters,
         "tokens_per_step": facts.tokens_per_step,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
+        "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
         "peak_memory_bytes": _peak_memory_bytes(records),
         "dropped_records": _dropped_records(records),

@@ -119,6 +119,7 @@ def document(view: RunView) -> dict[str, Any]:
 
 _EMPTY_RESULTS: dict[str, Any] = {
     "losses": [],
+    "gradient_norms": [],
     "step_seconds": None,
     "tokens_per_second": None,
     "phases": None,

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import torch
 
+from engine.channel import Channel
 from engine.config import RunConfig
 from engine.context import RankContext
 from engine.layout import accumulation
-from engine.parallel.data import DataParallel, ShardedOptimizerState
+from engine.parallel.averaging import Averaged, Shared, Sliced
+from engine.parallel.data import DataParallel
 from engine.parallel.deferred import DeferredGradients
+from engine.parallel.expert import ExpertParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.post import Post
-from engine.parallel.replica import Replica
-from engine.parallel.shard import FullyShardedReplica, mesh_of
+from engine.parallel.replica import Replica, is_expert, late_parameters, mark
+from engine.parallel.sequence import context_axis
+from engine.parallel.shard import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.tensor import TensorParallel
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
 from engine.schedules.named import KINDS, plan
 from engine.stages import layers_of_stages
 from engine.workloads.decoder import Decoder, Linear, initialize
+from engine.workloads.experts import LocalExperts
+from engine.workloads.mixture import Mixture, MixtureShape
+from engine.workloads.workload import Axes
 
 
 def build_stages(rank: RankContext) -> PipelineExecutor:
@@ -50,7 +57,8 @@ def _decoder(rank: RankContext, shape: ModelShape, layers: range, deferred: Defe
     decoder = Decoder(
         shape,
         layers,
-        TensorParallel(rank.groups.tp),
+        _axes(rank),
+        mixture=_mixture(config, shape),
         sequence_length=config.data.sequence_length,
         dtype=compute_dtype(config),
         recompute=config.memory.recompute == "full",
@@ -62,23 +70,69 @@ def _decoder(rank: RankContext, shape: ModelShape, layers: range, deferred: Defe
         for module in decoder.modules():
             if isinstance(module, Linear):
                 module.deferred = deferred
+    for module in decoder.modules():
+        if isinstance(module, Mixture):
+            module.balance_scale = 1.0 / accumulation(config)
     if config.compile:
         for block in decoder.blocks.values():
             block.compile()
     return decoder
 
 
+def _mixture(config: RunConfig, shape: ModelShape) -> MixtureShape | None:
+    model = config.model
+    if model.experts is None:
+        return None
+    width = model.expert_ffn_hidden or shape.ffn_hidden
+    top_k = model.experts_per_token
+    return MixtureShape(
+        shape.hidden, width, model.experts, top_k, model.capacity_factor, model.balance_weight
+    )
+
+
+def _axes(rank: RankContext) -> Axes:
+    groups = rank.groups
+    return Axes(
+        TensorParallel(groups.tp),
+        context_axis(rank.config.parallel.cp_method, groups.cp),
+        LocalExperts() if groups.ep is None else ExpertParallel(groups.ep),
+        None if groups.data is None else Channel(groups.data, rank.device),
+    )
+
+
 def _replica(rank: RankContext, decoder: Decoder) -> Replica:
-    layout, groups, tp_size = rank.layout, rank.groups, rank.layout.tp
+    mark(decoder)
+    layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
     if layout.zero_stage >= 2:
-        across = layout.data // layout.shard
-        first = next(ranks for ranks in layout.groups("data") if rank.rank in ranks)
-        ranks = [first[row * layout.shard : (row + 1) * layout.shard] for row in range(across)]
-        mesh = mesh_of(groups.shard, groups.replicate, ranks, rank.device.type)
-        return FullyShardedReplica(decoder, mesh, layout.zero_stage, rank.config.precision == "bf16", tp_size)
-    if layout.zero_stage == 1 and groups.data is not None:
-        return ShardedOptimizerState(decoder, groups.data, rank.config, rank.timer, tp_size)
-    return DataParallel(decoder, groups.data, rank.config, rank.timer, tp_size)
+        meshes = _meshes(rank)
+        return FullyShardedReplica(decoder, meshes, layout.zero_stage, config.precision == "bf16", tp_size)
+    parts = [
+        (Sliced if layout.zero_stage == 1 and shared.group is not None else Averaged)(
+            shared, config, rank.timer, tp_size
+        )
+        for shared in _shared(rank, decoder)
+        if shared.named
+    ]
+    return DataParallel(decoder, parts, rank.timer)
+
+
+def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
+    """All parameters; under ep the experts apart, since fewer ranks hold each of them."""
+    groups, ep, late = rank.groups, rank.layout.ep, late_parameters(decoder)
+    named = dict(decoder.named_parameters())
+    experts = {name: one for name, one in named.items() if ep > 1 and is_expert(one)}
+    others = {name: one for name, one in named.items() if name not in experts}
+    return [Shared(others, groups.data, late=late), Shared(experts, groups.edp, spread=ep)]
+
+
+def _meshes(rank: RankContext) -> Meshes:
+    layout, groups = rank.layout, rank.groups
+    members = next(ranks for ranks in layout.groups("data") if rank.rank in ranks)
+    rows = [members[first : first + layout.shard] for first in range(0, layout.data, layout.shard)]
+    dense = mesh_of(groups.shard, groups.replicate, rows, rank.device.type)
+    if layout.ep == 1:
+        return Meshes(dense)
+    return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
 def _post(rank: RankContext, chosen: Plan, shape: ModelShape) -> Post:

@@ -45,6 +45,11 @@ class PipelineExecutor:
         self._outputs: dict[tuple[int, int], Tensor] = {}
 
     @property
+    def positions(self) -> Tensor:
+        """Places in the sequence of the tokens that this rank sees: int64 [sequence / cp] on the CPU."""
+        return next(iter(self.stages.values())).decoder.positions
+
+    @property
     def has_loss(self) -> bool:
         """Whether this rank computes the loss."""
         return self._last in self.stages

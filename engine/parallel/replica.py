@@ -59,13 +59,23 @@ def run_backward(output: Tensor, gradient: Any) -> None:
     output.backward(gradient)
 
 
-def tp_dims(decoder: Decoder) -> dict[str, int | None]:
-    """Parameter name -> dimension split over tp, or None where tp replicates it."""
-    return {
-        f"{name}.weight": module.tp_dim
-        for name, module in decoder.named_modules()
-        if hasattr(module, "tp_dim")
-    }
+def mark(decoder: Decoder) -> None:
+    """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not."""
+    for module in decoder.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter):
+            weight.tp_dim = getattr(module, "tp_dim", None)  # type: ignore[attr-defined]
+            weight.expert_dim = getattr(module, "expert_dim", None)  # type: ignore[attr-defined]
+
+
+def partial_over_tp(parameter: nn.Parameter) -> bool:
+    """Whether tp replicates a parameter; its gradient is then partial on each rank."""
+    return parameter.tp_dim is None  # type: ignore[attr-defined]
+
+
+def is_expert(parameter: nn.Parameter) -> bool:
+    """Whether a parameter belongs to experts, which are spread over ep."""
+    return parameter.expert_dim is not None  # type: ignore[attr-defined]
 
 
 def late_parameters(decoder: Decoder) -> list[nn.Parameter]:

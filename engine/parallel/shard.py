@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from engine.channel import Channel, Group, all_gather_single, reduce_scatter_single
-from engine.parallel.replica import Piece, run_backward, tp_dims
+from engine.parallel.replica import Piece, is_expert, partial_over_tp, run_backward
 from engine.workloads.decoder import Decoder
+from engine.workloads.mixture import ExpertLinear
 
 
 class FullyShardedReplica:
@@ -24,17 +26,21 @@ class FullyShardedReplica:
     mesh [replicate, shard] splits over ``shard`` and all-reduces the slices over ``replicate``.
     """
 
-    def __init__(self, decoder: Decoder, mesh: DeviceMesh, stage: int, bf16: bool, tp_size: int) -> None:
+    def __init__(self, decoder: Decoder, meshes: Meshes, stage: int, bf16: bool, tp_size: int) -> None:
         self._always, self._kept, self._tp_size = stage == 2, stage == 2, tp_size
-        self._copies = mesh.size(0) if mesh.ndim == 2 else 1
+        # Sharding makes other parameters of them.
+        self._partial = {name for name, one in decoder.named_parameters() if partial_over_tp(one)}
+        self._experts = {name for name, one in decoder.named_parameters() if is_expert(one)}
+        self._copies = meshes.dense.size(0) if meshes.dense.ndim == 2 else 1
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": not self._always}
+        options: dict[str, Any] = {"reshard_after_forward": not self._always}
         options |= {"mp_policy": policy} if bf16 else {}
-        channel = Channel(mesh.get_group(mesh.ndim - 1), next(decoder.parameters()).device)
+        if meshes.experts is not None:
+            for module in decoder.modules():
+                if isinstance(module, ExpertLinear):
+                    _shard(module, meshes.experts, options, meshes.spread)
         for module in (*decoder.blocks.values(), decoder):
-            sharded = fully_shard(module, **options)
-            sharded.set_custom_all_gather(_AllGather(channel))  # type: ignore[arg-type]
-            sharded.set_custom_reduce_scatter(_ReduceScatter(channel))  # type: ignore[arg-type]
+            _shard(module, meshes.dense, options)
         assert isinstance(decoder, FSDPModule)
         self.decoder: Decoder = decoder
         self._sharded: FSDPModule = decoder
@@ -70,11 +76,11 @@ class FullyShardedReplica:
 
     def pieces(self) -> list[Piece]:
         """This rank's slices; AdamW on DTensors costs several times as much, and gives the same bits."""
-        dims, pieces = tp_dims(self.decoder), []
+        pieces = []
         for name, parameter in self.decoder.named_parameters():
             assert isinstance(parameter, DTensor)
-            partial = dims[name] is None
-            copies = self._copies * (self._tp_size if partial else 1)
+            partial = name in self._partial
+            copies = (1 if name in self._experts else self._copies) * (self._tp_size if partial else 1)
             weight = nn.Parameter(_local(parameter).detach())
             pieces.append(Piece(name, weight, _gradient(parameter), parameter.ndim > 1, partial, copies))
         return pieces
@@ -83,6 +89,26 @@ class FullyShardedReplica:
         """Forget the gradients; the next forward gathers the new values."""
         for parameter in self.decoder.parameters():
             parameter.grad = None
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """Where parameters are sharded: [shard] or [replicate, shard], and [edp] for experts, which are spread over
+    ``spread`` ranks.
+    """
+
+    dense: DeviceMesh
+    experts: DeviceMesh | None = None
+    spread: int = 1
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], spread: int = 1) -> None:
+    channel = Channel(mesh.get_group(mesh.ndim - 1), next(module.parameters()).device)
+    sharded = fully_shard(module, mesh=mesh, **options)
+    sharded.set_custom_all_gather(_AllGather(channel))  # type: ignore[arg-type]
+    sharded.set_custom_reduce_scatter(_ReduceScatter(channel, spread))  # type: ignore[arg-type]
+    if mesh.size() == 1 and spread > 1:  # then nothing is scattered, and FSDP2 divides by itself
+        sharded.set_gradient_divide_factor(spread)
 
 
 def mesh_of(shard: Group | None, replicate: Group | None, ranks: list[list[int]], device: str) -> DeviceMesh:
@@ -131,9 +157,20 @@ class _AllGather(_Communication):
 
 
 class _ReduceScatter(_Communication):
+    """Averages over its ranks, and over ``spread`` times as many where the rest hold other experts.
+
+    FSDP2's own factor for that needs an operation that gloo lacks.
+    """
+
+    def __init__(self, channel: Channel, spread: int) -> None:
+        super().__init__(channel)
+        self._spread = spread
+
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Group, op: Any, async_op: bool = False
     ) -> Any:
+        if self._spread > 1:
+            input_tensor.div_(self._spread)
         if async_op:
             return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=True)
         return self._channel.reduce_scatter_into(output_tensor, input_tensor, op)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.presets import ModelShape
-from engine.workloads.workload import Deferral, TensorAxis
+from engine.workloads.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
+from engine.workloads.workload import Axes, Deferral, TensorAxis
 
 _ROTARY_BASE = 10000.0
-_INIT_STD = 0.02
 
 
 class Linear(nn.Module):
@@ -60,7 +60,7 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape.vocabulary // tp.size, shape.hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[batch, sequence] -> [sequence / tp, batch, hidden]."""
+        """[batch, sequence / cp] -> [sequence / (cp * tp), batch, hidden]."""
         tokens = tokens.transpose(0, 1)
         if self.tp.size == 1:
             return F.embedding(tokens, self.weight).to(self.dtype)
@@ -71,12 +71,12 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (arXiv 2305.13245); heads are split over tp."""
+    """Grouped-query attention (arXiv 2305.13245); heads are split over tp, the sequence over cp."""
 
-    def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
+    def __init__(self, shape: ModelShape, axes: Axes) -> None:
         super().__init__()
-        self.head_dim = shape.head_dim
-        self.group_size = shape.heads // shape.kv_heads
+        self.context, self.head_dim = axes.context, shape.head_dim
+        tp = axes.tensor
         kv_width = shape.kv_heads * shape.head_dim
         self.query = Linear(shape.hidden, shape.hidden, tp, 0)
         self.key = Linear(kv_width, shape.hidden, tp, 0)
@@ -84,20 +84,15 @@ class Attention(nn.Module):
         self.output = Linear(shape.hidden, shape.hidden, tp, 1)
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        """[sequence, batch, hidden] -> partial [sequence, batch, hidden]."""
+        """[sequence / cp, batch, hidden] -> partial sums of the same shape."""
         query, key, value = (self._heads(matrix(x)) for matrix in (self.query, self.key, self.value))
-        query, key = _rotate(query, rotary), _rotate(key, rotary)
-        key, value = self._repeat(key), self._repeat(value)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = self.context.attend(_rotate(query, rotary), _rotate(key, rotary), value)
         out: Tensor = self.output(mixed.permute(2, 0, 1, 3).flatten(2))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
         heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
         return heads.permute(1, 2, 0, 3)
-
-    def _repeat(self, x: Tensor) -> Tensor:
-        return x if self.group_size == 1 else x.repeat_interleave(self.group_size, dim=1)
 
 
 class FeedForward(nn.Module):
@@ -110,7 +105,7 @@ class FeedForward(nn.Module):
         self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[sequence, batch, hidden] -> partial [sequence, batch, hidden]."""
+        """[sequence / cp, batch, hidden] -> partial sums of the same shape."""
         out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -118,15 +113,19 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward with their norms; may forget its activations and compute them again."""
 
-    def __init__(self, shape: ModelShape, tp: TensorAxis, recompute: bool) -> None:
+    def __init__(self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: bool) -> None:
         super().__init__()
-        self.tp, self.recompute = tp, recompute
+        self.tp, self.recompute = axes.tensor, recompute
         self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
-        self.attention = Attention(shape, tp)
-        self.feed_forward = FeedForward(shape, tp)
+        self.attention = Attention(shape, axes)
+        self.feed_forward = (
+            FeedForward(shape, axes.tensor)
+            if mixture is None
+            else Mixture(mixture, axes.tensor, axes.expert, axes.data)
+        )
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        """[sequence / tp, batch, hidden] -> the same."""
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
         if self.recompute and torch.is_grad_enabled():
             out: Tensor = checkpoint(self._compute, x, rotary, use_reentrant=False)
             return out
@@ -151,25 +150,27 @@ class Decoder(nn.Module):
         self,
         shape: ModelShape,
         layers: range,
-        tp: TensorAxis,
+        axes: Axes,
         *,
+        mixture: MixtureShape | None = None,
         sequence_length: int,
         dtype: torch.dtype = torch.float32,
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.tp = tp
+        self.tp = tp = axes.tensor
         self.embedding = Embedding(shape, tp, dtype) if layers.start == 0 else None
-        self.blocks = nn.ModuleDict({str(i): Block(shape, tp, recompute) for i in layers})
+        self.blocks = nn.ModuleDict({str(i): Block(shape, mixture, axes, recompute) for i in layers})
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
         self.head = Linear(shape.vocabulary, shape.hidden, tp, 0) if is_last else None
         # Not a registered buffer: data parallelism would broadcast it with every first step.
-        self.rotary = _rotary(sequence_length, shape.head_dim)
+        self.positions = axes.context.positions(sequence_length)
+        self.rotary = _rotary(self.positions, shape.head_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens [batch, sequence] or hidden states [sequence / tp, batch, hidden] in; hidden states or logits
-        [sequence, batch, vocabulary / tp] out.
+        """Tokens [batch, sequence / cp] or hidden states [sequence / (cp * tp), batch, hidden] in; hidden states or
+        logits [sequence / cp, batch, vocabulary / tp] out.
         """
         if self.embedding is not None:
             x = self.embedding(x)
@@ -183,28 +184,20 @@ class Decoder(nn.Module):
 def initialize(model: Decoder, seed: int) -> None:
     """Fill parameters from their names and the seed alone: every layout starts from the same full tensors."""
     with torch.no_grad():
-        for module_name, module in model.named_modules():
-            weight = getattr(module, "weight", None)
-            dim = getattr(module, "tp_dim", None)
-            if isinstance(weight, nn.Parameter) and dim is not None:
-                full = list(weight.shape)
-                full[dim] *= model.tp.size
-                generator = torch.Generator().manual_seed(_name_seed(module_name, seed))
-                values = torch.empty(full).normal_(0.0, _INIT_STD, generator=generator)
-                weight.copy_(model.tp.shard(values, dim))
+        for name, module in model.named_modules():
+            if isinstance(module, Mixture):
+                initialize_mixture(module, name, seed)
+            elif isinstance(module, (Linear, Embedding)):
+                full = list(module.weight.shape)
+                full[module.tp_dim] *= model.tp.size
+                values = initial_values(name, tuple(full), seed)
+                module.weight.copy_(model.tp.shard(values, module.tp_dim))
 
 
-def _name_seed(name: str, seed: int) -> int:
-    value = seed + 1
-    for character in name:
-        value = (value * 1_000_003 ^ ord(character)) & 0x7FFFFFFFFFFFFFFF
-    return value
-
-
-def _rotary(sequence_length: int, head_dim: int) -> Tensor:
-    """Angles as cosine and sine [2, sequence, head_dim / 2] (arXiv 2104.09864)."""
+def _rotary(positions: Tensor, head_dim: int) -> Tensor:
+    """Angles as cosine and sine [2, positions, head_dim / 2] (arXiv 2104.09864)."""
     rates = _ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32), rates)
+    angles = torch.outer(positions.to(torch.float32), rates)
     return torch.stack((angles.cos(), angles.sin()))
 
 

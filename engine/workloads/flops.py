@@ -59,7 +59,7 @@ def workload_of(config: RunConfig) -> Workload:
         global_batch=config.batch.global_batch,
         recompute=config.memory.recompute,
         experts=config.model.experts,
-        experts_per_token=config.model.experts_per_token or 2,
+        experts_per_token=config.model.experts_per_token,
         expert_ffn_hidden=config.model.expert_ffn_hidden,
     )
 

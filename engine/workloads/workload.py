@@ -1,10 +1,15 @@
-"""What a model asks of the tensor-parallel axis it is split over."""
+"""What a model asks of the axes it is split over."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
+
+from engine.channel import Channel
+from engine.workloads.context import ContextAxis
+from engine.workloads.experts import ExpertAxis
 
 
 class Deferral(Protocol):
@@ -36,3 +41,13 @@ class TensorAxis(Protocol):
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean loss over tokens of logits [tokens, vocabulary / tp]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """One rank's place on every axis that its part of the model meets; ``data`` are the ranks with other tokens."""
+
+    tensor: TensorAxis
+    context: ContextAxis
+    expert: ExpertAxis
+    data: Channel | None = None

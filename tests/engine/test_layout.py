@@ -79,7 +79,26 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
         ),
         ({"parallel__dp": 3}, "parallel.dp", "must divide global_batch=8"),
         ({"batch__micro_batch": 3}, "batch.micro_batch", "nearest legal: 2 or 4"),
-        ({"parallel__cp": 2}, "parallel.cp", "not built yet"),
+        (
+            {"parallel__cp": 3},
+            "data.sequence_length",
+            "multiple of 6 with cp=3 (ring) and tp=1; nearest legal: 66",
+        ),
+        (
+            {"parallel__cp": 2, "parallel__tp": 4, "parallel__cp_method": "ulysses"},
+            "parallel.cp",
+            "heads / tp = 1",
+        ),
+        ({"parallel__ep": 2}, "parallel.ep", "set model.experts"),
+        ({"model__capacity_factor": 1.0}, "model.capacity_factor", "set model.experts"),
+        (
+            {"model__experts": 4, "model__experts_per_token": 5},
+            "model.experts_per_token",
+            "at most experts=4",
+        ),
+        ({"model__experts": 4, "parallel__ep": 2}, "parallel.ep", "must divide dp x cp = 1"),
+        ({"model__experts": 4, "parallel__ep": 3, "parallel__dp": 4}, "parallel.ep", "nearest legal: 2 or 4"),
+        ({"model__experts": 4, "compile": True}, "compile", "set it to false"),
         ({"compression__method": "topk"}, "compression.method", "dp=1"),
         (
             {"compression__method": "fp16", "parallel__dp": 2, "parallel__zero_stage": 3},

@@ -64,8 +64,9 @@ def _rank(
         "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE_SECONDS / 2)
     )
     try:
-        results.send(("", function(rank, *arguments)))
+        answer = function(rank, *arguments)
+        dist.barrier()
+        results.send(("", answer))
     except BaseException:
         results.send((traceback.format_exc(), None))
-    dist.barrier()
     dist.destroy_process_group()

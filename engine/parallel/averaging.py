@@ -1,0 +1,157 @@
+"""Parameters whose gradients are averaged over one group of ranks: updated as a whole, or in slices (ZeRO stage 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.channel import Group, all_gather_single, reduce_scatter_single
+from engine.compression.compressor import Compressor, Plain
+from engine.compression.named import build
+from engine.config import RunConfig
+from engine.parallel.buckets import Bucket, GradientBuckets, Wait
+from engine.parallel.replica import Piece, partial_over_tp
+from profilers.step_timer import StepTimer
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Parameters by name and the ranks that hold copies of them; None for a single one.
+
+    Gradients are averaged over ``group`` and divided by ``spread``, the number of ranks that hold other experts.
+    ``late`` ones get their gradients outside autograd's backward.
+    """
+
+    named: dict[str, nn.Parameter]
+    group: Group | None
+    spread: int = 1
+    late: Collection[nn.Parameter] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Number of copies."""
+        return 1 if self.group is None else self.group.size()
+
+
+class Averaged:
+    """Sent per step: an all-reduce per bucket, in total 4 bytes a parameter without compression."""
+
+    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
+        self.shared, self._timer, self._tp_size = shared, timer, tp_size
+        self._config = config
+        self._sent_by = {} if shared.group is None else self._compressors(shared.group)
+        self.buckets = GradientBuckets(
+            list(shared.named.values()),
+            self._average if shared.ranks > 1 or shared.spread > 1 else None,
+            config.overlap.bucket_mb * MIB,
+            self._padding(),
+            shared.late,
+        )
+
+    def pieces(self) -> list[Piece]:
+        """Every parameter as a whole."""
+        pieces = []
+        for name, parameter in self.shared.named.items():
+            gradient = self.buckets.gradients[parameter]
+            pieces.append(self._piece(name, parameter, parameter.detach(), gradient, self.shared.ranks))
+        return pieces
+
+    def updated(self) -> None:
+        """Parameters were updated in place on every rank alike."""
+        self.buckets.clear()
+
+    def _padding(self) -> int:
+        return 1
+
+    def _piece(self, name: str, whole: nn.Parameter, weight: Tensor, gradient: Tensor, copies: int) -> Piece:
+        partial = partial_over_tp(whole)
+        copies *= self._tp_size if partial else 1
+        return Piece(name, nn.Parameter(weight), _constant(gradient), whole.ndim > 1, partial, copies)
+
+    def _compressors(self, group: Group) -> dict[bool, Compressor]:
+        return {True: Plain(group), False: build(self._config.compression, group)}
+
+    def _average(self, index: int, flat: Tensor) -> Wait:
+        if self.shared.spread > 1:
+            flat.div_(self.shared.spread)
+        if self.shared.group is None:
+            return lambda: None
+        early = self._timer.step < self._config.compression.start_step
+        waited: Wait = self._sent_by[early].reduce(index, flat).wait
+        return waited
+
+
+class Sliced(Averaged):
+    """ZeRO stage 1 (arXiv 1910.02054): each rank updates its slice of every bucket.
+
+    Sent per step: a reduce-scatter and an all-gather of 4 bytes a parameter.
+    """
+
+    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
+        super().__init__(shared, config, timer, tp_size)
+        self._weights = [_together(bucket) for bucket in self.buckets.buckets]
+
+    def pieces(self) -> list[Piece]:
+        """The part of each parameter that lies in this rank's slice of its bucket."""
+        return [
+            piece
+            for bucket, weights in zip(self.buckets.buckets, self._weights, strict=True)
+            for piece in self._pieces_of(bucket, weights)
+        ]
+
+    def updated(self) -> None:
+        """Gather every rank's new values."""
+        with self._timer.phase("communication_exposed"):
+            for weights in self._weights:
+                all_gather_single(weights, _slice(weights, self._group).clone(), group=self._group)
+        super().updated()
+
+    @property
+    def _group(self) -> Group:
+        assert self.shared.group is not None, "nothing to slice without a group"
+        return self.shared.group
+
+    def _padding(self) -> int:
+        return self.shared.ranks
+
+    def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
+        names = {parameter: name for name, parameter in self.shared.named.items()}
+        each = len(weights) // self._group.size()
+        first, offset, pieces = self._group.rank() * each, 0, []
+        for parameter in bucket.parameters:
+            start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
+            offset += parameter.numel()
+            if start < stop:
+                part, gradient = weights[start:stop], bucket.flat[start:stop]
+                pieces.append(self._piece(names[parameter], parameter, part, gradient, 1))
+        return pieces
+
+    def _average(self, index: int, flat: Tensor) -> Wait:
+        flat.div_(self._group.size() * self.shared.spread)
+        mine = _slice(flat, self._group)
+        waited: Wait = reduce_scatter_single(mine, flat, group=self._group, async_op=True).wait
+        return waited
+
+
+def _constant(gradient: Tensor) -> Callable[[], Tensor]:
+    return lambda: gradient
+
+
+def _slice(flat: Tensor, group: Group) -> Tensor:
+    return flat.chunk(group.size())[group.rank()]
+
+
+def _together(bucket: Bucket) -> Tensor:
+    """A bucket's parameters in one flat tensor, of which they become views."""
+    weights = torch.zeros_like(bucket.flat)
+    moved = Bucket(bucket.index, bucket.parameters, weights)
+    with torch.no_grad():
+        for parameter, view in moved.views():
+            view.copy_(parameter)
+            parameter.data = view
+    return weights
