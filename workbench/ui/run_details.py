@@ -11,7 +11,7 @@ from engine.config import RunConfig, flatten
 from profilers.records import PHASES
 from workbench import figures, jobs, runs, series
 from workbench.live import Snapshot
-from workbench.ui import words
+from workbench.ui import run_schedule, words
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, home, metrics, snapshot, table
 
@@ -32,6 +32,7 @@ def details(run_id: str) -> None:
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
         _steps(seen, found)
+        run_schedule.draw(found)
     with views[1]:
         _collectives(seen, found)
     with views[2]:
