@@ -42,9 +42,8 @@ class TopK:
         return max(1, int(self._ratio * elements))
 
     def _error(self, bucket: int, flat: Tensor) -> Tensor:
-        # DDP deals its buckets anew after the first step; a memory of another size belongs to other gradients.
         known = self._errors.get(bucket)
-        return known if known is not None and known.shape == flat.shape else torch.zeros_like(flat)
+        return torch.zeros_like(flat) if known is None else known
 
     def _sum(self, flat: Tensor, everyone: Tensor) -> Tensor:
         flat.zero_()
