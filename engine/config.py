@@ -103,14 +103,25 @@ def _recompute(value: object) -> object:
 
 
 class Memory(Section):
-    """What is kept and what is computed again; ``limit_gib`` caps a CPU rank's own memory."""
+    """What is kept, where, and what is computed again; ``limit_gib`` caps a CPU rank's own memory.
 
-    recompute: Annotated[Literal["none", "full"], BeforeValidator(_recompute)] = "none"
+    ``recompute`` forgets a block's activations (full) or those of its attention core (selective) until backward; with
+    ``recompute_layers`` only so many layers of each stage do, counted from its first. ``offload`` keeps activations,
+    or the optimizer's state and weights, in host memory. ``parameters`` in bf16 have fp32 gradients and an fp32
+    copy that the optimizer updates.
+    """
+
+    recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
+    recompute_layers: Count | None = None
+    offload: Literal["none", "activations", "optimizer", "both"] = "none"
+    parameters: Literal["fp32", "bf16"] = "fp32"
     limit_gib: Annotated[float, Field(gt=0)] | None = None
 
 
 class Train(Section):
-    """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured."""
+    """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured. ``resume`` is a run's folder,
+    or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all.
+    """
 
     steps: Count = 24
     warmup: Annotated[int, Field(ge=0)] = 4
@@ -119,8 +130,19 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     validation_batches: Annotated[int, Field(ge=0)] = 1
+    resume: str | None = None
     timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+
+class Checkpoint(Section):
+    """Saves after every so many steps and at the end; without ``every_steps`` nothing is saved. ``asynchronous`` writes
+    while training goes on. ``keep`` is how many are kept. Error feedback of a compression is not saved: it starts anew.
+    """
+
+    every_steps: Count | None = None
+    asynchronous: bool = False
+    keep: Count = 2
 
 
 class Profile(Section):
@@ -146,6 +168,7 @@ class RunConfig(Section):
     compile: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     train: Train = Train()
+    checkpoint: Checkpoint = Checkpoint()
     profile: Profile = Profile()
 
     def with_values(self, values: dict[str, Any]) -> RunConfig:

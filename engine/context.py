@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 
@@ -18,7 +20,7 @@ from profilers.writer import RecordWriter
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """One rank's configuration, place, device and instruments."""
+    """One rank's configuration, place, device and instruments, the run's folder, and how long its groups wait."""
 
     rank: int
     config: RunConfig
@@ -30,6 +32,8 @@ class RankContext:
     writer: RecordWriter
     control: StopControl
     progress: Progress | None = None
+    folder: Path = Path()
+    patience: timedelta = timedelta(minutes=30)
 
     def state(self, name: str) -> None:
         """Tell the launcher what this rank is about to do outside a step."""

@@ -9,10 +9,12 @@ from pathlib import Path
 from engine import devices, layout, rundir
 from engine.config import RunConfig
 from engine.errors import InputError
+from engine.notes import notes_of
 from engine.outcome import RunOutcome
 from engine.ownership import me
 from engine.progress import Progress
 from engine.workloads import flops, peaks
+from profilers.records import Event
 from profilers.summary import RunFacts, RunSummary, summarize
 from profilers.tail import RunRecords
 
@@ -64,15 +66,25 @@ def summary_of(config: RunConfig, run: str, backend: str, records: RunRecords | 
         parameters=flops.parameters(work) if work else 0,
         hardware_flops_per_step=flops.hardware_flops_per_step(work) if work else None,
         mfu_convention=flops.CONVENTION,
+        notes=notes_of(config, _devices(records)),
     )
     return summarize(records, facts)
 
 
 def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:
     """Mean peak of the ranks' devices, for the dtype and the fp32 precision that they told."""
-    told = [
-        event for rank in records.ranks() for event in records.events(rank) if event.kind == "environment"
-    ]
-    names = [str(event.data["device"]) for event in told if "device" in event.data]
+    told = _environments(records)
+    names = _devices(records)
     tf32 = any(event.data.get("fp32_precision", "highest") != "highest" for event in told)
     return peaks.mean_peak(names, config.precision, tf32)
+
+
+def _environments(records: RunRecords) -> list[Event]:
+    return [
+        event for rank in records.ranks() for event in records.events(rank) if event.kind == "environment"
+    ]
+
+
+def _devices(records: RunRecords) -> list[str]:
+    """What each rank computed on, as it told."""
+    return [str(event.data["device"]) for event in _environments(records) if "device" in event.data]

@@ -8,6 +8,7 @@ import time
 import torch
 from torch import Tensor
 
+from engine.checkpoint.checkpoints import Checkpoints
 from engine.context import RankContext
 from engine.errors import WorkbenchError
 from engine.parallel.apply import build_stages
@@ -29,20 +30,30 @@ def train(rank: RankContext) -> bool:
     optimizer = LocalOptimizer(list(stages.stages.values()), rank.groups, rank.config.train)
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)
-    finished = _steps(rank, stages, optimizer, corpus)
+    with Checkpoints(rank, optimizer) as checkpoints:
+        finished = _steps(rank, stages, optimizer, corpus, checkpoints)
     if finished:
         validate(rank, stages, corpus)
     rank.state("finished")
     return finished
 
 
-def _steps(rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimizer, corpus: Corpus) -> bool:
-    log = StepLog(rank)
-    with log:
-        for step in range(rank.config.train.steps):
+def _steps(
+    rank: RankContext,
+    stages: PipelineExecutor,
+    optimizer: LocalOptimizer,
+    corpus: Corpus,
+    checkpoints: Checkpoints,
+) -> bool:
+    first = checkpoints.resume()
+    with StepLog(rank, first) as log:
+        for step in range(first, rank.config.train.steps):
             if rank.control.should_stop(step):
+                checkpoints.finish(step)
                 return False
             one_step(rank, stages, optimizer, corpus, log, step)
+            checkpoints.after(step + 1)
+        checkpoints.finish(rank.config.train.steps)
     return True
 
 

@@ -35,6 +35,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _batch_rules(config)
     yield from _stage_rules(config, shape)
     yield from _schedule_rules(config)
+    yield from _memory_rules(config, shape)
     yield from _method_rules(config)
 
 
@@ -158,17 +159,40 @@ def _stage_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
 def _schedule_rules(config: RunConfig) -> Iterator[LayoutError]:
     schedule, parallel = config.schedule, config.parallel
     kind = KINDS[schedule.kind]
+    splits = kind.splits_backward and parallel.pp * schedule.chunks > 1
     if problem := kind.chunks_problem(schedule.chunks):
         yield LayoutError("schedule.chunks", schedule.chunks, f"{problem} ({schedule.kind})")
-    if kind.splits_backward and parallel.zero_stage >= 2:
+    if splits and parallel.zero_stage >= 2:
         yield LayoutError(
             "schedule.kind",
             schedule.kind,
             "splits the backward, which needs whole parameters; set zero_stage to 0 or 1",
         )
-    if kind.splits_backward and config.compile:
+    if splits and config.compile:
         yield LayoutError(
             "schedule.kind", schedule.kind, "splits the backward outside compiled code; set compile to false"
+        )
+
+
+def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    memory, schedule = config.memory, config.schedule
+    layers = memory.recompute_layers
+    most = max(schedule.stage_layers or [math.ceil(shape.layers / (config.parallel.pp * schedule.chunks))])
+    if layers is not None and memory.recompute == "none":
+        yield LayoutError(
+            "memory.recompute_layers",
+            layers,
+            "nothing is recomputed; leave it out, or set memory.recompute to selective or full",
+        )
+    elif layers is not None and layers > most:
+        yield LayoutError(
+            "memory.recompute_layers",
+            layers,
+            f"the largest stage has {most} layers; nearest legal: {most}, or leave it out for all of them",
+        )
+    if memory.parameters == "bf16" and config.precision != "bf16":
+        yield LayoutError(
+            "memory.parameters", "bf16", "needs precision bf16; set precision to bf16, or this to fp32"
         )
 
 

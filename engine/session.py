@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from engine import devices, rules, rundir
+from engine.checkpoint import resume
 from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.launch.launcher import Launch, Launcher
@@ -47,13 +48,14 @@ class Session:
         """One run, from its folder to its summary. What ranks do becomes an outcome, never an exception.
 
         Raises:
-            InputError: the home folder, the data or the device cannot be used.
+            InputError: the home folder, the data, the device or the checkpoint to continue from cannot be used.
         """
         try:
             where = rules.check(config)
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
         check_path(config.data.path)
+        resume.find(config)
         chosen = devices.choose(config, where.world_size)
         folder = rundir.create(self.home, config, labels)
         with rundir.writable(self.home):

@@ -14,12 +14,15 @@ _Pending = tuple[StepTimes, list[Any], float | None, float]
 
 
 class StepLog:
-    """Writes one rank's step, collective and memory records; on a GPU one step late, so nothing waits."""
+    """Writes one rank's step, collective and memory records; on a GPU one step late, so nothing waits.
 
-    def __init__(self, rank: RankContext) -> None:
+    ``first`` is the first step of the run.
+    """
+
+    def __init__(self, rank: RankContext, first: int = 0) -> None:
         self._rank = rank
         config = rank.config
-        self._first_measured = min(config.train.warmup, config.train.steps - 1)
+        self._first_measured = min(first + config.train.warmup, config.train.steps - 1)
         layout = rank.layout
         self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
         self._pending: deque[_Pending] = deque()

@@ -108,6 +108,8 @@ def train_in_group(
         writer=writer,
         control=StopControl(progress, rank),
         progress=progress,
+        folder=folder,
+        patience=group_timeout(config),
     )
     try:
         return loop.train(context)

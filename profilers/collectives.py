@@ -9,8 +9,10 @@ the cost. ``stop()`` takes the kernels out again, so recording can be switched w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +66,21 @@ class Call(NamedTuple):
 
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
+
+
+#: Threads whose collectives nobody records.
+_unseen: set[int] = set()
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Collectives that this thread issues inside are no part of a step: neither recorded nor timed."""
+    me = get_ident()
+    _unseen.add(me)
+    try:
+        yield
+    finally:
+        _unseen.discard(me)
 
 
 def active() -> CollectiveRecorder | None:
@@ -167,6 +184,8 @@ class CollectiveRecorder:
         timer, mark, note = self._timer, self._timer.clock.mark, self._calls.append
 
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
+            if _unseen and get_ident() in _unseen:
+                return redispatch(keys & below, *arguments, **named)
             dtype, size = _payload(arguments[tensors_at])
             blocking = len(arguments) > async_at and not arguments[async_at]
             begin = timer.enter(EXPOSED) if blocking else mark()

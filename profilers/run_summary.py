@@ -31,6 +31,7 @@ class RunFacts:
     parameters: int
     hardware_flops_per_step: float | None = None
     mfu_convention: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,31 @@ class CommunicationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One save: ``step`` is the next one to do after it, ``paused_seconds`` the time that training waited for it,
+    ``problem`` why it failed.
+    """
+
+    step: int
+    seconds: float
+    paused_seconds: float
+    asynchronous: bool
+    bytes: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]."""
+
+    run: str
+    step: int
+    folder: str
+    seconds: float
+    changed: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Seconds, bytes and joules are per step; None where nothing was recorded."""
 
@@ -74,6 +100,10 @@ class RunSummary:
     backend: str
     parameters: int
     tokens_per_step: int
+    #: The first recorded step; above 0 in a run that continues another.
+    first_step: int = 0
+    resumed: Resumed | None = None
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
@@ -111,6 +141,8 @@ class RunSummary:
     rank_skew_seconds: float | None = None
     slowest_rank: int | None = None
     dropped_records: int = 0
+    #: What a reader of these numbers should know about the configuration, in words.
+    notes: list[str] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:

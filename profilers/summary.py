@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from profilers.checkpoints import checkpoint_rows, resumed
 from profilers.communication import communication_rows, communication_seconds
 from profilers.diagnosis import diagnose
 from profilers.energy import joules
@@ -31,6 +32,9 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "backend": facts.backend,
         "parameters": facts.parameters,
         "tokens_per_step": facts.tokens_per_step,
+        "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
+        "resumed": resumed(records),
+        "checkpoints": checkpoint_rows(records),
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
@@ -42,6 +46,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "mfu_convention": facts.mfu_convention,
         "peak_flops": facts.peak_flops_per_second,
         "peak_source": facts.peak_source,
+        "notes": list(facts.notes),
     }
     if len(measured.steps):
         known |= _speed(measured, facts) | _where_time_goes(measured, records)

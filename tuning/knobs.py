@@ -145,16 +145,20 @@ def _normal(key: str, value: Any, base: RunConfig) -> Any:
 
 def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
     """A sensible space for a machine: layouts and how they communicate, or on one device what is left."""
-    space: dict[str, Any] = {"batch.micro_batch": _micro_batches(base), "memory.recompute": ["none", "full"]}
+    space: dict[str, Any] = {
+        "batch.micro_batch": _micro_batches(base),
+        "memory.recompute": ["none", "selective", "full"],
+    }
     if ranks == 1:
         return space | {"compile": [False, True]}
     degrees = [degree for degree in range(1, ranks + 1) if ranks % degree == 0]
     return {
         "parallel.tp": degrees,
         "parallel.pp": degrees,
-        "parallel.zero_stage": [0, 3],
+        "parallel.zero_stage": [0, 1, 2, 3],
         **space,
-        "schedule.kind": ["1f1b", "gpipe"],
+        "schedule.kind": ["1f1b", "gpipe", "interleaved", "zb_h1", "breadth_first"],
+        "schedule.chunks": [1, 2],
         "compression.method": ["none", "fp16", "topk"],
         "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
         "overlap.bucket_mb": [1.0, 5.0, 25.0],

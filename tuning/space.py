@@ -18,6 +18,7 @@ from typing import Any
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.rules import problems
+from engine.schedules.named import KINDS
 from tuning.knobs import Knob
 
 Point = dict[str, Any]
@@ -26,6 +27,10 @@ WORDS = {"compression.method": "compression", "schedule.kind": "schedule"}
 NAMED_FIRST = ("parallel.dp", "parallel.tp", "parallel.pp", "parallel.zero_stage", "batch.micro_batch")
 ALWAYS_SAID = ("schedule.kind", "compression.method", "compression.ratio", "memory.recompute")
 LAYOUT_KEYS = ("parallel.dp", "parallel.tp", "parallel.pp")
+#: One stage per rank leaves nothing to interleave: the list of actions is the same.
+SAME_AS_1F1B = {"schedule.kind": "interleaved", "schedule.chunks": 1}
+#: Knobs on whose values it depends whether others act.
+DECIDING = ("parallel.zero_stage", "compression.method", "schedule.kind")
 #: Larger spaces are never listed; their points are drawn and counted by sampling.
 ENUMERATION_LIMIT = 60_000
 DRAWS = 300
@@ -81,12 +86,19 @@ class Space:
 
     def _at_rest(self, point: Point) -> Point:
         resting = dict(point)
-        for key in ("parallel.zero_stage", "compression.method", *point):  # others depend on these two
+        for key in (*DECIDING, *point):
             if key in resting and not self.is_active(key, resting):
-                resting[key] = self._rest(key)
+                resting[key] = self._rest(key, resting)
+        if all(resting.get(key) == value for key, value in SAME_AS_1F1B.items()):
+            resting["schedule.kind"] = (
+                "1f1b" if "1f1b" in self.by_key["schedule.kind"].choices else "interleaved"
+            )
         return resting
 
-    def _rest(self, key: str) -> Any:
+    def _rest(self, key: str, point: Point) -> Any:
+        if key == "schedule.chunks":
+            legal = KINDS[(self._base_values | point)["schedule.kind"]].chunks
+            return min(max(self._base_values[key], legal[0]), legal[-1])
         plain = PLAIN.get(key)
         return plain if plain in self.by_key[key].grid() else self._base_values[key]
 
@@ -95,14 +107,16 @@ class Space:
         now = self._base_values | point
         reduces = now["parallel.dp"] > 1 and now["parallel.zero_stage"] == 0
         method = now["compression.method"]
+        chunks = KINDS[now["schedule.kind"]].chunks
         active: dict[str, bool] = {
             "parallel.zero_stage": now["parallel.dp"] > 1,
             "schedule.kind": now["parallel.pp"] > 1,
+            "schedule.chunks": now["parallel.pp"] > 1 and len(chunks) > 1,
             "compression.method": reduces,
             "compression.start_step": reduces and method != "none",
             "compression.ratio": reduces and method == "topk",
             "compression.error_feedback": reduces and method == "topk",
-            "overlap.bucket_mb": reduces,
+            "overlap.bucket_mb": now["parallel.dp"] > 1 and now["parallel.zero_stage"] < 2,
         }
         return active.get(key, True)
 
@@ -148,15 +162,36 @@ class Space:
 
     @cached_property
     def combinations(self) -> int:
-        """How many combinations there are before any rule, ranges on a small grid."""
-        degrees = len(self._choices("parallel.tp")) * len(self._choices("parallel.pp"))
-        return degrees * prod(len(knob.grid()) for knob in self._free_knobs)
+        """How many combinations there are before any rule, ranges on a small grid; what does not act does not count."""
+        return sum(prod(map(len, self._others(case).values())) for case in self._cases)
+
+    @cached_property
+    def _cases(self) -> tuple[Point, ...]:
+        """Every layout with the values that decide which other knobs act."""
+        deciding = [knob for knob in self._free_knobs if knob.key in DECIDING]
+        found = {}
+        for tp, pp in self.layouts:
+            layout = dict(zip(LAYOUT_KEYS, (self.ranks // (tp * pp), tp, pp), strict=True))
+            for values in itertools.product(*(knob.grid() for knob in deciding)):
+                keys = (knob.key for knob in deciding)
+                case = self._at_rest(layout | dict(zip(keys, values, strict=True)))
+                found[point_key(case)] = case
+        return tuple(found.values())
+
+    def _others(self, case: Point) -> dict[str, tuple[Any, ...]]:
+        """Values of the other knobs; those that do not act have one."""
+        others = [knob for knob in self._free_knobs if knob.key not in DECIDING]
+        return {
+            knob.key: knob.grid() if self.is_active(knob.key, case) else (self._rest(knob.key, case),)
+            for knob in others
+        }
 
     def _all_points(self) -> Iterator[Point]:
-        keys = [knob.key for knob in self._free_knobs]
-        for tp, pp in self.layouts:
-            for values in itertools.product(*(knob.grid() for knob in self._free_knobs)):
-                yield self.point(tp, pp, dict(zip(keys, values, strict=True)))
+        for case in self._cases:
+            others = self._others(case)
+            for values in itertools.product(*others.values()):
+                now = case | dict(zip(others, values, strict=True))
+                yield self.point(now["parallel.tp"], now["parallel.pp"], now)
 
     def random_point(
         self, random: Random, visited: Collection[str], wanted: Callable[[Point], bool] = everything

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import InputError, WorkbenchError
-from workbench.commands import control, doctor, export, inspect, schedule, train, tune, ui
+from workbench.commands import control, doctor, export, inspect, predict, schedule, train, tune, ui
 from workbench.output import say
 from workbench.settings import HOME_VARIABLE
 
@@ -30,6 +30,7 @@ for command in (
     control.stop,
     control.control,
     export.export,
+    predict.predict,
     schedule.schedule,
     inspect.reindex,
 ):

@@ -44,7 +44,9 @@ def read_tree(path: Path, field: str) -> dict[str, Any]:
     return tree
 
 
-def run_config(path: Path, sets: list[str], data: str | None, device: str | None) -> RunConfig:
+def run_config(
+    path: Path, sets: list[str], data: str | None, device: str | None, resume: Path | None = None
+) -> RunConfig:
     """The configuration a person asks ``train`` for, with every rule checked that can be checked without ranks.
 
     Raises:
@@ -54,12 +56,13 @@ def run_config(path: Path, sets: list[str], data: str | None, device: str | None
     values = assignments(sets)
     values |= {} if data is None else {"data.path": data}
     values |= {} if device is None else {"device": device}
+    values |= {} if resume is None else {"train.resume": str(resume)}
     for key, value in values.items():
         set_dotted(tree, key, value)
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
     _check_data(config.data.path)
-    return config
+    return _with_checkpoint(config)
 
 
 def study_file(path: Path, sets: list[str], trials: int | None, data: str | None) -> StudyFile:
@@ -134,6 +137,14 @@ def _with_absolute_data(config: RunConfig) -> RunConfig:
     if config.data.path is None:
         return config
     return config.with_values({"data.path": _absolute(config.data.path)})
+
+
+def _with_checkpoint(config: RunConfig) -> RunConfig:
+    """A run to continue as its last checkpoint: what is run stays the same when that run saves another one."""
+    from engine.checkpoint.resume import find
+
+    found = find(config)
+    return config if found is None else config.with_values({"train.resume": str(found.folder)})
 
 
 def _absolute(path: str) -> str:

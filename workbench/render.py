@@ -67,16 +67,35 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {held_out:.4f}"
         yield "loss", f"{losses[0]:.4f} -> {losses[-1]:.4f} over {len(summary.losses)} steps{tail}"
+    yield from _checkpoint_lines(summary)
     if summary.step_seconds:
         yield from _speed_lines(summary)
     if summary.peak_memory_bytes is not None:
         yield "memory", f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
     if summary.model_flops_per_second is not None:
         yield "FLOPs", _flops(summary)
+    for note in summary.notes:
+        yield "note", note
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
     for verdict in summary.verdicts:
         yield "finding", f"{words.spoken(verdict.name)}: {verdict.evidence}; turn {verdict.knob}"
+
+
+def _checkpoint_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    if summary.resumed:
+        changed = summary.resumed.changed
+        text = f"step {summary.resumed.step:,} of {summary.resumed.run}"
+        yield "resumed from", text + (f"; differs in {', '.join(changed)}" if changed else "")
+    good = [row for row in summary.checkpoints if row.problem is None]
+    if good:
+        last, paused = good[-1], sum(row.paused_seconds for row in summary.checkpoints)
+        size = "" if last.bytes is None else f" ({words.gib(last.bytes)} in {words.seconds(last.seconds)})"
+        text = f"{len(good):,} saved, the last before step {last.step:,}{size}; training waited {words.seconds(paused)}"
+        yield "checkpoints", text
+    for row in summary.checkpoints:
+        if row.problem is not None:
+            yield "not saved", f"the checkpoint before step {row.step:,}: {row.problem}"
 
 
 def _speed_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:

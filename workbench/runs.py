@@ -118,6 +118,9 @@ def document(view: RunView) -> dict[str, Any]:
 
 
 _EMPTY_RESULTS: dict[str, Any] = {
+    "first_step": 0,
+    "resumed": None,
+    "checkpoints": [],
     "losses": [],
     "gradient_norms": [],
     "step_seconds": None,

@@ -198,10 +198,12 @@ def loss_series(steps: Mapping[int, Columns], validation: float | None = None) -
     return LossSeries(thinned.x, thinned.y, validation)
 
 
-def losses_of(losses: Sequence[float | None], validation: float | None = None) -> LossSeries:
-    """The loss curve of a summary, which has one value per step."""
+def losses_of(
+    losses: Sequence[float | None], validation: float | None = None, first_step: int = 0
+) -> LossSeries:
+    """The loss curve of a summary, which has one value per step from its first one on."""
     values = np.array([np.nan if loss is None else loss for loss in losses], dtype=float)
-    thinned = line("loss", np.arange(len(values)), values)
+    thinned = line("loss", first_step + np.arange(len(values)), values)
     return LossSeries(thinned.x, thinned.y, validation)
 
 

@@ -58,7 +58,7 @@ class RunProgress:
 
 def _doing(rank: pages.RankProgress) -> str:
     name = rank.phase.replace("_", " ")
-    outside = rank.phase in ("starting", "building", "validation", "finished")
+    outside = rank.phase in ("starting", "building", "validation", "finished", "checkpoint")
     return name if outside else f"training, {name}"
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from engine import devices, layout, rules, rundir
+from engine.checkpoint import resume
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
 from engine.lifecycle import finish, note_start
@@ -47,6 +48,7 @@ def _checked(path: Path) -> RunConfig:
     config = load(path)
     where = rules.check(config)
     check_path(config.data.path)
+    resume.find(config)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks != where.world_size:
         remedy = f"this configuration is for {where.world_size} ranks; start torchrun with that many"

@@ -10,7 +10,7 @@ from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import WAITING, RankProgress
 
-_BEFORE_STEPS = frozenset({"starting", "building", "validation"})
+_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint"})
 _PATIENCE_OUTSIDE_STEPS = 5.0
 
 
@@ -70,4 +70,4 @@ def hung(
 def _patience(rank: RankProgress, seconds: float) -> float:
     if rank.phase == "finished":
         return float("inf")
-    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.phase in _BEFORE_STEPS else 1.0)
+    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.phase in _OUTSIDE_STEPS else 1.0)

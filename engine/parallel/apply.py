@@ -8,6 +8,7 @@ from engine.channel import Channel
 from engine.config import RunConfig
 from engine.context import RankContext
 from engine.layout import accumulation
+from engine.memory.recompute import activations_of
 from engine.parallel.averaging import Averaged, Shared, Sliced
 from engine.parallel.data import DataParallel
 from engine.parallel.deferred import DeferredGradients
@@ -20,7 +21,7 @@ from engine.parallel.shard import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.tensor import TensorParallel
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
-from engine.schedules.named import KINDS, plan
+from engine.schedules.named import plan
 from engine.stages import layers_of_stages
 from engine.workloads.decoder import Decoder, Linear, initialize
 from engine.workloads.experts import LocalExperts
@@ -28,14 +29,18 @@ from engine.workloads.mixture import Mixture, MixtureShape
 from engine.workloads.workload import Axes
 
 
-def build_stages(rank: RankContext) -> PipelineExecutor:
-    """Cut the model, fill it, compile it, wrap it for data parallelism, and hand it to an executor."""
+def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
+    """Cut the model, fill it, compile it, wrap it for data parallelism, and hand it to an executor.
+
+    With ``on_meta`` parameters have sizes but neither values nor memory.
+    """
     config, at = rank.config, rank.groups.at
     chosen, shape = plan_of(config), resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
+    late = deferred if chosen.splits_backward else None
     stages = {
-        stage: _replica(rank, _decoder(rank, shape, layers[stage], deferred))
+        stage: _replica(rank, _decoder(rank, shape, layers[stage], late, on_meta))
         for stage in chosen.stages_of(at.pp)
     }
     return PipelineExecutor(stages, chosen, at.pp, _post(rank, chosen, shape), deferred, rank.timer)
@@ -48,28 +53,32 @@ def plan_of(config: RunConfig) -> Plan:
 
 
 def compute_dtype(config: RunConfig) -> torch.dtype:
-    """dtype of activations; parameters and gradients stay fp32."""
+    """dtype of activations; parameters stay fp32 unless ``memory.parameters`` says otherwise, gradients do."""
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
-def _decoder(rank: RankContext, shape: ModelShape, layers: range, deferred: DeferredGradients) -> Decoder:
+def _decoder(
+    rank: RankContext, shape: ModelShape, layers: range, late: DeferredGradients | None, on_meta: bool
+) -> Decoder:
     config = rank.config
-    decoder = Decoder(
-        shape,
-        layers,
-        _axes(rank),
-        mixture=_mixture(config, shape),
-        sequence_length=config.data.sequence_length,
-        dtype=compute_dtype(config),
-        recompute=config.memory.recompute == "full",
-    )
-    initialize(decoder, config.train.seed)
-    decoder = decoder.to(rank.device)
-    decoder.rotary = decoder.rotary.to(rank.device)
-    if KINDS[config.schedule.kind].splits_backward:
+    with torch.device("meta" if on_meta else "cpu"):
+        decoder = Decoder(
+            shape,
+            layers,
+            _axes(rank),
+            mixture=_mixture(config, shape),
+            sequence_length=config.data.sequence_length,
+            dtype=compute_dtype(config),
+            activations=activations_of(config),
+        )
+    if not on_meta:
+        initialize(decoder, config.train.seed)
+        decoder = decoder.to(rank.device)
+        decoder.rotary = decoder.rotary.to(rank.device)
+    if late is not None:
         for module in decoder.modules():
             if isinstance(module, Linear):
-                module.deferred = deferred
+                module.deferred = late
     for module in decoder.modules():
         if isinstance(module, Mixture):
             module.balance_scale = 1.0 / accumulation(config)
@@ -105,7 +114,7 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
     layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
     if layout.zero_stage >= 2:
         meshes = _meshes(rank)
-        return FullyShardedReplica(decoder, meshes, layout.zero_stage, config.precision == "bf16", tp_size)
+        return FullyShardedReplica(decoder, meshes, config, tp_size)
     parts = [
         (Sliced if layout.zero_stage == 1 and shared.group is not None else Averaged)(
             shared, config, rank.timer, tp_size

@@ -12,8 +12,9 @@ from engine.channel import Group, all_gather_single, reduce_scatter_single
 from engine.compression.compressor import Compressor, Plain
 from engine.compression.named import build
 from engine.config import RunConfig
+from engine.memory.masters import Masters
 from engine.parallel.buckets import Bucket, GradientBuckets, Wait
-from engine.parallel.replica import Piece, partial_over_tp
+from engine.parallel.replica import Piece, extent, partial_over_tp
 from profilers.step_timer import StepTimer
 
 MIB = 2**20
@@ -44,6 +45,8 @@ class Averaged:
     def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         self.shared, self._timer, self._tp_size = shared, timer, tp_size
         self._config = config
+        self._masters, self._pieces = Masters(config.memory), list[Piece]()
+        self._values = self._masters.narrow(shared.named.values())
         self._sent_by = {} if shared.group is None else self._compressors(shared.group)
         self.buckets = GradientBuckets(
             list(shared.named.values()),
@@ -54,24 +57,45 @@ class Averaged:
         )
 
     def pieces(self) -> list[Piece]:
+        """What this rank updates; the same objects at every call."""
+        if not self._pieces:
+            self._pieces = self._cut()
+            self._values.clear()
+        return self._pieces
+
+    def updated(self) -> None:
+        """Bring new weights into the parameters, on every rank alike."""
+        self._masters.write_back()
+        self._spread()
+        self.buckets.clear()
+
+    def _cut(self) -> list[Piece]:
         """Every parameter as a whole."""
         pieces = []
         for name, parameter in self.shared.named.items():
+            weight = self._masters.weight(parameter.detach(), self._values[parameter])
             gradient = self.buckets.gradients[parameter]
-            pieces.append(self._piece(name, parameter, parameter.detach(), gradient, self.shared.ranks))
+            pieces.append(self._piece(name, parameter, weight, gradient, self.shared.ranks))
         return pieces
 
-    def updated(self) -> None:
-        """Parameters were updated in place on every rank alike."""
-        self.buckets.clear()
+    def _spread(self) -> None:
+        """Other ranks need no values of this one."""
 
     def _padding(self) -> int:
         return 1
 
-    def _piece(self, name: str, whole: nn.Parameter, weight: Tensor, gradient: Tensor, copies: int) -> Piece:
-        partial = partial_over_tp(whole)
+    def _piece(
+        self,
+        name: str,
+        whole: nn.Parameter,
+        weight: nn.Parameter,
+        gradient: Tensor,
+        copies: int,
+        start: int = 0,
+    ) -> Piece:
+        partial, place = partial_over_tp(whole), extent(whole).beginning_at(start)
         copies *= self._tp_size if partial else 1
-        return Piece(name, nn.Parameter(weight), _constant(gradient), whole.ndim > 1, partial, copies)
+        return Piece(name, weight, _constant(gradient), whole.ndim > 1, partial, copies, place)
 
     def _compressors(self, group: Group) -> dict[bool, Compressor]:
         return {True: Plain(group), False: build(self._config.compression, group)}
@@ -89,14 +113,14 @@ class Averaged:
 class Sliced(Averaged):
     """ZeRO stage 1 (arXiv 1910.02054): each rank updates its slice of every bucket.
 
-    Sent per step: a reduce-scatter and an all-gather of 4 bytes a parameter.
+    Sent per step: a reduce-scatter of 4 bytes a parameter and an all-gather of its own dtype.
     """
 
     def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         super().__init__(shared, config, timer, tp_size)
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
 
-    def pieces(self) -> list[Piece]:
+    def _cut(self) -> list[Piece]:
         """The part of each parameter that lies in this rank's slice of its bucket."""
         return [
             piece
@@ -104,12 +128,11 @@ class Sliced(Averaged):
             for piece in self._pieces_of(bucket, weights)
         ]
 
-    def updated(self) -> None:
+    def _spread(self) -> None:
         """Gather every rank's new values."""
         with self._timer.phase("communication_exposed"):
             for weights in self._weights:
                 all_gather_single(weights, _slice(weights, self._group).clone(), group=self._group)
-        super().updated()
 
     @property
     def _group(self) -> Group:
@@ -125,10 +148,13 @@ class Sliced(Averaged):
         first, offset, pieces = self._group.rank() * each, 0, []
         for parameter in bucket.parameters:
             start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
-            offset += parameter.numel()
             if start < stop:
-                part, gradient = weights[start:stop], bucket.flat[start:stop]
-                pieces.append(self._piece(names[parameter], parameter, part, gradient, 1))
+                values = self._values[parameter].flatten()[start - offset : stop - offset]
+                weight = self._masters.weight(weights[start:stop], values)
+                gradient = bucket.flat[start:stop]
+                start -= offset
+                pieces.append(self._piece(names[parameter], parameter, weight, gradient, 1, start))
+            offset += parameter.numel()
         return pieces
 
     def _average(self, index: int, flat: Tensor) -> Wait:
@@ -148,7 +174,7 @@ def _slice(flat: Tensor, group: Group) -> Tensor:
 
 def _together(bucket: Bucket) -> Tensor:
     """A bucket's parameters in one flat tensor, of which they become views."""
-    weights = torch.zeros_like(bucket.flat)
+    weights = torch.zeros_like(bucket.flat, dtype=bucket.parameters[0].dtype)
     moved = Bucket(bucket.index, bucket.parameters, weights)
     with torch.no_grad():
         for parameter, view in moved.views():

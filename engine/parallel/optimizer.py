@@ -12,7 +12,8 @@ from torch import Tensor
 from engine.channel import all_reduce_scalar
 from engine.config import Train
 from engine.groups import Groups
-from engine.parallel.replica import Replica
+from engine.memory.host import HostGradients
+from engine.parallel.replica import Piece, Replica
 from engine.parallel.tensor import reduce_partial_gradients
 
 
@@ -21,6 +22,7 @@ class LocalOptimizer:
 
     def __init__(self, replicas: Sequence[Replica], groups: Groups, train: Train) -> None:
         self._replicas, self._groups, self._clip = replicas, groups, train.clip_norm
+        self._host = HostGradients()
         self._pieces = [piece for replica in replicas for piece in replica.pieces() if piece.weight.numel()]
         # The norm's group may be a part of the world, with all copies of a piece spread evenly over such parts.
         parts = groups.world_size / (1 if groups.norm is None else groups.norm.size)
@@ -34,6 +36,24 @@ class LocalOptimizer:
             weight_decay=train.weight_decay,
             fused=True,
         )
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What it updates."""
+        return self._pieces
+
+    def state_of(self, piece: Piece) -> dict[str, Tensor]:
+        """AdamW's ``step`` [], ``exp_avg`` and ``exp_avg_sq`` of a piece; zeros before the first step."""
+        state: dict[str, Tensor] = self._adamw.state[piece.weight]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=piece.weight.device)
+            state |= {key: torch.zeros_like(piece.weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
+        return state
+
+    def restored(self) -> None:
+        """After new values were put into pieces: bring them to all that need them."""
+        for replica in self._replicas:
+            replica.updated()
 
     def step(self) -> float:
         """Clip, update and clear; returns the global gradient norm before clipping.
@@ -57,8 +77,9 @@ class LocalOptimizer:
     def _update(self, gradients: list[Tensor], norm: float) -> None:
         if self._clip is not None and norm > self._clip:
             torch._foreach_mul_(gradients, self._clip / (norm + 1e-6))
-        for piece, gradient in zip(self._pieces, gradients, strict=True):
-            piece.weight.grad = gradient
+        weights = [piece.weight for piece in self._pieces]
+        for weight, gradient in zip(weights, self._host.beside(weights, gradients), strict=True):
+            weight.grad = gradient
         self._adamw.step()
         for replica in self._replicas:
             replica.updated()

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from engine.parallel.extent import Extent, extent_of
 from engine.workloads.decoder import Decoder, Linear
+from engine.workloads.mixture import Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,8 @@ class Piece:
     """What this rank updates of one parameter.
 
     ``weight`` shares its memory with the model's parameter, or is its fp32 master copy. ``copies`` is the number of
-    ranks of the world that update the very same piece, so that it counts once in the global gradient norm.
+    ranks of the world that update the very same piece, so that it counts once in the global gradient norm. ``extent``
+    is where it lies in the undivided model.
     """
 
     name: str
@@ -25,6 +28,7 @@ class Piece:
     decayed: bool
     partial_over_tp: bool
     copies: int
+    extent: Extent
 
 
 class Replica(Protocol):
@@ -60,12 +64,24 @@ def run_backward(output: Tensor, gradient: Any) -> None:
 
 
 def mark(decoder: Decoder) -> None:
-    """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not."""
+    """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not; and
+    its ``extent``.
+    """
+    axes = [module.axis for module in decoder.modules() if isinstance(module, Mixture)]
+    ep = (axes[0].size, axes[0].rank) if axes else (1, 0)
     for module in decoder.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, nn.Parameter):
-            weight.tp_dim = getattr(module, "tp_dim", None)  # type: ignore[attr-defined]
-            weight.expert_dim = getattr(module, "expert_dim", None)  # type: ignore[attr-defined]
+            tp_dim, expert_dim = getattr(module, "tp_dim", None), getattr(module, "expert_dim", None)
+            splits = {tp_dim: (decoder.tp.size, decoder.tp.rank), expert_dim: ep}
+            weight.tp_dim, weight.expert_dim = tp_dim, expert_dim  # type: ignore[attr-defined]
+            weight.extent = extent_of(tuple(weight.shape), splits)  # type: ignore[attr-defined]
+
+
+def extent(parameter: nn.Parameter) -> Extent:
+    """Where this rank's part of a parameter lies in the undivided model."""
+    found: Extent = parameter.extent  # type: ignore[attr-defined]
+    return found
 
 
 def partial_over_tp(parameter: nn.Parameter) -> bool:

@@ -13,7 +13,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from engine.channel import Channel, Group, all_gather_single, reduce_scatter_single
-from engine.parallel.replica import Piece, is_expert, partial_over_tp, run_backward
+from engine.config import RunConfig
+from engine.memory.masters import Masters
+from engine.parallel.replica import Piece, extent, is_expert, partial_over_tp, run_backward
 from engine.workloads.decoder import Decoder
 from engine.workloads.mixture import ExpertLinear
 
@@ -24,17 +26,24 @@ class FullyShardedReplica:
     Sent per step: a reduce-scatter of each block's gradients, and all-gathers of each block: in stage 3 for every
     forward and every backward, in stage 2 once, since gathered blocks are kept until the last backward. A hybrid
     mesh [replicate, shard] splits over ``shard`` and all-reduces the slices over ``replicate``.
+
+    With precision bf16 the slices stay fp32 and what is gathered is bf16; gradients are summed over micro-batches and
+    ranks in fp32. That is all that ``memory.parameters`` = bf16 asks for, so here it changes nothing.
     """
 
-    def __init__(self, decoder: Decoder, meshes: Meshes, stage: int, bf16: bool, tp_size: int) -> None:
-        self._always, self._kept, self._tp_size = stage == 2, stage == 2, tp_size
+    def __init__(self, decoder: Decoder, meshes: Meshes, config: RunConfig, tp_size: int) -> None:
+        self._always = self._kept = config.parallel.zero_stage == 2
+        self._tp_size, self._pieces = tp_size, list[Piece]()
+        self._masters = Masters(config.memory)
         # Sharding makes other parameters of them.
         self._partial = {name for name, one in decoder.named_parameters() if partial_over_tp(one)}
         self._experts = {name for name, one in decoder.named_parameters() if is_expert(one)}
+        self._extents = {name: extent(one) for name, one in decoder.named_parameters()}
+        self._slices = {False: _slices(meshes.dense), True: _slices(meshes.experts or meshes.dense)}
         self._copies = meshes.dense.size(0) if meshes.dense.ndim == 2 else 1
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         options: dict[str, Any] = {"reshard_after_forward": not self._always}
-        options |= {"mp_policy": policy} if bf16 else {}
+        options |= {"mp_policy": policy} if config.precision == "bf16" else {}
         if meshes.experts is not None:
             for module in decoder.modules():
                 if isinstance(module, ExpertLinear):
@@ -76,19 +85,29 @@ class FullyShardedReplica:
 
     def pieces(self) -> list[Piece]:
         """This rank's slices; AdamW on DTensors costs several times as much, and gives the same bits."""
+        if not self._pieces:
+            self._pieces = self._cut()
+        return self._pieces
+
+    def updated(self) -> None:
+        """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
+        self._masters.write_back()
+        for parameter in self.decoder.parameters():
+            parameter.grad = None
+
+    def _cut(self) -> list[Piece]:
         pieces = []
         for name, parameter in self.decoder.named_parameters():
             assert isinstance(parameter, DTensor)
             partial = name in self._partial
             copies = (1 if name in self._experts else self._copies) * (self._tp_size if partial else 1)
-            weight = nn.Parameter(_local(parameter).detach())
-            pieces.append(Piece(name, weight, _gradient(parameter), parameter.ndim > 1, partial, copies))
+            local = _local(parameter).detach()
+            weight = self._masters.weight(local, local)
+            slices = self._slices[name in self._experts]
+            place = self._extents[name].beginning_at(_first_element(parameter, *slices))
+            decayed = parameter.ndim > 1
+            pieces.append(Piece(name, weight, _gradient(parameter), decayed, partial, copies, place))
         return pieces
-
-    def updated(self) -> None:
-        """Forget the gradients; the next forward gathers the new values."""
-        for parameter in self.decoder.parameters():
-            parameter.grad = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +122,7 @@ class Meshes:
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], spread: int = 1) -> None:
-    channel = Channel(mesh.get_group(mesh.ndim - 1), next(module.parameters()).device)
+    channel = Channel(mesh.get_group(mesh.ndim - 1), torch.device(mesh.device_type))
     sharded = fully_shard(module, mesh=mesh, **options)
     sharded.set_custom_all_gather(_AllGather(channel))  # type: ignore[arg-type]
     sharded.set_custom_reduce_scatter(_ReduceScatter(channel, spread))  # type: ignore[arg-type]
@@ -129,6 +148,19 @@ def _gradient(parameter: DTensor) -> Callable[[], Tensor]:
         return _local(found) if isinstance(found, DTensor) else torch.zeros_like(_local(parameter))
 
     return gradient
+
+
+def _slices(mesh: DeviceMesh) -> tuple[int, int]:
+    """Ranks that share a parameter, and this one's place. A parameter's own mesh may be one of an earlier run: torch
+    takes meshes of the same ranks for one another.
+    """
+    return mesh.size(mesh.ndim - 1), mesh.get_local_rank(mesh.ndim - 1)
+
+
+def _first_element(parameter: DTensor, count: int, place: int) -> int:
+    """FSDP2 deals rows as ``chunk`` does: every rank gets as many as the first one, the last ones what is left."""
+    rows = parameter.shape[0]
+    return min(-(-rows // count) * place, rows) * (parameter.numel() // rows)
 
 
 def _local(tensor: DTensor) -> Tensor:

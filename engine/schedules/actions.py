@@ -61,6 +61,11 @@ class Plan:
         """Stages per rank."""
         return self.stages // self.ranks
 
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight gradients are taken apart from those of inputs."""
+        return any(action.work is Work.INPUT for actions in self.actions for action in actions)
+
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that a rank owns, in the order of the model's layers."""
         return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from engine.memory.offload import Offload
+from engine.memory.recompute import Activations, Recompute, again
 from engine.presets import ModelShape
 from engine.workloads.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.workloads.workload import Axes, Deferral, TensorAxis
@@ -73,9 +74,9 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245); heads are split over tp, the sequence over cp."""
 
-    def __init__(self, shape: ModelShape, axes: Axes) -> None:
+    def __init__(self, shape: ModelShape, axes: Axes, forgets: bool) -> None:
         super().__init__()
-        self.context, self.head_dim = axes.context, shape.head_dim
+        self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, forgets
         tp = axes.tensor
         kv_width = shape.kv_heads * shape.head_dim
         self.query = Linear(shape.hidden, shape.hidden, tp, 0)
@@ -86,8 +87,21 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / cp, batch, hidden] -> partial sums of the same shape."""
         query, key, value = (self._heads(matrix(x)) for matrix in (self.query, self.key, self.value))
+        core = query, key, value, rotary
+        if not self.forgets or not torch.is_grad_enabled():
+            return self._mixed_output(*core)
+        if self.output.deferred is None:
+            return again(self._mixed_output, *core)
+        out: Tensor = self.output(again(self._mix, *core))
+        return out
+
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
+        """Weighted values [sequence / cp, batch, hidden / tp]."""
         mixed = self.context.attend(_rotate(query, rotary), _rotate(key, rotary), value)
-        out: Tensor = self.output(mixed.permute(2, 0, 1, 3).flatten(2))
+        return mixed.permute(2, 0, 1, 3).flatten(2)
+
+    def _mixed_output(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
+        out: Tensor = self.output(self._mix(query, key, value, rotary))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -113,11 +127,13 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward with their norms; may forget its activations and compute them again."""
 
-    def __init__(self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: bool) -> None:
+    def __init__(
+        self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: Recompute
+    ) -> None:
         super().__init__()
-        self.tp, self.recompute = axes.tensor, recompute
+        self.tp, self.forgets = axes.tensor, recompute == "full"
         self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
-        self.attention = Attention(shape, axes)
+        self.attention = Attention(shape, axes, recompute == "selective")
         self.feed_forward = (
             FeedForward(shape, axes.tensor)
             if mixture is None
@@ -126,9 +142,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
-        if self.recompute and torch.is_grad_enabled():
-            out: Tensor = checkpoint(self._compute, x, rotary, use_reentrant=False)
-            return out
+        if self.forgets and torch.is_grad_enabled():
+            return again(self._compute, x, rotary)
         return self._compute(x, rotary)
 
     def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
@@ -155,12 +170,16 @@ class Decoder(nn.Module):
         mixture: MixtureShape | None = None,
         sequence_length: int,
         dtype: torch.dtype = torch.float32,
-        recompute: bool = False,
+        activations: Activations | None = None,
     ) -> None:
         super().__init__()
         self.tp = tp = axes.tensor
         self.embedding = Embedding(shape, tp, dtype) if layers.start == 0 else None
-        self.blocks = nn.ModuleDict({str(i): Block(shape, mixture, axes, recompute) for i in layers})
+        kept = activations or Activations()
+        self.offload = Offload() if kept.offload else None
+        self.blocks = nn.ModuleDict(
+            {str(i): Block(shape, mixture, axes, kept.of_layer(place)) for place, i in enumerate(layers)}
+        )
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
         self.head = Linear(shape.vocabulary, shape.hidden, tp, 0) if is_last else None
@@ -174,10 +193,17 @@ class Decoder(nn.Module):
         """
         if self.embedding is not None:
             x = self.embedding(x)
-        for block in self.blocks.values():
-            x = block(x, self.rotary)
+        x = self._through_blocks(x)
         if self.norm is not None and self.head is not None:
             x = self.head(self.tp.gather_sequence(self.norm(x)))
+        return x
+
+    def _through_blocks(self, x: Tensor) -> Tensor:
+        blocks = self.blocks.values()
+        if self.offload is not None and torch.is_grad_enabled():
+            return self.offload.run(blocks, x, self.rotary)
+        for block in blocks:
+            x = block(x, self.rotary)
         return x
 
 

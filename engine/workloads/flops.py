@@ -13,6 +13,8 @@ from typing import Literal
 
 from engine.config import RunConfig
 from engine.presets import ModelShape, resolve
+from engine.schedules.named import KINDS
+from engine.stages import layers_of_stages
 
 #: What the two figures count, as shown beside every utilization.
 CONVENTION = (
@@ -28,6 +30,7 @@ class Workload:
     """What one optimizer step computes. ``global_batch`` is in sequences of ``sequence_length`` tokens.
 
     ``recomputed_layers`` of the whole model recompute, None for all of them; "selective" means their attention core.
+    ``recomputes_whole_block``: full recomputation makes a dense block's last matrix product again as well.
     With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
     the shape's), of which a token takes ``experts_per_token``.
     """
@@ -40,6 +43,7 @@ class Workload:
     experts: int | None = None
     experts_per_token: int = 2
     expert_ffn_hidden: int | None = None
+    recomputes_whole_block: bool = False
 
     @property
     def tokens(self) -> int:
@@ -53,14 +57,33 @@ def workload_of(config: RunConfig) -> Workload:
     Raises:
         InputError: the model's own sizes do not fit together.
     """
+    shape = resolve(config.model)
     return Workload(
-        shape=resolve(config.model),
+        shape=shape,
         sequence_length=config.data.sequence_length,
         global_batch=config.batch.global_batch,
         recompute=config.memory.recompute,
+        recomputed_layers=_recomputed_layers(config, shape),
+        recomputes_whole_block=_splits_backward(config),
         experts=config.model.experts,
         experts_per_token=config.model.experts_per_token,
         expert_ffn_hidden=config.model.expert_ffn_hidden,
+    )
+
+
+def _splits_backward(config: RunConfig) -> bool:
+    schedule = config.schedule
+    return KINDS[schedule.kind].splits_backward and config.parallel.pp * schedule.chunks > 1
+
+
+def _recomputed_layers(config: RunConfig, shape: ModelShape) -> int | None:
+    """The first layers of each stage, summed over stages; None for all of them."""
+    first, schedule = config.memory.recompute_layers, config.schedule
+    if first is None:
+        return None
+    stages = config.parallel.pp * schedule.chunks
+    return sum(
+        min(first, len(layers)) for layers in layers_of_stages(shape.layers, stages, schedule.stage_layers)
     )
 
 
@@ -98,7 +121,8 @@ def hardware_flops_per_step(work: Workload) -> int:
     """Model FLOPs and what is computed a second time.
 
     torch stops recomputing a block once the last tensor that backward needs is there: a dense block's last
-    matrix product is left out, with experts nothing is (the router's gradient needs their results). Hence full
+    matrix product is left out, with experts nothing is (the router's gradient needs their results), nor where a
+    schedule takes gradients of matrices later (they note their input behind their product). Hence full
     recomputation comes to 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)) less 2 B s l h times the feed-forward's width.
     What a fused attention kernel computes again inside its own backward pass is not counted, as in the papers.
     """
@@ -128,7 +152,7 @@ def _recomputed(work: Workload) -> int:
         return 0
     if work.recompute == "selective":
         return _attention_core(work)
-    last = 0 if work.experts else 2 * work.shape.hidden * work.shape.ffn_hidden
+    last = 0 if work.experts or work.recomputes_whole_block else 2 * work.shape.hidden * work.shape.ffn_hidden
     return _block_forward(work) - last
 
 

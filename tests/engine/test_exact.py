@@ -81,6 +81,8 @@ def test_losses_equal_one_process(session: Session, deep: list[float], values: d
         {"parallel__dp": 2, "parallel__zero_stage": 1, "overlap__bucket_mb": 0.1, "parallel__tp": 2},
         {"parallel__pp": 2, "schedule__stage_layers": [1, 3]},
         {"parallel__pp": 3},
+        {"schedule__kind": "zb_h1", "parallel__dp": 2},
+        {"schedule__kind": "zb_v", "schedule__chunks": 2},
         {"schedule__kind": "layered", "schedule__chunks": 4},
         {"schedule__kind": "layered", "schedule__chunks": 4, "parallel__dp": 2, "parallel__zero_stage": 3},
         {"parallel__pp": 2, "schedule__kind": "zb_h1", "memory__recompute": "full", "parallel__tp": 2},

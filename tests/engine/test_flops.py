@@ -15,9 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from engine.config import parse
 from engine.errors import InputError
+from engine.memory.recompute import Activations
+from engine.parallel.deferred import DeferredGradients
+from engine.parallel.sequence import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.presets import PRESETS, ModelShape
-from engine.workloads.decoder import Decoder, initialize
+from engine.workloads.decoder import Decoder, Linear, initialize
+from engine.workloads.experts import LocalExperts
 from engine.workloads.flops import (
     CONVENTION,
     Recompute,
@@ -31,6 +35,7 @@ from engine.workloads.flops import (
     workload_of,
 )
 from engine.workloads.mixture import MixtureShape
+from engine.workloads.workload import Axes
 from tests.support.mixtures import mixture
 
 aten = torch.ops.aten
@@ -45,9 +50,9 @@ def build(work: Workload) -> Decoder:
     return Decoder(
         shape,
         range(shape.layers),
-        TensorParallel(),
+        Axes(TensorParallel(), WholeSequence(), LocalExperts()),
         sequence_length=work.sequence_length,
-        recompute=work.recompute == "full",
+        activations=Activations(work.recompute, work.recomputed_layers),
     )
 
 
@@ -66,15 +71,31 @@ def counted(work: Workload, backend: SDPBackend, **kernels: Any) -> tuple[int, i
 
 
 @pytest.mark.parametrize("shape", [GROUPED, PLAIN], ids=["grouped", "plain"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("layers", [None, 1])
 def test_every_matrix_product_that_torch_counts_is_in_the_formula(
-    shape: ModelShape, recompute: Recompute
+    shape: ModelShape, recompute: Recompute, layers: int | None
 ) -> None:
-    work = Workload(shape, sequence_length=24, global_batch=3, recompute=recompute)
+    work = Workload(shape, 24, 3, recompute, layers)
     forward, backward = counted(work, SDPBackend.MATH)
     assert 3 * forward == model_flops_per_step(work)
     assert forward + backward == hardware_flops_per_step(work)
-    assert (recompute == "full") == (hardware_flops_per_step(work) > model_flops_per_step(work))
+    assert (recompute != "none") == (hardware_flops_per_step(work) > model_flops_per_step(work))
+
+
+def test_gradients_of_matrices_taken_later_cost_full_recomputation_one_product_more() -> None:
+    work = Workload(PLAIN, 24, 3, "full", recomputes_whole_block=True)
+    decoder, deferred = build(work), DeferredGradients()
+    for module in decoder.modules():
+        if isinstance(module, Linear):
+            module.deferred = deferred
+    tokens = torch.zeros(work.global_batch, work.sequence_length, dtype=torch.int64)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        loss = decoder(tokens).square().mean()
+        deferred.key = 0, 0
+        loss.backward()
+        assert len(list(deferred.products((0, 0)))) == 7 * PLAIN.layers + 1
+    assert counter.get_total_flops() == hardware_flops_per_step(work)
 
 
 def test_a_fused_attention_kernel_computes_its_scores_once_more() -> None:
@@ -222,6 +243,10 @@ def test_a_configuration_becomes_a_workload() -> None:
     work = workload_of(config)
     assert work == Workload(PRESETS["1b"], 4096, 48, "full")
     assert work.tokens == 48 * 4096
+    staged = config.with_values({"memory.recompute_layers": 3, "parallel.pp": 4, "schedule.kind": "zb_h1"})
+    assert workload_of(staged) == Workload(PRESETS["1b"], 4096, 48, "full", 12, recomputes_whole_block=True)
+    uneven = staged.with_values({"schedule.stage_layers": [2, 2, 6, 6]})
+    assert workload_of(uneven).recomputed_layers == 2 + 2 + 3 + 3
     mixed = config.with_values({"model.experts": 8, "model.expert_ffn_hidden": 1024})
     assert workload_of(mixed) == Workload(PRESETS["1b"], 4096, 48, "full", None, 8, 2, 1024)
     with pytest.raises(InputError, match="preset"):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine import rundir
+from engine.checkpoint import folders
 from engine.errors import InputError
 from engine.session import Session
 from tests.support.runs import execute, small
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,6 +43,39 @@ def test_a_full_disk_is_bad_input(small_disk: Path) -> None:
     fill(small_disk, 0)
     with Session(small_disk) as session, pytest.raises(InputError, match="No space left"):
         execute(session, small())
+
+
+def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(small_disk: Path, tmp_path: Path) -> None:
+    def fill_later(run: Path) -> None:
+        def wait_and_fill() -> None:
+            if wait_until(lambda: folders.last_of(run) is not None):
+                fill(small_disk, 64 * 1024)
+
+        threading.Thread(target=wait_and_fill, daemon=True).start()
+
+    thin = {
+        "model__layers": 1,
+        "model__hidden": 16,
+        "model__heads": 2,
+        "model__kv_heads": 2,
+        "model__ffn_hidden": 16,
+    }
+    saving = {"checkpoint__every_steps": 5, "checkpoint__asynchronous": True, "checkpoint__keep": 1}
+    with Session(small_disk / "home") as session:
+        config = small(parallel__dp=2, train__steps=60, profile__collectives=False, **thin, **saving)
+        outcome, summary = execute(session, config, on_start=fill_later)
+    assert outcome.good, outcome
+    failed = [row for row in summary.checkpoints if row.problem is not None]
+    assert {row.problem for row in failed} == {"No space left on device"}
+    saved = [row.step for row in summary.checkpoints if row.problem is None]
+    run = small_disk / "home" / summary.id
+    assert [path.name for path in folders.complete(run)] == [folders.name_of(saved[-1])]
+    assert not list((run / folders.CHECKPOINTS).glob(".saving-*"))
+    with Session(tmp_path / "roomy") as session:
+        resumed = small(train__steps=saved[-1] + 2, train__resume=str(run), **thin)
+        outcome, after = execute(session, resumed)
+    assert outcome.good, outcome
+    assert after.losses == pytest.approx(summary.losses[saved[-1] : saved[-1] + 2], abs=1e-5, rel=0)
 
 
 def test_a_disk_that_fills_up_costs_records_not_the_run(small_disk: Path) -> None:

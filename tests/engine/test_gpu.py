@@ -25,6 +25,8 @@ ALONE: list[dict[str, Any]] = [
     {},
     {"parallel__zero_stage": 3},
     {"memory__recompute": "full"},
+    {"memory__recompute": "selective", "memory__offload": "both"},
+    {"memory__recompute": "full", "memory__recompute_layers": 2, "memory__offload": "activations"},
     {"schedule__kind": "layered", "schedule__chunks": 4},
     {"schedule__kind": "zb_v", "schedule__chunks": 2},
     EXPERTS,

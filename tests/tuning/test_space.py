@@ -71,6 +71,27 @@ def test_what_acts_does_count(one: float, other: float) -> None:
     assert (point_key(points[0]) == point_key(points[1])) == (one == other)
 
 
+def test_stages_per_rank_follow_the_schedule() -> None:
+    def staged(pp: int, kind: str, chunks: int) -> dict[str, Any]:
+        return FULL.point(1, pp, {"schedule.kind": kind, "schedule.chunks": chunks})
+
+    assert staged(2, "zb_h1", 2)["schedule.chunks"] == 1
+    assert staged(2, "interleaved", 2)["schedule.chunks"] == 2
+    assert staged(2, "interleaved", 1) == staged(2, "1f1b", 2)
+    assert staged(1, "interleaved", 2) == staged(1, "gpipe", 1)
+
+
+def test_the_default_space_turns_every_stage_and_schedule_that_is_legal() -> None:
+    points = FULL.legal_points
+    assert {point["parallel.zero_stage"] for point in points} == {0, 1, 2, 3}
+    assert {point["memory.recompute"] for point in points} == {"none", "selective", "full"}
+    kinds = {(point["schedule.kind"], point["schedule.chunks"]) for point in points}
+    assert kinds == {
+        *(("1f1b", 1), ("gpipe", 1), ("zb_h1", 1), ("interleaved", 2)),
+        *(("breadth_first", 1), ("breadth_first", 2)),
+    }
+
+
 def test_no_point_comes_twice_and_the_space_ends() -> None:
     space = study(space={"parallel.tp": [1, 2], "batch.micro_batch": [1, 2]}).search_space
     visited: set[str] = set()

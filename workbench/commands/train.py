@@ -25,13 +25,23 @@ def train(
         str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")] = None,
+    *,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Continue from a run's last checkpoint, in any layout: ID or folder.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Train one configuration and report its speed, losses, and where the time went."""
     from workbench.inputs import run_config
     from workbench.output import emit_json, result_console, stdout_for_results
 
-    asked = run_config(config, [*(sets or []), *(more or [])], data, device)
+    origin = None if resume is None else _origin(home, resume)
+    asked = run_config(config, [*(sets or []), *(more or [])], data, device, origin)
     with stdout_for_results():
         view = _run(home, asked)
     if json:
@@ -43,6 +53,20 @@ def train(
 
         print_run(result_console(), view)
     return 0 if view.outcome == "completed" else 1
+
+
+def _origin(home: Path, text: str) -> Path:
+    """The folder of the run to continue, or the checkpoint that was named itself."""
+    from engine.errors import InputError
+    from workbench.resolve import resolve
+
+    folder = Path(text).expanduser()
+    if folder.is_dir() and ("/" in text or not (home / text).exists()):
+        return folder.absolute()
+    target = resolve(home, text)
+    if target.kind != "run":
+        raise InputError("--resume", text, "is a study; give one of its runs")
+    return target.folder
 
 
 def _run(home: Path, config: RunConfig) -> RunView:

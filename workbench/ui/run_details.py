@@ -11,7 +11,7 @@ from engine.config import RunConfig, flatten
 from profilers.records import PHASES
 from workbench import figures, jobs, runs, series
 from workbench.live import Snapshot
-from workbench.ui import run_schedule, words
+from workbench.ui import run_memory, run_schedule, words
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, home, metrics, snapshot, table
 
@@ -37,6 +37,8 @@ def details(run_id: str) -> None:
         _collectives(seen, found)
     with views[2]:
         _loss_and_memory(seen, found)
+        run_memory.draw(found)
+        _checkpoints(found)
     with views[3]:
         _configuration(found["config"] or {})
     with views[4]:
@@ -121,6 +123,8 @@ def _steps(seen: Snapshot, found: dict[str, Any]) -> None:
         _phase_table(found["phases"] or {})
         if found.get("mfu_reason"):
             st.caption(f"MFU: {found['mfu_reason']}.")
+        for note in found.get("notes") or []:
+            st.caption(f":material/info: {note}.")
 
 
 def _phase_table(phases: dict[str, float]) -> None:
@@ -186,10 +190,38 @@ def _scaled(value: float | None, factor: float) -> float | None:
 def _loss_and_memory(seen: Snapshot, found: dict[str, Any]) -> None:
     left, right = st.columns(2)
     with left:
-        losses = series.losses_of(found["losses"], found.get("validation_loss"))
+        losses = series.losses_of(found["losses"], found.get("validation_loss"), found["first_step"])
         chart(figures.loss(losses, seen.id), "run-loss", "Training loss per step")
     with right:
         chart(figures.memory(series.memory_series(seen.memory), seen.id), "run-memory", "Memory by rank")
+
+
+def _checkpoints(found: dict[str, Any]) -> None:
+    """What was saved and what that cost, and where the run came from."""
+    came_from, rows = found["resumed"], found["checkpoints"]
+    if came_from:
+        st.caption(f"Continues `{came_from['run']}` from step {came_from['step']:,}.")
+    if not rows:
+        return
+    st.markdown("**Checkpoints**")
+    numbers = st.column_config.NumberColumn
+    table(
+        {
+            "next step": [row["step"] for row in rows],
+            "MB": [_scaled(row["bytes"], 1e-6) for row in rows],
+            "s": [row["seconds"] for row in rows],
+            "training waited, s": [row["paused_seconds"] for row in rows],
+            "in the background": [row["asynchronous"] for row in rows],
+            "problem": [row["problem"] for row in rows],
+        },
+        "run-checkpoint-table",
+        {
+            "next step": numbers(format="%,d"),
+            "MB": numbers(format="%,.1f"),
+            "s": numbers(format="%,.2f"),
+            "training waited, s": numbers(format="%,.2f"),
+        },
+    )
 
 
 def _configuration(tree: dict[str, Any]) -> None:

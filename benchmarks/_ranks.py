@@ -1,0 +1,198 @@
+"""Gloo ranks on one core each, and steps of several kinds on them in turn.
+
+Two ways of doing one thing are compared inside the same processes, step by step and in random order: what the
+machine does meanwhile then meets both alike.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks._ratio import Taken
+from engine import groups, loop, rundir
+from engine.config import RunConfig, parse
+from engine.context import RankContext
+from engine.control import StopControl
+from engine.launch.pool import PRELOAD
+from engine.layout import layout_of
+from engine.parallel.apply import build_stages
+from engine.parallel.optimizer import LocalOptimizer
+from engine.parallel.sequence import WholeSequence
+from engine.parallel.tensor import TensorParallel
+from engine.presets import resolve
+from engine.progress import Progress
+from engine.steplog import StepLog
+from engine.worker import group_timeout
+from engine.workloads.data import open_corpus
+from engine.workloads.decoder import Decoder, initialize
+from engine.workloads.experts import LocalExperts
+from engine.workloads.workload import Axes
+from profilers.clock import CpuClock
+from profilers.collectives import CollectiveRecorder
+from profilers.step_timer import StepTimer
+from profilers.writer import RecordWriter
+
+#: Rounds that are thrown away: allocators, caches and lazily built state settle in them.
+WARM_UP = 3
+
+
+class Steps(Protocol):
+    """One kind of step."""
+
+    def prepare(self) -> None:
+        """What the next step needs and nobody measures."""
+
+    def step(self) -> None:
+        """One step."""
+
+
+class Engine:
+    """The engine on this rank, one step after the other, as training takes them."""
+
+    def __init__(self, rank: RankContext) -> None:
+        self.rank, self.taken = rank, 0
+        self.log = StepLog(rank)
+        self._stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
+        self._optimizer = LocalOptimizer(list(self._stages.stages.values()), rank.groups, rank.config.train)
+
+    def one_step(self, log: Any) -> None:
+        """The next step; ``log`` is told of it."""
+        loop.one_step(self.rank, self._stages, self._optimizer, self._corpus, log, self.taken)
+        self.taken += 1
+
+
+class EngineSteps:
+    """Steps of an engine, recorded as in training or not at all."""
+
+    def __init__(self, engine: Engine, recorded: bool) -> None:
+        self._engine, self._recorded = engine, recorded
+        self._log: Any = engine.log if recorded else Silent()
+
+    def prepare(self) -> None:
+        """Put the recorder's kernels in or take them out."""
+        switch_recording(self._engine.rank, self._recorded)
+
+    def step(self) -> None:
+        """The engine's next step."""
+        self._engine.one_step(self._log)
+
+
+class Silent:
+    """Stands in for the step log in a step that is not recorded; remembers its result."""
+
+    loss: float | None = None
+    norm = 0.0
+
+    def before(self, step: int) -> None:
+        """Nothing."""
+
+    def after(self, times: Any, loss: float | None, norm: float) -> None:
+        """Remember them."""
+        self.loss, self.norm = loss, norm
+
+
+class SilentTimer(StepTimer):
+    """A timer that can be told to mark nothing."""
+
+    quiet = False
+
+    def _change(self, code: int) -> Any:
+        return None if self.quiet else super()._change(code)
+
+    def end(self) -> Any:
+        """The step's marks; empty in a quiet step."""
+        return None if self.quiet else super().end()
+
+
+def switch_recording(rank: RankContext, on: bool) -> None:
+    """Switch this rank's timer and recorder."""
+    rank.timer.quiet = not on  # type: ignore[attr-defined]
+    (rank.recorder.start if on else rank.recorder.stop)()
+
+
+def in_turn(kinds: Mapping[str, Steps], rounds: int) -> list[Taken]:
+    """Each kind once a round, in an order that is random and the same on all ranks."""
+    names, shuffle, taken = list(kinds), random.Random(0), []
+    for _ in range(WARM_UP + rounds):
+        for name in shuffle.sample(names, len(names)):
+            kinds[name].prepare()
+            dist.barrier()
+            cpu, wall = time.process_time(), time.perf_counter()
+            kinds[name].step()
+            taken.append(Taken(name, time.process_time() - cpu, time.perf_counter() - wall))
+    return taken[WARM_UP * len(names) :]
+
+
+def on_cores(config: RunConfig, measure: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What ``measure(rank_context, *arguments)`` returns on each rank of the configuration's world."""
+    methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
+    methods.set_forkserver_preload(PRELOAD)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as home:
+        folder = rundir.create(Path(home), config, {})
+        Progress(folder, world_size).close()
+        pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
+        ranks = [
+            methods.Process(target=_rank, args=(rank, store.port, folder, pipe[1], measure, arguments))
+            for rank, pipe in enumerate(pipes)
+        ]
+        for process, (_, writer) in zip(ranks, pipes, strict=True):
+            process.start()
+            writer.close()  # else a rank that dies would not end the wait for its answer
+        answers = [reader.recv() for reader, _ in pipes]
+        for process in ranks:
+            process.join()
+    return answers
+
+
+def whole_weights(config: RunConfig) -> dict[str, Tensor]:
+    """The tensors that training starts from, by name and unsplit, whatever the layout."""
+    shape = resolve(config.model)
+    axes = Axes(TensorParallel(), WholeSequence(), LocalExperts())
+    decoder = Decoder(shape, range(shape.layers), axes, sequence_length=config.data.sequence_length)
+    initialize(decoder, config.train.seed)
+    return {name: value.detach() for name, value in decoder.state_dict().items()}
+
+
+def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
+    """A rank with all its instruments, as a worker makes it."""
+    layout, progress, device = layout_of(config), Progress(folder), torch.device("cpu")
+    made = groups.build(layout, rank, device, group_timeout(config))
+    timer = SilentTimer(CpuClock(), progress.reporter(rank))
+    return RankContext(
+        rank=rank,
+        config=config,
+        layout=layout,
+        device=device,
+        groups=made,
+        timer=timer,
+        recorder=CollectiveRecorder(timer, made.axes),
+        writer=RecordWriter(folder / rundir.RECORDS, f"rank-{rank}"),
+        control=StopControl(progress, rank),
+        progress=progress,
+    )
+
+
+def _rank(
+    rank: int, port: int, folder: Path, answers: Connection, measure: Callable[..., Any], arguments: Any
+) -> None:
+    torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    config = parse(rundir.read_json(folder / rundir.CONFIG))
+    store, size = dist.TCPStore("127.0.0.1", port, is_master=False), layout_of(config).world_size
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=group_timeout(config))
+    answers.send(measure(context(rank, config, folder), *arguments))
+    dist.destroy_process_group()

@@ -1,0 +1,154 @@
+"""Where a run's checkpoints lie, which of them is the last good one, and how a new one takes its place. No torch.
+
+``RUN/checkpoints/step-000012`` is what a run needs to go on with step 12. It is written under another name, forced
+to the disk and renamed, so that a folder of this name is complete. ``RUN/checkpoints/last`` holds the newest name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.rundir import read_json
+
+CHECKPOINTS = "checkpoints"
+MANIFEST = "checkpoint.json"
+#: Where ``torch.distributed.checkpoint`` notes which tensor lies where.
+METADATA = ".metadata"
+LAST = "last"
+_CHUNK_BYTES = 2**20
+_STEP, _SAVING, _OLD = "step-", ".saving-", ".old-"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says about itself: ``step`` is the next one to do; ``model`` are the sizes that have to agree;
+    ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file.
+    """
+
+    step: int
+    model: dict[str, Any]
+    config: dict[str, Any]
+    files: dict[str, list[int]]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the checkpoint."""
+        return sum(size for size, _ in self.files.values())
+
+
+def name_of(step: int) -> str:
+    """A checkpoint's folder name."""
+    return f"{_STEP}{step:06d}"
+
+
+def scratch_of(run: Path, step: int) -> Path:
+    """Where a checkpoint is written before it is complete."""
+    return run / CHECKPOINTS / f"{_SAVING}{step:06d}"
+
+
+def complete(run: Path) -> list[Path]:
+    """A run's complete checkpoints, oldest first."""
+    found = (run / CHECKPOINTS).glob(f"{_STEP}*")
+    return sorted((path for path in found if path.name[len(_STEP) :].isdigit()), key=_step_of)
+
+
+def last_of(run: Path) -> Path | None:
+    """The checkpoint that ``last`` names; the newest one, if that is not there."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        named = run / CHECKPOINTS / (run / CHECKPOINTS / LAST).read_text(encoding="utf-8").strip()
+        if named in complete(run):
+            return named
+    return next(reversed(complete(run)), None)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What a checkpoint says about itself; None if it is not readable."""
+    document = read_json(folder / MANIFEST)
+    try:
+        manifest = Manifest(**document) if document else None
+    except TypeError:
+        return None
+    if manifest is None or not isinstance(manifest.step, int):
+        return None
+    if not all(isinstance(part, dict) for part in (manifest.model, manifest.config, manifest.files)):
+        return None
+    return (
+        manifest
+        if all(isinstance(facts, list) and len(facts) == 2 for facts in manifest.files.values())
+        else None
+    )
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file."""
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int) -> Manifest:
+    """Make a written checkpoint the last good one and let go of old ones; returns the manifest with all files.
+
+    ``checksums`` are those that ranks took of their own files.
+
+    Raises:
+        OSError: it could not be written to the end; the last good one stays.
+    """
+    scratch, home = scratch_of(run, manifest.step), run / CHECKPOINTS
+    paths = sorted(scratch.iterdir())
+    sums = {path.name: checksum(path) for path in paths if path.name not in checksums} | checksums
+    files = {path.name: [path.stat().st_size, sums[path.name]] for path in paths}
+    full = Manifest(manifest.step, manifest.model, manifest.config, files)
+    _write(scratch / MANIFEST, json.dumps(asdict(full), indent=1) + "\n")
+    _force(scratch)
+    scratch.rename(home / name_of(manifest.step))
+    _force(home)
+    pointer = home / f".{LAST}"
+    _write(pointer, name_of(manifest.step) + "\n")
+    pointer.rename(home / LAST)
+    _force(home)
+    _prune(run, keep)
+    return full
+
+
+def discard(run: Path, step: int) -> None:
+    """Remove what a failed save left, and free its space."""
+    shutil.rmtree(scratch_of(run, step), ignore_errors=True)
+
+
+def _prune(run: Path, keep: int) -> None:
+    """Under another name first: half a checkpoint must not look like one."""
+    for path in complete(run)[:-keep]:
+        with contextlib.suppress(OSError):
+            path.rename(path.with_name(_OLD + path.name))
+    for path in (run / CHECKPOINTS).glob(f"{_OLD}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name[len(_STEP) :])
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _force(folder: Path) -> None:
+    """A rename is only on the disk once its folder is."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,139 @@
+"""Which checkpoint a run continues from, and whether it can. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.checkpoint.folders import (
+    CHECKPOINTS,
+    MANIFEST,
+    METADATA,
+    Manifest,
+    checksum,
+    complete,
+    last_of,
+    read_manifest,
+)
+from engine.config import Model, RunConfig
+from engine.errors import InputError
+from engine.presets import resolve
+
+_FIELD = "train.resume"
+#: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.
+_TELLING = ("data.", "batch.", "train.", "compression.", "precision")
+_LENGTH = ("train.steps", "train.warmup", "train.resume", "train.validation_batches")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint to continue from."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def run(self) -> str:
+        """The run that saved it."""
+        return self.folder.parent.parent.name
+
+
+def find(config: RunConfig) -> Found | None:
+    """The checkpoint that a configuration continues from; None where it starts from the beginning.
+
+    Raises:
+        InputError: there is none, it is damaged, holds another model, or is as long as the run is to be.
+    """
+    if config.train.resume is None:
+        return None
+    found = locate(Path(config.train.resume))
+    _check_model(config, found)
+    if found.manifest.step >= config.train.steps:
+        remedy = f"{found.folder} has {found.manifest.step} steps behind it already; give more"
+        raise InputError("train.steps", config.train.steps, remedy)
+    return found
+
+
+def locate(place: Path) -> Found:
+    """The last good checkpoint of a run folder, or the checkpoint that a folder is.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    folder = place if (place / MANIFEST).exists() or place.parent.name == CHECKPOINTS else last_of(place)
+    if folder is None or not folder.is_dir():
+        remedy = "holds no checkpoint; give a run that was trained with checkpoint.every_steps"
+        raise InputError(_FIELD, str(place), remedy)
+    manifest = read_manifest(folder)
+    problem = "its description is not readable" if manifest is None else _damage(folder, manifest)
+    if manifest is None or problem:
+        raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {others(folder)}")
+    return Found(folder.absolute(), manifest)
+
+
+def identity(model: Model) -> dict[str, Any]:
+    """What makes two models the same: sizes, experts, and how many of them a token passes."""
+    shape = asdict(resolve(model))
+    if model.experts is None:
+        return shape | {"experts": None}
+    width = model.expert_ffn_hidden or shape["ffn_hidden"]
+    return shape | {
+        "experts": model.experts,
+        "expert_ffn_hidden": width,
+        "experts_per_token": model.experts_per_token,
+    }
+
+
+def changes(config: RunConfig, found: Found) -> dict[str, list[Any]]:
+    """Dotted keys that decide a step's numbers -> [value then, value now], where they differ."""
+    then, now = found.manifest.config, config.flat()
+    told = [key for key in now if key.startswith(_TELLING) and key not in _LENGTH]
+    return {key: [then.get(key), now[key]] for key in told if then.get(key) != now[key]}
+
+
+def _check_model(config: RunConfig, found: Found) -> None:
+    here, there = identity(config.model), found.manifest.model
+    wrong = [
+        f"model.{key} is {there.get(key)} there and {here.get(key)} here"
+        for key in dict.fromkeys([*here, *there])
+        if here.get(key) != there.get(key)
+    ]
+    if wrong:
+        remedy = f"holds another model: {', '.join(wrong)}; take its model section"
+        raise InputError(_FIELD, str(found.folder), remedy)
+
+
+def wrong_contents(found: Found, part: int, parts: int) -> list[str]:
+    """Names of files that are not what was saved, among every ``parts``-th one: ranks share the reading."""
+    mine = sorted(found.manifest.files)[part::parts]
+    return [name for name in mine if _differs(found.folder / name, found.manifest.files[name][1])]
+
+
+def _damage(folder: Path, manifest: Manifest) -> str:
+    """What can be seen without reading everything: sizes, and the contents of the table of contents."""
+    for name, (size, sum_) in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} of {size:,} bytes"
+        if name == METADATA and _differs(path, sum_):
+            return f"{name} is not what was saved"
+    return ""
+
+
+def _differs(path: Path, sum_: int) -> bool:
+    try:
+        return checksum(path) != sum_
+    except OSError:
+        return True
+
+
+def others(folder: Path) -> str:
+    """What to do instead: another checkpoint of the same run, if there is a good one."""
+    for path in reversed(complete(folder.parent.parent)):
+        manifest = read_manifest(path)
+        if path.name != folder.name and manifest is not None and not _damage(path, manifest):
+            return f"resume from {path}"
+    return "the run has no other one; train from the beginning"

@@ -1,0 +1,98 @@
+"""A rank's parameters and optimizer state under the names and shapes of the undivided model.
+
+``torch.distributed.checkpoint`` asks such objects for the boxes that they hold
+(https://docs.pytorch.org/docs/stable/distributed.checkpoint.html); nothing is gathered. Boxes that several ranks hold
+are written by one of them. A checkpoint therefore does not show which layout it came from.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+from engine.checkpoint.boxes import Box, boxes_of
+from engine.parallel.extent import Extent
+from engine.parallel.optimizer import LocalOptimizer
+
+#: Name -> what this rank holds of it: a ``Part``, or a whole tensor of dimension 0.
+State = dict[str, "Part | Tensor"]
+
+
+class Part:
+    """Boxes of one tensor of the undivided model, whose values lie in ``flat`` one after the other."""
+
+    def __init__(self, extent: Extent, flat: Tensor) -> None:
+        self.extent, self.flat = extent, flat
+        self._boxes = {torch.Size(box.offsets): box for box in boxes_of(extent, flat.numel())}
+
+    def size(self) -> torch.Size:
+        """Shape of the whole."""
+        return torch.Size(self.extent.shape)
+
+    def on(self, flat: Tensor) -> Part:
+        """The same part with other values."""
+        return Part(self.extent, flat)
+
+    def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
+        properties = TensorProperties.create_from_tensor(self.flat)
+        return [
+            WriteItem(
+                MetadataIndex(name, offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(_chunk(box), properties, self.size()),
+            )
+            for offsets, box in self._boxes.items()
+        ]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [_chunk(box) for box in self._boxes.values()]
+
+    def at(self, index: MetadataIndex) -> Tensor:
+        """The values of one box, in its shape; they share the part's memory."""
+        assert index.offset is not None, f"{index.fqn}: a part is asked for without its place"
+        box = self._boxes[index.offset]
+        return self.flat[box.first : box.first + box.count].view(box.sizes)
+
+
+def state_of(optimizer: LocalOptimizer) -> State:
+    """What this rank updates, sharing its memory: ``model.NAME``, ``optimizer.NAME.exp_avg`` and its like."""
+    state: State = {}
+    for piece in optimizer.pieces:
+        state[f"model.{piece.name}"] = Part(piece.extent, piece.weight.detach().view(-1))
+        for key, tensor in optimizer.state_of(piece).items():
+            part = Part(piece.extent, tensor.view(-1)) if tensor.ndim else tensor
+            state[f"optimizer.{piece.name}.{key}"] = part
+    return state
+
+
+class Snapshot:
+    """A copy of a state in host memory; made again in the same place, pinned where the state is on a GPU."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Tensor] = {}
+
+    def take(self, state: State) -> State:
+        """Copy every value; returns a state that does not change any more."""
+        copied: State = {}
+        for name, value in state.items():
+            source = value.flat if isinstance(value, Part) else value
+            copy = self._copies.get(name)
+            if copy is None:
+                pinned = source.is_cuda
+                copy = self._copies[name] = torch.empty_like(source, device="cpu", pin_memory=pinned)
+            copy.copy_(source, non_blocking=True)
+            copied[name] = value.on(copy) if isinstance(value, Part) else copy
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return copied
+
+
+def at(value: Part | Tensor, index: MetadataIndex) -> Tensor:
+    """What lies at a place of a state's value."""
+    return value.at(index) if isinstance(value, Part) else value
+
+
+def _chunk(box: Box) -> ChunkStorageMetadata:
+    return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
