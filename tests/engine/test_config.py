@@ -14,7 +14,7 @@ from engine.presets import PRESETS, resolve
 @pytest.mark.parametrize(
     ("tree", "field", "words"),
     [
-        ({"parallel": {"dpp": 2}}, "parallel.dpp", "unknown key; known here: cp, dp"),
+        ({"parallel": {"dpp": 2}}, "parallel.dpp", "unknown key; known here: cp, cp_method, dp"),
         ({"colour": 1}, "colour", "unknown key"),
         ({"parallel": {"dp": "two"}}, "parallel.dp", "valid integer"),
         ({"parallel": {"dp": 0}}, "parallel.dp", "greater than or equal to 1"),

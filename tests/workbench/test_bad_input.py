@@ -31,7 +31,7 @@ TREES = {
     "unknown preset": ({"model": {"preset": "huge"}}, ["model.preset='huge'", "tiny"]),
     "world size": ({"parallel": {"dp": 2, "world_size": 3}}, ["parallel.world_size=3", "multiply"]),
     "heads": ({"parallel": {"tp": 3}}, ["parallel.tp=3", "heads=4", "2 or 4"]),
-    "layers": ({"parallel": {"pp": 3}}, ["parallel.pp=3", "layers=4"]),
+    "layers": ({"parallel": {"pp": 5}}, ["parallel.pp=5", "layers=4"]),
     "batch": ({"batch": {"global_batch": 10}, "parallel": {"dp": 4}}, ["parallel.dp=4", "global_batch=10"]),
     "a list": ([1, 2], ["holds no sections"]),
     "malformed": ("parallel: {dp: 2", ["not valid YAML", "line 1"]),
