@@ -22,7 +22,9 @@ class StepLog:
     def __init__(self, rank: RankContext, first: int = 0) -> None:
         self._rank = rank
         config = rank.config
-        self._first_measured = min(first + config.train.warmup, config.train.steps - 1)
+        # The first step of a compiled run compiles.
+        warm_up = max(config.train.warmup, int(config.compile))
+        self._first_measured = min(first + warm_up, config.train.steps - 1)
         layout = rank.layout
         self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
         self._pending: deque[_Pending] = deque()
