@@ -65,7 +65,10 @@ class Space:
     def layouts(self) -> tuple[tuple[int, int], ...]:
         """Every (tp, pp) whose product divides the ranks."""
         pairs = itertools.product(self._choices("parallel.tp"), self._choices("parallel.pp"))
-        return tuple(pair for pair in pairs if self.ranks % prod(pair) == 0)
+        return tuple(pair for pair in pairs if self.ranks % (prod(pair) * self.base.parallel.cp) == 0)
+
+    def _dp(self, tp: int, pp: int) -> int:
+        return self.ranks // (tp * pp * self.base.parallel.cp)
 
     def _choices(self, key: str) -> tuple[Any, ...]:
         return self.by_key[key].grid() if key in self.by_key else (self._base_values[key],)
@@ -80,7 +83,7 @@ class Space:
 
     def point(self, tp: int, pp: int, values: Point) -> Point:
         """The canonical point of a layout and the other knobs' values."""
-        layout = dict(zip(LAYOUT_KEYS, (self.ranks // (tp * pp), tp, pp), strict=True))
+        layout = dict(zip(LAYOUT_KEYS, (self._dp(tp, pp), tp, pp), strict=True))
         free = {knob.key: values.get(knob.key, self._base_values[knob.key]) for knob in self._free_knobs}
         return self._at_rest(layout | free)
 
@@ -171,7 +174,7 @@ class Space:
         deciding = [knob for knob in self._free_knobs if knob.key in DECIDING]
         found = {}
         for tp, pp in self.layouts:
-            layout = dict(zip(LAYOUT_KEYS, (self.ranks // (tp * pp), tp, pp), strict=True))
+            layout = dict(zip(LAYOUT_KEYS, (self._dp(tp, pp), tp, pp), strict=True))
             for values in itertools.product(*(knob.grid() for knob in deciding)):
                 keys = (knob.key for knob in deciding)
                 case = self._at_rest(layout | dict(zip(keys, values, strict=True)))
@@ -220,8 +223,8 @@ class Space:
         full = {key: value for key, value in (self.baseline[0] | values).items() if key != "parallel.dp"}
         checked = self.base.with_values(full).flat()
         tp, pp = checked["parallel.tp"], checked["parallel.pp"]
-        dp = values.get("parallel.dp", self.ranks // (tp * pp))
-        if dp * tp * pp != self.ranks:
+        dp = values.get("parallel.dp", self._dp(tp, pp))
+        if dp != self._dp(tp, pp) or dp * tp * pp * self.base.parallel.cp != self.ranks:
             raise InputError(
                 "parallel", f"{dp} x {tp} x {pp}", f"dp x tp x pp must be the study's {self.ranks} ranks"
             )
@@ -268,7 +271,7 @@ class Space:
         plain = PLAIN if self.ranks > 1 else {}
         changed = plain | {"batch.micro_batch": micro_batch}
         return {
-            **dict(zip(LAYOUT_KEYS, (self.ranks // (tp * pp), tp, pp), strict=True)),
+            **dict(zip(LAYOUT_KEYS, (self._dp(tp, pp), tp, pp), strict=True)),
             **{knob.key: self._base_values[knob.key] for knob in self._free_knobs},
             **{
                 key: value
@@ -283,7 +286,8 @@ class Space:
         sizes.sort(key=lambda size: (abs(size - wanted), size))
         degrees = [(tp, pp) for tp in range(1, self.ranks + 1) for pp in range(1, self.ranks + 1)]
         legal = sorted(
-            (pair for pair in degrees if self.ranks % prod(pair) == 0), key=lambda pair: (prod(pair), pair)
+            (pair for pair in degrees if self.ranks % (prod(pair) * self.base.parallel.cp) == 0),
+            key=lambda pair: (prod(pair), pair),
         )
         for tp, pp in legal:
             yield from (self._plain(tp, pp, size) for size in sizes)

@@ -147,13 +147,13 @@ def _check(file: StudyFile) -> None:
         remedy = "must begin with a letter; then letters, digits and _ . - only (it names a folder)"
         raise InputError("name", file.name, remedy)
     base = file.config.flat()
-    tp, pp = base["parallel.tp"], base["parallel.pp"]
-    wanted = {"parallel.dp": file.ranks // (tp * pp), "parallel.world_size": file.ranks}
+    others = base["parallel.tp"] * base["parallel.pp"] * base["parallel.cp"]
+    wanted = {"parallel.dp": file.ranks // others, "parallel.world_size": file.ranks}
     for key in DERIVED_KEYS:
         given = file.base.get("parallel", {}).get(key.rpartition(".")[2])
         if given not in (None, wanted[key]):
             raise InputError(
-                f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp; leave it out"
+                f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp * cp; leave it out"
             )
     if file.config.train.steps <= file.config.train.warmup:
         remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"

@@ -169,3 +169,12 @@ def test_a_huge_space_is_never_listed() -> None:
         "overlap.bucket_mb": {"low": 1.0, "high": 100.0, "log": True}}}).search_space  # fmt: skip
     assert space.legal_points == ()
     assert space.random_point(Random(0), set()) is not None
+
+
+def test_context_parallelism_of_the_base_leaves_fewer_data_ranks() -> None:
+    file = parse(
+        {"name": "long", "ranks": 4, "base": {"parallel": {"cp": 2}}, "space": {"parallel.tp": [1, 2]}}
+    )
+    layouts = {(p["parallel.dp"], p["parallel.tp"]) for p in file.search_space.legal_points}
+    assert layouts == {(2, 1), (1, 2)}
+    assert file.search_space.baseline[0]["parallel.dp"] == 2
