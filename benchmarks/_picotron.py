@@ -60,11 +60,9 @@ class PicotronLoop:
             self.model = module.DataParallelBucket(self.model)
         self._micro_batch, self._averaged = rank.config.batch.micro_batch, layout.dp > 1
         weights = list(self.model.parameters())
-        decayed = {"params": [weight for weight in weights if weight.ndim > 1]}
-        plain = {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0}
-        self.optimizer = torch.optim.AdamW(
-            [decayed, plain], lr=train.learning_rate, weight_decay=train.weight_decay
-        )
+        options: list[dict[str, Any]] = [{"params": [weight for weight in weights if weight.ndim > 1]}]
+        options += [{"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(options, lr=train.learning_rate, weight_decay=train.weight_decay)
 
     def step(self, tokens: Tensor) -> tuple[float, None]:
         """Train on int64 [sequences, length + 1]; returns the mean loss. No norm is taken."""

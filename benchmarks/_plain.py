@@ -144,15 +144,13 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 class Loop:
     """A training loop in one process; the others differ in what they do around a micro-batch."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+    def __init__(self, model: Any, recipe: Recipe) -> None:
         self.model, self.recipe = model, recipe
         matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
         norms = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+        options: list[dict[str, Any]] = [{"params": matrices}, {"params": norms, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
-            [{"params": matrices}, {"params": norms, "weight_decay": 0.0}],
-            lr=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            fused=True,
+            options, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )
 
     def step(self, tokens: Tensor) -> tuple[float, float]:

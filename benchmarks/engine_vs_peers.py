@@ -92,17 +92,20 @@ class PeerSteps:
 
 def ddp(rank: RankContext) -> plain.Loop:
     """A loop with DistributedDataParallel."""
+    assert rank.groups.data is not None
     return plain.DataParallelLoop(model_of(rank), recipe_of(rank.config), rank.groups.data)
 
 
 def fsdp2(rank: RankContext) -> plain.Loop:
     """A loop with fully_shard."""
+    assert rank.groups.data is not None
     mesh = DeviceMesh.from_group(rank.groups.data, "cpu")
     return plain.FullyShardedLoop(model_of(rank), recipe_of(rank.config), mesh)
 
 
 def eager_tp(rank: RankContext) -> plain.Loop:
     """A loop with parallelize_module."""
+    assert rank.groups.tp is not None
     mesh = DeviceMesh.from_group(rank.groups.tp.group, "cpu")
     return plain.TensorParallelLoop(model_of(rank), recipe_of(rank.config), mesh)
 

@@ -85,21 +85,22 @@ def kept_by_stage(config: RunConfig, part: Part) -> Kept:
     sizes, memory = sizes_of(config), config.memory
     boundary, offloads = sizes.element * sizes.slice, memory.offload in ("activations", "both")
     first = block_bytes(config, memory.recompute)
+    whole = block_bytes(config, "none")
     few = min(memory.recompute_layers or part.layers, part.layers)
-    blocks = few * first + (part.layers - few) * block_bytes(config, "none")
-    copied = part.layers * copied_bytes(config, memory.recompute)
+    rest = part.layers - few
+    blocks = few * first + rest * whole
+    copied = few * copied_bytes(config, memory.recompute) + rest * copied_bytes(config, "none")
     outside = _head(config, sizes) if part.is_last else boundary
     if part.is_first:
         outside += sizes.tokens * (INDEX_BYTES + (INDEX_BYTES + 1 if sizes.tp > 1 else 0))
     elif offloads or (sizes.element < FP32_BYTES and memory.recompute != "full"):
         outside += boundary  # what the first block keeps of it is a copy
-    largest, again = block_bytes(config, "none"), block_bytes(config, "none") - first
+    back = min(2, part.layers) * (whole if rest else first) if offloads else 0
     return Kept(
         device=outside + (copied if offloads else blocks),
         host=blocks - copied if offloads else 0,
         waiting=waiting_bytes(config, part),
-        returning=again
-        + (min(2, part.layers) * (first if few == part.layers else largest) if offloads else 0),
+        returning=whole - first + back,
     )
 
 

@@ -1,4 +1,4 @@
-"""One process of the engine computes what a decoder and a loop computes that torch's manual would show."""
+"""The engine in one process against a decoder and a loop that share no code with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def engine_steps(session: Session, config: RunConfig) -> list[tuple[float, float
     return [(step.loss or 0.0, step.gradient_norm or 0.0) for step in steps]
 
 
-@pytest.mark.parametrize("values", [{}, GROUPED, {"batch__micro_batch": 4, "train__clip_norm": None}])
+@pytest.mark.parametrize(
+    "values", [{}, GROUPED, {"batch__micro_batch": 4, "train__clip_norm": None}], ids=str
+)
 def test_the_engine_equals_a_plain_loop(session: Session, values: dict[str, Any]) -> None:
     config = small(**values)
     ours, theirs = engine_steps(session, config), plain_steps(config)
@@ -57,9 +59,7 @@ def test_the_engine_equals_a_plain_loop(session: Session, values: dict[str, Any]
         assert norm == pytest.approx(plain_norm, rel=NORM_TOLERANCE)
 
 
-@pytest.mark.parametrize("recipe", [{"clip_norm": 2.0}, {"weight_decay": 0.0}])
-def test_three_steps_are_enough_to_see_the_optimizer(session: Session, recipe: dict[str, Any]) -> None:
-    """Clipping and weight decay are small: were they wrong in the engine, the comparison above has to show it."""
-    config = small()
-    right, wrong = plain_steps(config), plain_steps(config, **recipe)
-    assert abs(right[2][0] - wrong[2][0]) > LOSS_TOLERANCE
+@pytest.mark.parametrize("recipe", [{"clip_norm": None}, {"weight_decay": 0.0}], ids=str)
+def test_three_steps_are_enough_to_see_clipping_and_decay(recipe: dict[str, Any]) -> None:
+    right, wrong = plain_steps(small()), plain_steps(small(), **recipe)
+    assert abs(right[2][0] - wrong[2][0]) > 5 * LOSS_TOLERANCE

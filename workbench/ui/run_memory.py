@@ -60,7 +60,8 @@ def _parts(row: Footprint) -> dict[str, int]:
 def _beside(row: Footprint, found: dict[str, Any]) -> str:
     """Which rank it is, and what was measured."""
     stages = ", ".join(map(str, row.stages))
-    where = f"Rank {row.rank:,} (stage {stages}), which holds most, with {row.in_flight:,g} activations in flight."
+    flying = "1 micro-batch" if row.in_flight == 1 else f"{row.in_flight:,g} micro-batches"
+    where = f"Rank {row.rank:,} (stage {stages}), which holds most, with {flying} in flight."
     moved = (
         f" Offloading keeps {words.gib(row.host_bytes)} more in the host's memory." if row.host_bytes else ""
     )
