@@ -211,7 +211,8 @@ def _method_rules(config: RunConfig) -> Iterator[LayoutError]:
 
 
 def _not_divisible(field: str, value: int, what: str, size: int) -> LayoutError:
-    divisors = [n for n in range(1, size + 1) if size % n == 0]
+    small = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
+    divisors = small + [size // n for n in small]
     below = max((n for n in divisors if n <= value), default=1)
     above = min((n for n in divisors if n >= value), default=size)
     nearest = f"{below} or {above}" if above != below else f"{below}"

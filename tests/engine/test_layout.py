@@ -77,7 +77,8 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
             "parallel.shard_ranks",
             "splits nothing",
         ),
-        ({"parallel__dp": 3}, "parallel.dp", "must divide global_batch=8"),
+        ({"parallel__dp": 3}, "parallel.dp", "must divide global_batch=8; nearest legal: 2 or 4"),
+        ({"parallel__dp": 4, "batch__global_batch": 4_000_000_006}, "parallel.dp", "nearest legal: 2 or "),
         ({"batch__micro_batch": 3}, "batch.micro_batch", "nearest legal: 2 or 4"),
         (
             {"parallel__cp": 3},
