@@ -43,7 +43,7 @@ def worth(point: Point) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_draws_are_legal_and_new_and_find_the_winner(seed: int) -> None:
     index, visited, found = Index(ENCODING, seed, startup_trials=5), set[str](), list[float]()
-    for number in range(25):
+    for number in range(32):
         draw = index.ask(visited)
         assert draw is not None
         assert SPACE.problem(draw.point) is None
