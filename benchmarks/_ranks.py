@@ -33,6 +33,7 @@ from engine.parallel.sequence import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.presets import resolve
 from engine.progress import Progress
+from engine.scheduling import yield_to_running_threads
 from engine.steplog import StepLog
 from engine.worker import group_timeout
 from engine.workloads.data import open_corpus
@@ -189,6 +190,7 @@ def _rank(
     rank: int, port: int, folder: Path, answers: Connection, measure: Callable[..., Any], arguments: Any
 ) -> None:
     torch.set_num_threads(1)
+    yield_to_running_threads()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     config = parse(rundir.read_json(folder / rundir.CONFIG))

@@ -3,8 +3,9 @@
 Each round has four steps in random order, the same on all ranks: the engine's twice, recorded as in training, once
 more without recording, and the peer's. The first two stand against each other in the A/A row, made like the others.
 A pilot tells how many rounds make the 95 % interval narrower than the bar's margin; they are then measured in a run
-of their own. Before that both take the same steps from the same tensors, and a difference in loss or gradient norm
-ends the benchmark. How ranks are placed and scheduled, for both alike: see ``_ranks``.
+of their own, and again with more of them if it is still too wide, whatever it says. Before that both take the same
+steps from the same tensors, and a difference in loss or gradient norm ends the benchmark. How ranks are placed and
+scheduled, for both alike: see ``_ranks``.
 
 ``--picotron FOLDER`` adds rows for a checkout of picotron; there both go without clipping, which it lacks.
 torchtitan (0.3.0 and its main branch of August 2026) cannot run on gloo: without an accelerator it takes its device
@@ -206,13 +207,28 @@ def verdict(match: Match, found: Ratio) -> str:
     return f"at most {match.most}: {found.verdict(match.most)}"
 
 
+def measured(match: Match, pilot: int, most: int) -> list[list[Taken]]:
+    """Steps of a match, as many as its interval takes to be narrow; those of too short a run are thrown away."""
+    rounds = max(pilot, needed(match, run(match, pilot)))
+    while True:
+        rounds = min(rounds, most)
+        print(f"{match.name}: {rounds} rounds beside {match.peer.__name__} ...", file=sys.stderr)
+        taken = run(match, rounds)
+        if rounds == most or max(found.width for found in bounded(match, taken)) < match.margin:
+            return taken
+        rounds = max(2 * rounds, needed(match, taken))
+
+
 def needed(match: Match, taken: list[list[Taken]]) -> int:
-    """Rounds that make the interval of each ratio with a bar narrower than the margin, by its width in a pilot."""
+    """Rounds that make the interval of each ratio with a bar narrower than the margin, by its width in these."""
+    rounds = len(cpu_seconds(taken, KINDS)["peer"])
+    return max(rounds_needed(found, rounds, match.margin) for found in bounded(match, taken))
+
+
+def bounded(match: Match, taken: list[list[Taken]]) -> list[Ratio]:
+    """The ratios that a bar or a margin is for: CPU seconds, and wall seconds where they count."""
     columns = [cpu_seconds(taken, KINDS)] + [wall_seconds(taken, KINDS)] * match.wall_counts
-    rounds = len(columns[0]["peer"])
-    return max(
-        rounds_needed(ratio(column["engine"], column["peer"]), rounds, match.margin) for column in columns
-    )
+    return [ratio(column["engine"], column["peer"]) for column in columns]
 
 
 def main() -> None:
@@ -228,8 +244,7 @@ def main() -> None:
         os.environ[_picotron.FOLDER] = given.picotron
     for match in [*MATCHES, *(OPTIONAL if given.picotron else [])]:
         if match.name.startswith(given.only):
-            rounds = min(max(given.pilot, needed(match, run(match, given.pilot))), given.most)
-            rows += rows_of(match, run(match, rounds))
+            rows += rows_of(match, measured(match, given.pilot, given.most))
     header = ["layout", "row", "rounds", "CPU ms per step, both ranks", "CPU ratio", "bar"]
     header += ["wall ms per step", "wall ratio", "bar"]
     title = "The engine beside loops written with torch alone (2 gloo ranks, tiny decoder)"

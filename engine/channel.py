@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from engine.exchange import Exchange, can_reduce
 from profilers import collectives
 from profilers.collectives import Call
 
@@ -66,6 +67,7 @@ class Channel:
     def __init__(self, group: Group, device: torch.device) -> None:
         self.group, self.size, self.rank, self.device = group, group.size(), group.rank(), device
         self._backend: Any = group._get_backend(device)
+        self._exchange = Exchange(self._backend, self.size) if self._backend.name() == "gloo" else None
         self._all_gather = _blocking(c10d.AllgatherOptions)
         self._reduce_scatter = _blocking(c10d.ReduceScatterOptions)
         self._all_to_all = _blocking(c10d.AllToAllOptions)
@@ -84,7 +86,10 @@ class Channel:
 
     def all_gather_into(self, out: Tensor, x: Tensor) -> None:
         """The same into a contiguous ``out``; outside compiled code."""
-        self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
+        if self._exchange is not None and self._exchange.gathers(x):
+            self._wait("all_gather", out, self._exchange.all_gather, out, x)
+        else:
+            self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""
@@ -97,6 +102,10 @@ class Channel:
 
     def reduce_scatter_into(self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> None:
         """The same into a contiguous ``out``; outside compiled code."""
+        exchange = self._exchange
+        if exchange is not None and can_reduce(operation):
+            self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation)
+            return
         self._reduce_scatter.reduceOp = operation
         self._wait("reduce_scatter", x, self._backend._reduce_scatter_base, out, x, self._reduce_scatter)
 
@@ -104,6 +113,8 @@ class Channel:
         """In place, on a contiguous tensor."""
         if torch.compiler.is_compiling():
             dist.all_reduce(x, op=_REDUCTIONS[operation], group=self.group)
+        elif self._exchange is not None and self._exchange.reduces(x):
+            self._wait("all_reduce", x, self._exchange.all_reduce, x, _REDUCTIONS[operation])
         else:
             self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
 

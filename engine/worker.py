@@ -25,6 +25,7 @@ from engine.messages import RankReport, RankTask
 from engine.outcome import Ending
 from engine.progress import Progress
 from engine.rundir import CONFIG, LOGS, RECORDS
+from engine.scheduling import yield_to_running_threads
 from profilers.clock import clock_for
 from profilers.collectives import CollectiveRecorder
 from profilers.step_timer import StepTimer
@@ -70,6 +71,8 @@ def run_task(task: RankTask) -> RankReport:
 def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
     layout = layout_of(config)
     torch.set_num_threads(task.threads)
+    if task.backend == "gloo":
+        yield_to_running_threads()
     store = dist.TCPStore("127.0.0.1", task.store_port, is_master=False)
     dist.init_process_group(
         task.backend,

@@ -24,6 +24,7 @@ from engine.errors import InputError, WorkbenchError
 from engine.lifecycle import finish, note_start
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress
+from engine.scheduling import yield_to_running_threads
 from engine.worker import classify, device_of, group_timeout, train_in_group
 from engine.workloads.data import check_path
 
@@ -62,6 +63,8 @@ def _run(config: RunConfig, home: Path) -> int:
     device = device_of(chosen.kind, local_rank)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _complete_environment()
+    if chosen.backend == "gloo":
+        yield_to_running_threads()
     dist.init_process_group(chosen.backend, timeout=group_timeout(config))
     try:
         folder = _shared_folder(config, home, rank, chosen)

@@ -1,0 +1,78 @@
+"""The engine's collectives: the same results as torch's, whichever way they go, and the same bits on every rank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.channel import Channel
+from engine.exchange import SMALL
+from tests.support.ranks import on_ranks
+
+#: Elements of fp32 on each side of what goes by exchange.
+SIZES = (1, 24, SMALL)
+WORLD = 3
+
+
+def tensor_of(rank: int, size: int, dtype: torch.dtype) -> Tensor:
+    """A rank's part; small whole numbers add up exactly in any order."""
+    return torch.randint(-8, 8, (size * WORLD, 2), generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+
+def collectives(rank: int, size: int, dtype: torch.dtype) -> list[bool]:
+    """Whether each collective gives what the parts of all ranks say."""
+    channel = Channel(dist.group.WORLD, torch.device("cpu"))
+    parts = [tensor_of(other, size, dtype) for other in range(WORLD)]
+    mine, total = parts[rank], sum(parts[1:], parts[0])
+    summed, largest, averaged = mine.clone(), mine.clone(), mine.new_empty(size, 2)
+    channel.all_reduce(summed)
+    channel.all_reduce(largest, "max")
+    channel.reduce_scatter_into(averaged, mine, dist.ReduceOp.AVG)
+    at = slice(rank * size, (rank + 1) * size)
+    return [
+        torch.equal(channel.all_gather(mine), torch.cat(parts)),
+        torch.equal(channel.reduce_scatter(mine), total[at]),
+        torch.equal(summed, total),
+        torch.equal(largest, torch.stack(parts).amax(0)),
+        torch.equal(averaged, total[at] / WORLD),
+        torch.equal(channel.all_to_all(mine), torch.cat([part[at] for part in parts])),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("size", SIZES)
+def test_collectives_give_what_all_ranks_hold(size: int, dtype: torch.dtype) -> None:
+    """Exactly, on three ranks."""
+    assert on_ranks(WORLD, collectives, size, dtype) == [[True] * 6] * WORLD
+
+
+def bits(rank: int) -> list[float]:
+    """Sums of numbers that do not add up exactly, few and many."""
+    channel, values = Channel(dist.group.WORLD, torch.device("cpu")), []
+    for size in SIZES:
+        x = torch.randn(size, generator=torch.Generator().manual_seed(rank))
+        channel.all_reduce(x)
+        values += [x.double().sum().item(), x[-1].item()]
+    return values
+
+
+def test_every_rank_holds_the_same_bits() -> None:
+    """Ranks that disagree by one bit drift apart."""
+    first, *others = on_ranks(WORLD, bits)
+    assert all(other == first for other in others)
+
+
+def scalars(rank: int) -> tuple[float, int]:
+    """A tensor without dimensions, and one of whole numbers."""
+    channel = Channel(dist.group.WORLD, torch.device("cpu"))
+    alone, counts = torch.tensor(rank + 0.5, dtype=torch.float64), torch.tensor([rank + 1], dtype=torch.int32)
+    channel.all_reduce(alone)
+    channel.all_reduce(counts)
+    return alone.item(), int(counts.item())
+
+
+def test_scalars_and_counts_add_up() -> None:
+    """Loss, norm and tokens per expert travel so."""
+    assert on_ranks(WORLD, scalars) == [(4.5, 6)] * WORLD
