@@ -28,8 +28,8 @@ check: $(READY) ## formatting, lint, types, import contracts, house rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-test-slow: $(READY) chromium ## run the slow tests
-	$(BIN)/python -m pytest -m slow -q --durations=10 -rs || (( $$? == 5 )) # 5: there are none
+test-slow: $(READY) chromium ## run the slow tests, a file at a time; goes on where it was stopped
+	$(BIN)/python -m tests.slow_parts
 
 bench: $(READY) ## run the benchmarks that need no GPU
 	shopt -s nullglob

@@ -23,11 +23,15 @@ Recompute = Literal["none", "selective", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stage's part of the model: how many layers, and whether it embeds or gives logits."""
+    """A stage's part of the model: how many layers, and whether it embeds or gives logits.
+
+    ``turns_at_once``: each of its forwards is followed by its own backward at once.
+    """
 
     layers: int
     is_first: bool
     is_last: bool
+    turns_at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +88,23 @@ def kept_by_stage(config: RunConfig, part: Part) -> Kept:
     """What one micro-batch leaves in a stage, with the stage's input and output."""
     sizes, memory = sizes_of(config), config.memory
     boundary, offloads = sizes.element * sizes.slice, memory.offload in ("activations", "both")
-    first = block_bytes(config, memory.recompute)
-    whole = block_bytes(config, "none")
+    first, rest_one = block_bytes(config, memory.recompute), block_bytes(config, "none")
     few = min(memory.recompute_layers or part.layers, part.layers)
     rest = part.layers - few
-    blocks = few * first + rest * whole
-    copied = few * copied_bytes(config, memory.recompute) + rest * copied_bytes(config, "none")
+    blocks = few * first + rest * rest_one
+    stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
+    gone, stay_bytes = part.layers - stays, stays * (rest_one if rest else first)
     outside = _head(config, sizes) if part.is_last else boundary
     if part.is_first:
         outside += sizes.tokens * (INDEX_BYTES + (INDEX_BYTES + 1 if sizes.tp > 1 else 0))
-    elif offloads or (sizes.element < FP32_BYTES and memory.recompute != "full"):
+    elif (offloads and gone) or (sizes.element < FP32_BYTES and memory.recompute != "full"):
         outside += boundary  # what the first block keeps of it is a copy
-    back = min(2, part.layers) * (whole if rest else first) if offloads else 0
+    back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
     return Kept(
-        device=outside + (copied if offloads else blocks),
-        host=blocks - copied if offloads else 0,
+        device=outside + (stay_bytes if offloads else blocks),
+        host=blocks - stay_bytes if offloads else 0,
         waiting=waiting_bytes(config, part),
-        returning=whole - first + back,
+        returning=_computed_again(config) + back,
     )
 
 
@@ -110,8 +114,10 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
     if recompute == "full":
         return sizes.element * sizes.slice
     rest = _mixture(config, sizes) if config.model.experts else _feed_forward(sizes)
-    attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(sizes)
-    return 2 * _norm(config, sizes) + attention + rest + copied_bytes(config, recompute)
+    attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
+    # A router reads the whole norm's output, and the experts rows of it.
+    whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
+    return 2 * _norm(config, sizes) + sizes.element * whole + attention + rest
 
 
 def waiting_bytes(config: RunConfig, part: Part) -> int:
@@ -141,43 +147,30 @@ def published_bytes(config: RunConfig, layers: int) -> int | None:
     return layers * (2 * sizes.hidden if config.memory.recompute == "full" else 34 * sizes.slice)
 
 
-def copied_bytes(config: RunConfig, recompute: Recompute) -> int:
-    """bf16 copies of fp32 matrices in one block, which autograd keeps for each micro-batch anew.
-
-    With a split backward those of experts alone.
-    """
-    if not _copies_matrices(config) or recompute == "full":
-        return 0
-    shape, model = resolve(config.model), config.model
-    width = model.expert_ffn_hidden or shape.ffn_hidden
-    experts = 3 * shape.hidden * width * (model.experts or 0) // config.parallel.ep
-    dense = 2 * shape.hidden * (shape.hidden + shape.kv_heads * shape.head_dim)
-    dense += 0 if model.experts else 3 * shape.hidden * shape.ffn_hidden
-    dense -= shape.hidden * shape.hidden if recompute == "selective" else 0
-    splits = KINDS[config.schedule.kind].splits_backward
-    return 2 * (experts + (0 if splits else dense)) // config.parallel.tp
-
-
-def _copies_matrices(config: RunConfig) -> bool:
-    """Products of bf16 with fp32 matrices make copies; FSDP2 gathers in bf16."""
-    return (
-        config.precision == "bf16" and config.parallel.zero_stage < 2 and config.memory.parameters == "fp32"
-    )
+def _computed_again(config: RunConfig) -> int:
+    """What a block that forgets has for a while in backward; one that forgets all gathers once and keeps it."""
+    recompute = config.memory.recompute
+    plain = config.with_values({"parallel.tp_regather": False}) if recompute == "full" else config
+    return block_bytes(plain, "none") - block_bytes(plain, recompute)
 
 
 def _norm(config: RunConfig, sizes: Sizes) -> int:
-    """Its input and normalized values in fp32, a factor a token, and its whole output for the matrices behind it.
-
-    A weight that is not fp32 itself is kept as an fp32 copy.
+    """Its input and normalized values in fp32, a factor a token, and its output for the matrices behind it: whole, or
+    this rank's slice. A weight that is not fp32 itself is kept as an fp32 copy.
     """
-    copy = 0 if config.precision == "fp32" or _copies_matrices(config) else FP32_BYTES * sizes.shape.hidden
+    is_narrow = config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
     kept = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
-    return kept + sizes.element * sizes.hidden + copy
+    output = sizes.slice if config.parallel.tp_regather else sizes.hidden
+    return kept + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
 
 
-def _attention(sizes: Sizes) -> int:
-    """Rotated queries and keys, values, the result, its log-sum-exp in fp32, and the result as its matrix reads it."""
-    elements = 3 * sizes.slice + 2 * sizes.key_value
+def _attention(config: RunConfig, sizes: Sizes) -> int:
+    """Rotated queries and keys, values, the result, its log-sum-exp in fp32, and the result as its matrix reads it.
+
+    A ring keeps the result as its matrix reads it, alone.
+    """
+    is_ring = config.parallel.cp > 1 and config.parallel.cp_method == "ring"
+    elements = (2 if is_ring else 3) * sizes.slice + 2 * sizes.key_value
     return sizes.element * elements + FP32_BYTES * sizes.tokens * sizes.shape.heads // sizes.tp
 
 
@@ -214,9 +207,7 @@ def _mixture(config: RunConfig, sizes: Sizes) -> int:
 
 
 def _head(config: RunConfig, sizes: Sizes) -> int:
-    """The last norm, probabilities in fp32, the targets, and a copy of the matrix as in blocks."""
+    """The last norm, probabilities in fp32, and the targets."""
     logits = sizes.tokens * sizes.shape.vocabulary // sizes.tp
     targets = sizes.tokens * (INDEX_BYTES + (1 if sizes.tp > 1 else 0))
-    copied = _copies_matrices(config) and not KINDS[config.schedule.kind].splits_backward
-    matrix = 2 * sizes.shape.vocabulary * sizes.shape.hidden // sizes.tp if copied else 0
-    return _norm(config, sizes) + FP32_BYTES * logits + targets + matrix
+    return _norm(config, sizes) + FP32_BYTES * logits + targets

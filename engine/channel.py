@@ -67,6 +67,8 @@ class Channel:
     def __init__(self, group: Group, device: torch.device) -> None:
         self.group, self.size, self.rank, self.device = group, group.size(), group.rank(), device
         self._backend: Any = group._get_backend(device)
+        #: Whether calls between two ranks wait for each other unless they are posted together.
+        self.batches = self._backend.name() == "nccl"
         self._exchange = Exchange(self._backend, self.size) if self._backend.name() == "gloo" else None
         self._all_gather = _blocking(c10d.AllgatherOptions)
         self._reduce_scatter = _blocking(c10d.ReduceScatterOptions)

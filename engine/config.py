@@ -53,6 +53,10 @@ class Parallel(Section):
 
     ``ep`` spreads experts over that many of the dp * cp ranks. ``shard_ranks`` bounds how many of them share one
     copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
+
+    ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
+    less memory, more messages. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
+    micro-batch; without it whole gradients are summed until the last one.
     """
 
     dp: Count = 1
@@ -63,6 +67,8 @@ class Parallel(Section):
     cp_method: Literal["ring", "ulysses"] = "ring"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     shard_ranks: Count | None = None
+    tp_regather: bool = False
+    reduce_every_micro_batch: bool = False
     world_size: Count | None = None
 
 
@@ -137,7 +143,7 @@ class Train(Section):
 
 class Checkpoint(Section):
     """Saves after every so many steps and at the end; without ``every_steps`` nothing is saved. ``asynchronous`` writes
-    while training goes on. ``keep`` is how many are kept. Error feedback of a compression is not saved: it starts anew.
+    while training goes on. ``keep`` is how many are kept.
     """
 
     every_steps: Count | None = None

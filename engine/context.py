@@ -35,6 +35,10 @@ class RankContext:
     folder: Path = Path()
     patience: timedelta = timedelta(minutes=30)
 
+    def note(self, text: str) -> None:
+        """Tell readers of the run's summary something; the same from several ranks counts once."""
+        self.writer.event("note", text=text)
+
     def state(self, name: str) -> None:
         """Tell the launcher what this rank is about to do outside a step."""
         if self.progress is not None:

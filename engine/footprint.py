@@ -84,12 +84,17 @@ def parts_of(config: RunConfig, chosen: Plan) -> list[Part]:
     """What each stage holds of the model."""
     shape = resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
-    return [Part(len(one), one.start == 0, one.stop == shape.layers) for one in layers]
+    return [
+        Part(len(one), one.start == 0, one.stop == shape.layers, chosen.turns_at_once(stage))
+        for stage, one in enumerate(layers)
+    ]
 
 
 def sums_whole_gradients(config: RunConfig) -> bool:
-    """Whether whole gradients are there: under ZeRO 2 and 3 they are sliced by a step's last micro-batch only."""
-    return config.parallel.zero_stage < 2 or accumulation(config) > 1
+    """Whether whole gradients are there: ZeRO 2 and 3 slice them after a step's last micro-batch, or after each one."""
+    if config.parallel.zero_stage < 2:
+        return True
+    return accumulation(config) > 1 and not config.parallel.reduce_every_micro_batch
 
 
 def activation_bytes(actions: Sequence[Action], kept: Mapping[int, Kept]) -> tuple[int, int]:

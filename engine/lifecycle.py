@@ -66,7 +66,7 @@ def summary_of(config: RunConfig, run: str, backend: str, records: RunRecords | 
         parameters=flops.parameters(work) if work else 0,
         hardware_flops_per_step=flops.hardware_flops_per_step(work) if work else None,
         mfu_convention=flops.CONVENTION,
-        notes=notes_of(config, _devices(records)),
+        notes=notes_of(config, _devices(records)) + _told(records),
     )
     return summarize(records, facts)
 
@@ -83,6 +83,12 @@ def _environments(records: RunRecords) -> list[Event]:
     return [
         event for rank in records.ranks() for event in records.events(rank) if event.kind == "environment"
     ]
+
+
+def _told(records: RunRecords) -> tuple[str, ...]:
+    """What ranks noted themselves, each thing once."""
+    events = [event for rank in records.ranks() for event in records.events(rank) if event.kind == "note"]
+    return tuple(dict.fromkeys(str(event.data.get("text")) for event in events))
 
 
 def _devices(records: RunRecords) -> list[str]:

@@ -52,6 +52,16 @@ def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
 
 def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
     parallel, layout = config.parallel, layout_of(config)
+    if parallel.reduce_every_micro_batch and parallel.zero_stage < 2:
+        yield LayoutError(
+            "parallel.reduce_every_micro_batch",
+            True,
+            "only zero_stage 2 or 3 shards gradients; set it to false, or choose one of them",
+        )
+    if parallel.tp_regather and parallel.tp == 1:
+        yield LayoutError(
+            "parallel.tp_regather", True, "with tp=1 nothing is gathered; set it to false or raise tp"
+        )
     if parallel.shard_ranks is None:
         return
     if parallel.shard_ranks == 1:

@@ -21,12 +21,16 @@ CHUNK_BY_CHUNK = ("breadth_first", "layered")
 
 
 class Weight(NamedTuple):
-    """A parameter as a rank holds it before ZeRO splits it, flattened to [rows, columns], and how many copies of it."""
+    """A parameter as a rank holds it before ZeRO splits it, flattened to [rows, columns], and how many copies of it.
+
+    Of those that are ``is_whole`` ZeRO 2 and 3 leave every rank a copy: in bf16 norms and the router, which stay fp32.
+    """
 
     rows: int
     columns: int
     copies: int = 1
     is_expert: bool = False
+    is_whole: bool = False
 
     @property
     def elements(self) -> int:
@@ -59,7 +63,7 @@ def held(config: RunConfig, part: Part) -> Held:
     """One stage's parameters on a rank, before ZeRO splits them."""
     shape, tp = resolve(config.model), config.parallel.tp
     root = [Weight(shape.vocabulary // tp, shape.hidden)] * (part.is_first + part.is_last)
-    root += [Weight(shape.hidden, 1)] * part.is_last
+    root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
     return Held(part.layers, _block(config, shape), tuple(root))
 
 
@@ -95,6 +99,7 @@ def buffer_bytes(config: RunConfig, stages: Sequence[Held], place: int, chosen: 
         _parameter_buffers(config, stages)
         + _gradient_buffers(config, stages)
         + _messages(config, place, chosen)
+        + _gathered_again(config)
     )
 
 
@@ -105,13 +110,18 @@ def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
         Weight(shape.kv_heads * shape.head_dim // tp, hidden, 2),
         Weight(hidden, hidden // tp),
     ]
-    norms = [Weight(hidden, 1, 2)]
+    whole = _leaves_whole(config)
+    norms = [Weight(hidden, 1, 2, is_whole=whole)]
     experts = config.model.experts
     if experts is None:
         return (*attention, *norms, Weight(width // tp, hidden, 2), Weight(hidden, width // tp))
     matrix = (config.model.expert_ffn_hidden or width) // tp * hidden
     own = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1)
-    return (*attention, *norms, Weight(experts, hidden), own)
+    return (*attention, *norms, Weight(experts, hidden, is_whole=whole), own)
+
+
+def _leaves_whole(config: RunConfig) -> bool:
+    return config.precision == "bf16" and config.parallel.zero_stage >= 2
 
 
 def _is_narrow(config: RunConfig) -> bool:
@@ -119,6 +129,8 @@ def _is_narrow(config: RunConfig) -> bool:
 
 
 def _sharers(weight: Weight, layout: Layout) -> int:
+    if weight.is_whole:
+        return 1
     return layout.data // layout.ep if weight.is_expert else layout.shard
 
 
@@ -139,16 +151,20 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     if config.parallel.zero_stage < 2:
         return 0
     element = sizes_of(config).element
-    blocks = [sum(weight.elements for weight in one.block) for one in stages]
-    roots = [sum(weight.elements for weight in one.root) for one in stages]
+    blocks = [_gathered_elements(one.block) for one in stages]
+    roots = [_gathered_elements(one.root) for one in stages]
     if config.parallel.zero_stage == 2:
-        gathered = sum(one.elements for one in stages)
+        gathered = sum(_gathered_elements(one.weights) for one in stages)
     elif config.schedule.kind in CHUNK_BY_CHUNK and accumulation(config) > 1:
-        gathered = max(one.elements for one in stages)
+        gathered = max(_gathered_elements(one.weights) for one in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))
     unit = max(*blocks, *roots)
     return element * (gathered + unit) + FP32_BYTES * unit
+
+
+def _gathered_elements(weights: Sequence[Weight]) -> int:
+    return sum(weight.elements for weight in weights if not weight.is_whole)
 
 
 def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
@@ -166,6 +182,12 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         sent = 2 * FP32_BYTES * round(compression.ratio * elements)
         return FP32_BYTES * elements * compression.error_feedback + sent * (1 + layout.data)
     return 0
+
+
+def _gathered_again(config: RunConfig) -> int:
+    """One whole activation in a backward that kept a slice of it."""
+    sizes = sizes_of(config)
+    return sizes.element * sizes.hidden if config.parallel.tp_regather else 0
 
 
 def _messages(config: RunConfig, place: int, chosen: Plan) -> int:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from statistics import median
 from typing import Any, Literal
 
 from tuning import ranking
 from tuning.objective import is_lossy
-from tuning.space import Point, Space, point_key
+from tuning.points import Point, point_key
+from tuning.space import Space
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
 UNPROVABLE_SHARE = 0.25
+#: How the axes of a layout are called.
+AXES = {
+    "parallel.tp": "tensor",
+    "parallel.pp": "pipeline",
+    "parallel.cp": "context",
+    "parallel.ep": "expert",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +91,29 @@ def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
 
 
 def first_tries(space: Space, trials: int) -> list[tuple[Point, str]]:
-    """A few points that experience would try first: a larger micro-batch, then tensor and pipeline parallel."""
-    plain = space.baseline[0]
-    found = [
-        (_largest(space, plain["parallel.tp"], plain["parallel.pp"]), "the largest micro-batch that divides")
-    ]
-    tensor = [pair for pair in space.layouts if pair[0] > 1 and pair[1] == 1]
-    pipeline = [pair for pair in space.layouts if pair[1] > 1 and pair[0] == 1]
-    if tensor:
-        found.append((_largest(space, *min(tensor)), "the least tensor parallelism"))
-    if pipeline:
-        found.append((_largest(space, *min(pipeline)), "the least pipeline parallelism"))
+    """A few points that experience would try first: a larger micro-batch, then a little of each kind of parallelism."""
+    start = space.degrees(space.baseline[0])
+    found = [(_largest(space, start), "the largest micro-batch that divides")]
+    for place, key in enumerate(space.layout_keys):
+        alone = [degrees for degrees in space.layouts if prod(degrees) == degrees[place] > 1]
+        if alone:
+            found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
     legal = [(point, why) for point, why in found if point is not None]
     return legal[: max(1, (trials - 1) // 3)]
 
 
-def _largest(space: Space, tp: int, pp: int) -> Point | None:
-    if (tp, pp) not in space.layouts:
+def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
+    if degrees not in space.layouts:
         return None
-    plain = space.baseline[0]
+    plain = space.baseline[0] | dict(zip(space.layout_keys, degrees, strict=True))
     knob = space.by_key.get("batch.micro_batch")
     sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
-    points = [space.point(tp, pp, plain | {"batch.micro_batch": size}) for size in sizes]
+    points = [space.point(plain | {"batch.micro_batch": size}) for size in sizes]
     return next((point for point in points if not space.outside(point) and not space.problem(point)), None)
 
 
 def _next_first_try(state: StudyState, file: StudyFile) -> Step | None:
-    known = ranking.visited(state)
+    known = ranking.visited(state, file.search_space)
     for point, why in first_tries(file.search_space, file.trials):
         if point_key(point) not in known:
             return Step("search", "sampler", point, why)

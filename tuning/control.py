@@ -10,7 +10,7 @@ from engine.errors import InputError
 from tuning import agenda, ranking
 from tuning.command import Command, pending
 from tuning.journal import Journal
-from tuning.space import Point, point_key
+from tuning.points import Point, point_key
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
@@ -97,7 +97,7 @@ class Control:
     def _check_new(self, point: Point, state: StudyState) -> None:
         label = self._file.search_space.label(point)
         for trial in state.trials:
-            if point_key(trial.config) == point_key(point):
+            if point_key(point) in ranking.keys(trial, self._file.search_space):
                 raise InputError("enqueue", label, f"is trial {trial.number} already")
         if any(point_key(waiting) == point_key(point) for _, waiting in agenda.enqueued(state)):
             raise InputError("enqueue", label, "is waiting already")

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 from tuning.knobs import Knob
-from tuning.space import LAYOUT_KEYS, Point, Space
+from tuning.points import Point
+from tuning.space import Space
 
 LAYOUT = "layout"
-EXPONENTS = {"parallel.tp": "log2_tp", "parallel.pp": "log2_pp"}
+#: Knobs whose missing value means all there are, the most.
+WIDTHS = ("parallel.shard_ranks",)
 #: From this many ordered numbers on, their order says more than their names.
 ORDERED_CHOICES = 3
 
@@ -37,7 +39,7 @@ class Encoding:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Everything a sampler draws, in one fixed order."""
-        free = [knob for knob in self.space.knobs if knob.key not in LAYOUT_KEYS]
+        free = self.space.free_knobs
         return (*self._layout_parameters(), *(_parameter(knob) for knob in free if _varies(knob)))
 
     def _layout_parameters(self) -> list[Parameter]:
@@ -45,61 +47,73 @@ class Encoding:
         if len(layouts) < 2:
             return []
         if not self._exponents:
-            return [Parameter(LAYOUT, "category", tuple(_layout_name(*pair) for pair in layouts))]
+            return [Parameter(LAYOUT, "category", tuple(self._names))]
         found = []
-        for index, name in enumerate(EXPONENTS.values()):
-            exponents = [pair[index].bit_length() - 1 for pair in layouts]
+        for index, key in enumerate(self.space.layout_keys):
+            exponents = [degrees[index].bit_length() - 1 for degrees in layouts]
             if min(exponents) < max(exponents):
-                found.append(Parameter(name, "integer", low=min(exponents), high=max(exponents)))
+                found.append(Parameter(_exponent(key), "integer", low=min(exponents), high=max(exponents)))
         return found
+
+    @cached_property
+    def _names(self) -> dict[str, tuple[int, ...]]:
+        """Layouts by their names."""
+        return {self._name(degrees): degrees for degrees in self.space.layouts}
+
+    def _name(self, degrees: tuple[int, ...]) -> str:
+        pairs = zip(self.space.layout_keys, degrees, strict=True)
+        return " ".join(f"{_axis(key)}={degree}" for key, degree in pairs)
 
     @cached_property
     def _exponents(self) -> bool:
         """Whether every degree is a power of two."""
-        return all(degree & (degree - 1) == 0 for pair in self.space.layouts for degree in pair)
+        return all(degree & (degree - 1) == 0 for degrees in self.space.layouts for degree in degrees)
 
     def decode(self, params: dict[str, Any]) -> Point | None:
         """The canonical point of what a sampler drew; None for a layout that the space does not have."""
-        pair = self._decode_layout(params)
-        if pair not in self.space.layouts:
+        values = self._decode_layout(params)
+        if not self.space.fits(values):
             return None
-        free = {knob.key: _decode(knob, params) for knob in self.space.knobs if knob.key not in LAYOUT_KEYS}
-        return self.space.point(*pair, free)
+        point = self.space.point(values | {knob.key: _decode(knob, params) for knob in self.space.free_knobs})
+        return point if self.space.degrees(point) in self.space.layouts else None
 
-    def _decode_layout(self, params: dict[str, Any]) -> tuple[int, int]:
-        tp, pp = self.space.layouts[0]
+    def _decode_layout(self, params: dict[str, Any]) -> Point:
+        keys, fallback = self.space.layout_keys, self.space.layouts[0]
         if LAYOUT in params:
-            names = [_layout_name(*pair) for pair in self.space.layouts]
-            return self.space.layouts[names.index(params[LAYOUT])]
-        if "log2_tp" in params:
-            tp = 1 << int(params["log2_tp"])
-        if "log2_pp" in params:
-            pp = 1 << int(params["log2_pp"])
-        return tp, pp
+            return dict(zip(keys, self._names[params[LAYOUT]], strict=True))
+        return {
+            key: 1 << int(params[_exponent(key)]) if _exponent(key) in params else degree
+            for key, degree in zip(keys, fallback, strict=True)
+        }
 
     def encode(self, point: Point) -> dict[str, Any] | None:
         """What a sampler would have drawn for a point; None if it cannot draw this point."""
-        pair = (point["parallel.tp"], point["parallel.pp"])
-        if pair not in self.space.layouts or self.space.outside(point):
+        point = self.space.settled(point)  # an older version may have called it by another name
+        if self.space.degrees(point) not in self.space.layouts or self.space.outside(point):
             return None
-        params = self._encode(point, pair)
+        params = self._encode(point)
         return params if self.decode(params) == point else None
 
-    def _encode(self, point: Point, pair: tuple[int, int]) -> dict[str, Any]:
+    def _encode(self, point: Point) -> dict[str, Any]:
         params: dict[str, Any] = {}
+        exponents = {_exponent(key): point[key].bit_length() - 1 for key in self.space.layout_keys}
         for parameter in self.parameters:
             if parameter.name == LAYOUT:
-                params[LAYOUT] = _layout_name(*pair)
-            elif parameter.name in EXPONENTS.values():
-                params[parameter.name] = pair[list(EXPONENTS.values()).index(parameter.name)].bit_length() - 1
+                params[LAYOUT] = self._name(self.space.degrees(point))
+            elif parameter.name in exponents:
+                params[parameter.name] = exponents[parameter.name]
             else:
                 knob = self.space.by_key[_key(parameter.name)]
                 params[parameter.name] = _encode(knob, point[knob.key])
         return params
 
 
-def _layout_name(tp: int, pp: int) -> str:
-    return f"tp={tp} pp={pp}"
+def _axis(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _exponent(key: str) -> str:
+    return f"log2_{_axis(key)}"
 
 
 def _varies(knob: Knob) -> bool:
@@ -107,8 +121,17 @@ def _varies(knob: Knob) -> bool:
 
 
 def _is_ordered(knob: Knob) -> bool:
-    numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in knob.choices)
+    known = [choice for choice in knob.choices if choice is not None or knob.key not in WIDTHS]
+    numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in known)
     return numbers and len(knob.choices) >= ORDERED_CHOICES
+
+
+def _ordered(knob: Knob) -> list[Any]:
+    return sorted(knob.choices, key=_size)
+
+
+def _size(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def _parameter(knob: Knob) -> Parameter:
@@ -128,7 +151,7 @@ def _decode(knob: Knob, params: dict[str, Any]) -> Any:
     if not _varies(knob):
         return knob.choices[0]
     if _is_ordered(knob):
-        return sorted(knob.choices)[int(params[_parameter(knob).name])]
+        return _ordered(knob)[int(params[_parameter(knob).name])]
     return params[knob.key]
 
 
@@ -138,10 +161,12 @@ def _encode(knob: Knob, value: Any) -> Any:
         low, high = knob.grid()[0], knob.grid()[-1]
         return min(max(value, low), high)
     known = value if value in knob.choices else _nearest(knob, value)
-    return sorted(knob.choices).index(known) if _is_ordered(knob) else known
+    return _ordered(knob).index(known) if _is_ordered(knob) else known
 
 
 def _nearest(knob: Knob, value: Any) -> Any:
     if not _is_ordered(knob):
         return knob.choices[0]
-    return min(knob.choices, key=lambda choice: math.fabs(choice - value))
+    if value is None:
+        return _ordered(knob)[-1]
+    return min(knob.choices, key=lambda choice: math.fabs(_size(choice) - value))

@@ -6,7 +6,8 @@ import warnings
 from typing import Any
 
 from tuning.knobs import Knob
-from tuning.space import Point, Space
+from tuning.points import Point
+from tuning.space import Space
 from tuning.state import StudyState
 
 MINIMUM_TRIALS = 8

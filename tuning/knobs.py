@@ -11,9 +11,10 @@ from engine.errors import InputError
 
 #: What a fair comparison needs to hold still; a space that turns one of these is refused.
 FIXED_SECTIONS = ("model", "data", "train", "profile")
-FIXED_KEYS = ("batch.global_batch", "precision", "device", "memory.limit_gib", "parallel.cp", "parallel.ep")
+FIXED_KEYS = ("batch.global_batch", "precision", "device", "memory.limit_gib", "schedule.stage_layers")
 DERIVED_KEYS = ("parallel.dp", "parallel.world_size")
-DEGREES = ("parallel.tp", "parallel.pp")
+#: Counts of ranks: a range of them is every whole number in it.
+DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "parallel.shard_ranks")
 GRID_POINTS = 5
 
 
@@ -104,9 +105,8 @@ def _check_key(key: str, value: Any, base: RunConfig) -> None:
         remedy = "stays the same inside a study, or trials could not be compared; set it in base"
         raise InputError(f"space.{key}", value, remedy)
     if key in DERIVED_KEYS:
-        raise InputError(
-            f"space.{key}", value, "follows from ranks / (tp * pp); give parallel.tp and parallel.pp"
-        )
+        remedy = "follows from ranks / (tp * pp * cp); give parallel.tp, parallel.pp and parallel.cp"
+        raise InputError(f"space.{key}", value, remedy)
     if key not in known:
         allowed = [name for name in known if _may_vary(name)]
         raise InputError(f"space.{key}", value, f"unknown key; a study can turn {', '.join(allowed)}")
@@ -121,9 +121,9 @@ def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
     if unknown or not {"low", "high"} <= set(value):
         raise InputError(f"space.{key}", value, "a range is {low: .., high: .., log: true or false}")
     now = base.flat()[key]
-    if isinstance(now, bool) or not isinstance(now, int | float):
+    if key not in DEGREES and (isinstance(now, bool) or not isinstance(now, int | float)):
         raise InputError(f"space.{key}", value, "has no numbers to range over; give a list of choices")
-    low, high = _normal(key, value["low"], base), _normal(key, value["high"], base)
+    low, high = (_end(key, end, value[end], base) for end in ("low", "high"))
     log = value.get("log", False)
     if not isinstance(log, bool):
         raise InputError(f"space.{key}.log", log, "must be true or false")
@@ -136,47 +136,14 @@ def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
     return Knob(key, low=low, high=high, log=log, integer=isinstance(now, int))
 
 
+def _end(key: str, end: str, value: Any, base: RunConfig) -> Any:
+    if value is None:
+        raise InputError(f"space.{key}.{end}", value, "must be a number")
+    return _normal(key, value, base)
+
+
 def _normal(key: str, value: Any, base: RunConfig) -> Any:
     try:
         return base.with_values({key: value}).flat()[key]
     except InputError as error:
         raise InputError(f"space.{key}", value, error.remedy) from None
-
-
-def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
-    """A sensible space for a machine: layouts and how they communicate, or on one device what is left."""
-    space: dict[str, Any] = {
-        "batch.micro_batch": _micro_batches(base),
-        "memory.recompute": ["none", "selective", "full"],
-    }
-    if ranks == 1:
-        return space | {"compile": [False, True]}
-    degrees = [degree for degree in range(1, ranks + 1) if ranks % degree == 0]
-    return {
-        "parallel.tp": degrees,
-        "parallel.pp": degrees,
-        "parallel.zero_stage": [0, 1, 2, 3],
-        **space,
-        "schedule.kind": ["1f1b", "gpipe", "interleaved", "zb_h1", "breadth_first"],
-        "schedule.chunks": [1, 2],
-        "compression.method": ["none", "fp16", "topk"],
-        "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
-        "overlap.bucket_mb": [1.0, 5.0, 25.0],
-    }
-
-
-def _micro_batches(base: RunConfig) -> list[int]:
-    whole = base.batch.global_batch
-    powers = [2**power for power in range(5) if whole % 2**power == 0]
-    return sorted({*powers, base.batch.micro_batch})
-
-
-def space_note(ranks: int, given: bool) -> str:
-    """What the space covers and why, in words; empty when the user gave it."""
-    if ranks == 1:
-        return (
-            "one device: there is no layout to choose; the study turns micro-batch, recomputation and compile"
-        )
-    if given:
-        return ""
-    return f"no space given: the study turns layout, batch, memory and communication knobs for {ranks} ranks"

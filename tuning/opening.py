@@ -26,6 +26,22 @@ def prepare(folder: Path, file: StudyFile) -> None:
         raise InputError("home", str(folder), remedy) from None
 
 
+def as_before(folder: Path, file: StudyFile) -> StudyFile:
+    """The file to go on with: where it leaves the space to us, what was chosen when its study began stays chosen."""
+    known = journal.load(folder / readers.JOURNAL).file
+    if file.space is not None or known is None or _named_space(folder / readers.STUDY_GIVEN):
+        return file
+    return file.with_chosen(known["space"])
+
+
+def _named_space(given: Path) -> bool:
+    """Whether the file that a study began with says what is searched."""
+    try:
+        return studyfile.load(given).space is not None
+    except InputError:
+        return True
+
+
 def check_same(known: dict[str, Any] | None, file: StudyFile) -> None:
     """Refuse to go on with a study whose question has changed."""
     if known is None:

@@ -19,7 +19,8 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tuning.encoding import Encoding, Parameter
-from tuning.space import Point, everything, point_key
+from tuning.points import Point, point_key
+from tuning.space import everything
 from tuning.state import Trial
 
 REDRAWS = 50

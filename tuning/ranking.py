@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.outcome import FROM_OUTSIDE, RETRY_ONCE, Ending
 from tuning.objective import LOSS_GUARD, Judged, is_lossy, judge
-from tuning.space import point_key
+from tuning.points import Points, point_key
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
@@ -56,9 +56,14 @@ def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
     return [other for other in found if other.number not in again and not wants_retry(state, other)]
 
 
-def visited(state: StudyState) -> set[str]:
-    """Keys of every point that was proposed."""
-    return {point_key(trial.config) for trial in state.trials}
+def visited(state: StudyState, points: Points) -> set[str]:
+    """Keys of every point that was proposed, also as this version would write it."""
+    return {key for trial in state.trials for key in keys(trial, points)}
+
+
+def keys(trial: Trial, points: Points) -> set[str]:
+    """A trial's point as it was written, and as this version would write it."""
+    return {point_key(trial.config), point_key(points.settled(trial.config))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
 from tuning.interruption import Interruption
 from tuning.journal import Journal
-from tuning.space import Point
+from tuning.points import Point
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 
@@ -44,6 +44,7 @@ def run_study(
     Raises:
         InputError: another study has this name, a process runs it already, or its folder cannot be written.
     """
+    file = opening.as_before(folder, file)
     opening.prepare(folder, file)
     board = Board(folder, file, owner.take(folder), on_update)
     board.state = "interrupted"
@@ -142,7 +143,8 @@ class Study:
         if point is None:
             state = self._journal.state
             draw = self._index.ask(
-                ranking.visited(state), lambda drawn: agenda.wanted(drawn, state, self._file)
+                ranking.visited(state, self._file.search_space),
+                lambda drawn: agenda.wanted(drawn, state, self._file),
             )
             if draw is None:
                 self._exhausted = True

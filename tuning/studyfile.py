@@ -15,7 +15,8 @@ from pydantic import Field, PrivateAttr, ValidationError
 from engine import config as runconfig
 from engine.config import Count, RunConfig, Section
 from engine.errors import InputError
-from tuning.knobs import DERIVED_KEYS, Knob, default_space, parse_space, space_note
+from tuning.knobs import DERIVED_KEYS, Knob, parse_space
+from tuning.offered import default_space, space_note
 from tuning.space import Space
 from tuning.yamlfile import StrictLoader
 
@@ -45,6 +46,7 @@ class StudyFile(Section):
     confirm_repeats: Annotated[int, Field(ge=0)] = 1
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
     _text: str | None = PrivateAttr(default=None)
+    _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -57,8 +59,19 @@ class StudyFile(Section):
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         """What is turned: the given space, or a sensible one for these ranks."""
-        given = default_space(self.config, self.ranks) if self.space is None else self.space
-        return parse_space(given, self.config)
+        given = self.space if self.space is not None else self._chosen_before
+        return parse_space(default_space(self.config, self.ranks) if given is None else given, self.config)
+
+    def with_chosen(self, space: dict[str, Any]) -> StudyFile:
+        """The same file, for which this space was chosen when its study began.
+
+        Raises:
+            InputError: this version refuses the space.
+        """
+        again = StudyFile.model_validate(self._given())
+        again._text, again._chosen_before = self._text, space
+        _check(again)
+        return again
 
     @cached_property
     def search_space(self) -> Space:
@@ -161,5 +174,7 @@ def _check(file: StudyFile) -> None:
     _ = file.search_space.baseline
     space = file.search_space
     if space.is_listed and not space.legal_points:
-        remedy = f"holds no legal combination for ranks={file.ranks}; give parallel.tp and parallel.pp that divide it"
+        remedy = (
+            f"holds no legal combination for ranks={file.ranks}; give degrees (tp, pp, cp) that divide it"
+        )
         raise InputError("space", None, remedy)

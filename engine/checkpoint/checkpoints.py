@@ -20,6 +20,11 @@ from engine.parallel.optimizer import LocalOptimizer
 #: How long a rank that failed waits for a save in the background; its peers may be gone.
 _PATIENCE_AFTER_FAILURE_SECONDS = 3.0
 
+_MEMORY_DROPPED = (
+    "what compression left out of gradients starts anew: the checkpoint was saved by other data or tp ranks, "
+    "or before it was saved at all"
+)
+
 
 class Checkpoints:
     """Saves after every so many steps and at the end; a save that fails is noted and stops nothing.
@@ -55,13 +60,16 @@ class Checkpoints:
             return 0
         began = time.monotonic()
         found = self._agreed()
-        transfer.load(state_of(self._optimizer), found, self._gloo)
+        has_memory = transfer.load(state_of(self._optimizer), found, self._gloo)
         self._optimizer.restored()
         self._saved_step = found.manifest.step
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, found)
             about = {"run": found.run, "step": found.manifest.step, "changed": differing}
             rank.writer.event("resumed", **about, folder=str(found.folder), seconds=seconds)
+            if not has_memory and found.has_error_memory:
+                rank.note(_MEMORY_DROPPED)
+            found.sweep()
         return found.manifest.step
 
     def after(self, step: int) -> None:

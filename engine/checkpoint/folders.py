@@ -7,10 +7,12 @@ to the disk and renamed, so that a folder of this name is complete. ``RUN/checkp
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ MANIFEST = "checkpoint.json"
 METADATA = ".metadata"
 LAST = "last"
 _CHUNK_BYTES = 2**20
-_STEP, _SAVING, _OLD = "step-", ".saving-", ".old-"
+_STEP, _SAVING, _OLD, _LOCK = "step-", ".saving-", ".old-", ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,46 @@ def discard(run: Path, step: int) -> None:
     shutil.rmtree(scratch_of(run, step), ignore_errors=True)
 
 
+@contextlib.contextmanager
+def writing(run: Path) -> Iterator[None]:
+    """Around a rank's part of a save: until it ends, or the process does, :func:`sweep` leaves the run alone."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # a file system without locks is not swept either
+            (run / CHECKPOINTS).mkdir(exist_ok=True)
+            held.enter_context(_locked(run, fcntl.LOCK_SH))
+        yield
+
+
+def sweep(run: Path) -> None:
+    """Remove what saves left that were killed; nothing while any process is writing to this run's checkpoints."""
+    with contextlib.suppress(OSError), _locked(run, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        _remove_unfinished(run)
+
+
+@contextlib.contextmanager
+def _locked(run: Path, how: int) -> Iterator[None]:
+    """Hold the lock of a run's checkpoints; the system lets go of it when the process dies."""
+    opened = os.open(run / CHECKPOINTS / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(opened, how)
+        yield
+    finally:
+        os.close(opened)
+
+
 def _prune(run: Path, keep: int) -> None:
     """Under another name first: half a checkpoint must not look like one."""
     for path in complete(run)[:-keep]:
         with contextlib.suppress(OSError):
             path.rename(path.with_name(_OLD + path.name))
-    for path in (run / CHECKPOINTS).glob(f"{_OLD}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    _remove_unfinished(run)
+
+
+def _remove_unfinished(run: Path) -> None:
+    """What was not written, or not removed, to the end; a run's saves follow each other, so no other is under way."""
+    for name in (_SAVING, _OLD):
+        for path in (run / CHECKPOINTS).glob(f"{name}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _step_of(folder: Path) -> int:

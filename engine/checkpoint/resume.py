@@ -15,6 +15,7 @@ from engine.checkpoint.folders import (
     complete,
     last_of,
     read_manifest,
+    sweep,
 )
 from engine.config import Model, RunConfig
 from engine.errors import InputError
@@ -37,6 +38,17 @@ class Found:
     def run(self) -> str:
         """The run that saved it."""
         return self.folder.parent.parent.name
+
+    @property
+    def has_error_memory(self) -> bool:
+        """Whether the run that saved it carried compression's errors from step to step."""
+        config = self.manifest.config
+        return config.get("compression.method") == "topk" and bool(config.get("compression.error_feedback"))
+
+    def sweep(self) -> None:
+        """Remove what killed saves left beside it, unless the run that saved it goes on."""
+        if self.folder.parent.name == CHECKPOINTS:
+            sweep(self.folder.parent.parent)
 
 
 def find(config: RunConfig) -> Found | None:

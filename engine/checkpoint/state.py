@@ -18,6 +18,7 @@ from engine.parallel.optimizer import LocalOptimizer
 
 #: Name -> what this rank holds of it: a ``Part``, or a whole tensor of dimension 0.
 State = dict[str, "Part | Tensor"]
+MEMORY = "compression."
 
 
 class Part:
@@ -57,13 +58,17 @@ class Part:
 
 
 def state_of(optimizer: LocalOptimizer) -> State:
-    """What this rank updates, sharing its memory: ``model.NAME``, ``optimizer.NAME.exp_avg`` and its like."""
+    """What this rank goes on from, sharing its memory: ``model.NAME``, ``optimizer.NAME.exp_avg`` and its like, and
+    ``compression.NAME.RANK`` for what it left out of gradients.
+    """
     state: State = {}
     for piece in optimizer.pieces:
         state[f"model.{piece.name}"] = Part(piece.extent, piece.weight.detach().view(-1))
         for key, tensor in optimizer.state_of(piece).items():
             part = Part(piece.extent, tensor.view(-1)) if tensor.ndim else tensor
             state[f"optimizer.{piece.name}.{key}"] = part
+    for memory in optimizer.memories:
+        state[f"{MEMORY}{memory.name}"] = Part(memory.extent, memory.values.view(-1))
     return state
 
 

@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
 from engine.channel import Group
-from engine.checkpoint.folders import Manifest, checksum, publish, scratch_of
+from engine.checkpoint.folders import Manifest, checksum, publish, scratch_of, writing
 from engine.checkpoint.resume import Found, others, wrong_contents
-from engine.checkpoint.state import State, at
+from engine.checkpoint.state import MEMORY, State, at
 from engine.errors import WorkbenchError
 from profilers.collectives import unrecorded
 
@@ -86,7 +86,7 @@ def save(state: State, run: Path, manifest: Manifest, keep: int, group: Group) -
         CheckpointError: it could not be written, with the reason of the first rank that failed.
     """
     writer = _PublishingWriter(run, manifest, keep)
-    with unrecorded():
+    with unrecorded(), writing(run):
         try:
             dcp.save(state, storage_writer=writer, planner=_SavePlanner(), process_group=group)
         except CheckpointException as error:
@@ -94,8 +94,11 @@ def save(state: State, run: Path, manifest: Manifest, keep: int, group: Group) -
     return writer.published
 
 
-def load(state: State, found: Found, group: Group) -> None:
+def load(state: State, found: Found, group: Group) -> bool:
     """Fill a state in place from a checkpoint of any layout.
+
+    What compression left out belongs to one rank's gradients: False if the checkpoint does not hold it for the ranks
+    of this layout, which then starts anew.
 
     Raises:
         CheckpointError: it is not what was saved, or cannot be read.
@@ -104,11 +107,14 @@ def load(state: State, found: Found, group: Group) -> None:
     _check_contents(found, group)
     with unrecorded():
         try:
-            dcp.load(
-                state, storage_reader=FileSystemReader(folder), planner=_LoadPlanner(), process_group=group
-            )
+            reader = FileSystemReader(folder)
+            memories = {name for name in state if name.startswith(MEMORY)}
+            fits = memories <= reader.read_metadata().state_dict_metadata.keys()
+            wanted = {name: value for name, value in state.items() if fits or name not in memories}
+            dcp.load(wanted, storage_reader=reader, planner=_LoadPlanner(), process_group=group)
         except CheckpointException as error:
             raise CheckpointError(f"{folder} cannot be read: {_reason(error)}") from error
+    return fits
 
 
 def _check_contents(found: Found, group: Group) -> None:

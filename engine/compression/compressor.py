@@ -22,6 +22,9 @@ class Compressor(Protocol):
     def payload_bytes(self, elements: int) -> int:
         """Bytes handed to the collective for a bucket of this size, by formula."""
 
+    def memory(self, bucket: int, flat: Tensor) -> Tensor | None:
+        """What this rank adds to the bucket's next gradient, like ``flat``; a checkpoint saves it and loads into it."""
+
 
 class Plain:
     """All-reduce of the bucket as it is."""
@@ -37,6 +40,9 @@ class Plain:
     def payload_bytes(self, elements: int) -> int:
         """Four bytes a value."""
         return 4 * elements
+
+    def memory(self, bucket: int, flat: Tensor) -> None:
+        """Nothing is left for later."""
 
 
 def then(work: Any, finish: Any) -> Future:

@@ -23,11 +23,12 @@ class TopK:
 
     def reduce(self, bucket: int, flat: Tensor) -> Future:
         """Average the ranks' selected values into ``flat``; all others become zero."""
-        if self._error_feedback:
-            flat.add_(self._error(bucket, flat))
+        memory = self.memory(bucket, flat)
+        if memory is not None:
+            flat.add_(memory)
         places = flat.abs().topk(self._count(flat.numel()), sorted=False).indices
         values = flat[places]
-        if self._error_feedback:
+        if memory is not None:
             self._errors[bucket] = flat.clone().index_fill_(0, places, 0.0)
         message = torch.cat((values.view(torch.int32), places.to(torch.int32)))
         everyone = message.new_empty(self._size * message.numel())
@@ -38,12 +39,14 @@ class TopK:
         """Gathered bytes: a value and a place from each rank."""
         return 8 * self._count(elements) * self._size
 
+    def memory(self, bucket: int, flat: Tensor) -> Tensor | None:
+        """What was left out so far; zeros in the beginning."""
+        if self._error_feedback and bucket not in self._errors:
+            self._errors[bucket] = torch.zeros_like(flat)
+        return self._errors.get(bucket)
+
     def _count(self, elements: int) -> int:
         return max(1, int(self._ratio * elements))
-
-    def _error(self, bucket: int, flat: Tensor) -> Tensor:
-        known = self._errors.get(bucket)
-        return torch.zeros_like(flat) if known is None else known
 
     def _sum(self, flat: Tensor, everyone: Tensor) -> Tensor:
         flat.zero_()

@@ -23,17 +23,19 @@ def kept_by(config: RunConfig, decoder: Decoder) -> Kept:
     decoder.to_empty(device="cpu")
     decoder.rotary = torch.empty_like(decoder.rotary, device="cpu")
     put_in(decoder)
-    offloads, decoder.offload = decoder.offload is not None, None
+    offload, decoder.offload = decoder.offload, None
     run = _Run(config, decoder)
     whole = run.left_bytes()
     again = _computed_again(run) - whole if config.memory.recompute != "none" else 0
     kept = Kept(whole, waiting=run.waiting_bytes(), returning=again)
-    if not offloads:
+    if offload is None:
         return kept
     decoder.offload = counter = CountedOffload()
+    counter.turns_at_once = offload.turns_at_once
     device = run.left_bytes()
-    # Backward brings back a block while it works on the one behind it.
-    back = kept.returning + min(2, len(decoder.blocks)) * counter.largest_block_bytes
+    # Backward brings back a block while it works on the one behind it, which may be the one that stayed.
+    gone = len(decoder.blocks) - counter.turns_at_once
+    back = kept.returning + min(2 - counter.turns_at_once, gone) * counter.largest_block_bytes
     return replace(kept, device=device, host=counter.host_bytes, returning=back)
 
 

@@ -66,13 +66,17 @@ class CountedOffload(Offload):
     def run(self, blocks: Iterable[nn.Module], x: Tensor, resident: Tensor) -> Tensor:
         """As the offload does, without a way back."""
         self.host_bytes = self.largest_block_bytes = 0
-        for block in blocks:
+        leaving = list(blocks)
+        staying = leaving[-1:] if self.turns_at_once else []
+        for block in leaving[: len(leaving) - len(staying)]:
             gone = Noted()
             with saved_tensors_hooks(_leaves(gone, identity(resident)), _comes_back):
                 x = block(x, resident)
             taken = gone.total_bytes()
             self.host_bytes += taken
             self.largest_block_bytes = max(self.largest_block_bytes, taken)
+        for block in staying:
+            x = block(x, resident)
         return x
 
 

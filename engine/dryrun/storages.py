@@ -74,7 +74,7 @@ def parameters_of(module: nn.Module) -> Iterator[set[int]]:
     seen = {identity(local(one)) for one in module.parameters()}
 
     def note(submodule: nn.Module, _: object) -> None:
-        seen.update(identity(local(one)) for one in submodule.parameters(recurse=False))
+        seen.update(identity(local(one)) for one in submodule.parameters())
 
     handles = [submodule.register_forward_pre_hook(note) for submodule in module.modules()]
     yield seen

@@ -1,7 +1,8 @@
 """Activations in host memory between a block's forward and its backward pass (arXiv 2101.06840 and others).
 
 What autograd saves in a block goes down while the next block computes. When the backward pass reaches a block, that
-block's and the one before it come back, so that a block's copies travel while the one behind it computes.
+block's and the one before it come back, so that a block's copies travel while the one behind it computes. Where the
+backward pass begins as soon as the last block is through, that block's have no time to leave, and stay.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Offload:
     def __init__(self, smallest_bytes: int = SMALLEST_BYTES) -> None:
         self._copies: HostCopies | None = None
         self._smallest = smallest_bytes
+        #: Whether backward follows each :meth:`run` at once; then the last block keeps its activations.
+        self.turns_at_once = False
         #: Bytes of activations that the latest :meth:`run` took away, and that it left on the device.
         self.host_bytes, self.device_bytes = 0, 0
 
@@ -35,14 +38,25 @@ class Offload:
         copies = self._copies = self._copies or HostCopies(x.device)
         before: _Parked | None = None
         counts = [(0, 0)]
-        for block in blocks:
+        leaving = list(blocks)
+        staying = leaving[-1:] if self.turns_at_once else []
+        for block in leaving[: len(leaving) - len(staying)]:
             parked = _Parked(copies, before, resident, self._smallest)
             with saved_tensors_hooks(parked.pack, _unpack):
                 x = block(x, resident)
             counts.append(parked.settle())
             before = parked
+        for block in staying:
+            x = block(x, resident)
+            _fetch_early(x, before)
         self.host_bytes, self.device_bytes = (sum(sizes) for sizes in zip(*counts, strict=True))
         return x
+
+
+def _fetch_early(x: Tensor, before: _Parked | None) -> None:
+    """Bring a block's activations back when the backward of the one behind it, with the result ``x``, begins."""
+    if before is not None and x.requires_grad:
+        x.register_hook(lambda _: before.fetch())
 
 
 class _Storage:

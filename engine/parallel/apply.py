@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from engine import compiler_cache
 from engine.channel import Channel
 from engine.config import RunConfig
 from engine.context import RankContext
@@ -15,7 +16,7 @@ from engine.parallel.deferred import DeferredGradients
 from engine.parallel.expert import ExpertParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.post import Post
-from engine.parallel.replica import Replica, is_expert, late_parameters, mark
+from engine.parallel.replica import Replica, is_expert, late_parameters, mark, wide_parameters
 from engine.parallel.sequence import context_axis
 from engine.parallel.shard import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.tensor import TensorParallel
@@ -28,6 +29,8 @@ from engine.workloads.experts import LocalExperts
 from engine.workloads.mixture import Mixture, MixtureShape
 from engine.workloads.workload import Axes
 
+_MENDED = "torch's compiler had been killed while it wrote to its cache; what it left was removed and compiled again"
+
 
 def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     """Cut the model, fill it, compile it, wrap it for data parallelism, and hand it to an executor.
@@ -35,6 +38,8 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     With ``on_meta`` parameters have sizes but neither values nor memory.
     """
     config, at = rank.config, rank.groups.at
+    if config.compile and compiler_cache.mend():
+        rank.note(_MENDED)
     chosen, shape = plan_of(config), resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
@@ -43,6 +48,9 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         stage: _replica(rank, _decoder(rank, shape, layers[stage], late, on_meta))
         for stage in chosen.stages_of(at.pp)
     }
+    for stage, replica in stages.items():
+        if replica.decoder.offload is not None:
+            replica.decoder.offload.turns_at_once = chosen.turns_at_once(stage)
     return PipelineExecutor(stages, chosen, at.pp, _post(rank, chosen, shape), deferred, rank.timer)
 
 
@@ -102,7 +110,7 @@ def _mixture(config: RunConfig, shape: ModelShape) -> MixtureShape | None:
 def _axes(rank: RankContext) -> Axes:
     groups = rank.groups
     return Axes(
-        TensorParallel(groups.tp),
+        TensorParallel(groups.tp, rank.config.parallel.tp_regather),
         context_axis(rank.config.parallel.cp_method, groups.cp),
         LocalExperts() if groups.ep is None else ExpertParallel(groups.ep),
         None if groups.data is None else Channel(groups.data, rank.device),
@@ -113,8 +121,7 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
     mark(decoder)
     layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
     if layout.zero_stage >= 2:
-        meshes = _meshes(rank)
-        return FullyShardedReplica(decoder, meshes, config, tp_size)
+        return FullyShardedReplica(decoder, _unsharded(rank, decoder), _meshes(rank), config, tp_size)
     parts = [
         (Sliced if layout.zero_stage == 1 and shared.group is not None else Averaged)(
             shared, config, rank.timer, tp_size
@@ -125,13 +132,24 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
     return DataParallel(decoder, parts, rank.timer)
 
 
+def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:
+    """What FSDP2 would round to bf16 though it computes in fp32: it gathers in one dtype."""
+    fp32 = rank.config.with_values({"memory.parameters": "fp32"})
+    shared = Shared(wide_parameters(decoder) if rank.config.precision == "bf16" else {}, rank.groups.data)
+    parts = [Averaged(shared, fp32, rank.timer, rank.layout.tp)] if shared.named else []
+    return DataParallel(decoder, parts, rank.timer)
+
+
 def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
     """All parameters; under ep the experts apart, since fewer ranks hold each of them."""
-    groups, ep, late = rank.groups, rank.layout.ep, late_parameters(decoder)
+    groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(decoder), rank.groups.at.tp
     named = dict(decoder.named_parameters())
     experts = {name: one for name, one in named.items() if ep > 1 and is_expert(one)}
     others = {name: one for name, one in named.items() if name not in experts}
-    return [Shared(others, groups.data, late=late), Shared(experts, groups.edp, spread=ep)]
+    return [
+        Shared(others, groups.data, late=late, tp_rank=tp_rank),
+        Shared(experts, groups.edp, spread=ep, tp_rank=tp_rank),
+    ]
 
 
 def _meshes(rank: RankContext) -> Meshes:

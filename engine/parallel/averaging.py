@@ -14,7 +14,7 @@ from engine.compression.named import build
 from engine.config import RunConfig
 from engine.memory.masters import Masters
 from engine.parallel.buckets import Bucket, GradientBuckets, Wait
-from engine.parallel.replica import Piece, extent, partial_over_tp
+from engine.parallel.replica import Memory, Piece, extent, partial_over_tp
 from profilers.step_timer import StepTimer
 
 MIB = 2**20
@@ -25,13 +25,14 @@ class Shared:
     """Parameters by name and the ranks that hold copies of them; None for a single one.
 
     Gradients are averaged over ``group`` and divided by ``spread``, the number of ranks that hold other experts.
-    ``late`` ones get their gradients outside autograd's backward.
+    ``late`` ones get their gradients outside autograd's backward. ``tp_rank`` tells copies over tp apart.
     """
 
     named: dict[str, nn.Parameter]
     group: Group | None
     spread: int = 1
     late: Collection[nn.Parameter] = ()
+    tp_rank: int = 0
 
     @property
     def ranks(self) -> int:
@@ -62,6 +63,16 @@ class Averaged:
             self._pieces = self._cut()
             self._values.clear()
         return self._pieces
+
+    def memories(self) -> list[Memory]:
+        """What compression left out of each parameter's gradients."""
+        found = []
+        for bucket in self.buckets.buckets if self._sent_by else ():
+            values = self._sent_by[False].memory(bucket.index, bucket.flat)
+            if values is not None:
+                found += list(Bucket(bucket.index, bucket.parameters, values).views())
+        names = {parameter: name for name, parameter in self.shared.named.items()}
+        return [Memory(self._place(names[one], one), view, extent(one)) for one, view in found]
 
     def updated(self) -> None:
         """Bring new weights into the parameters, on every rank alike."""
@@ -96,6 +107,14 @@ class Averaged:
         partial, place = partial_over_tp(whole), extent(whole).beginning_at(start)
         copies *= self._tp_size if partial else 1
         return Piece(name, weight, _constant(gradient), whole.ndim > 1, partial, copies, place)
+
+    def _place(self, name: str, parameter: nn.Parameter) -> str:
+        """Each rank leaves out other values; over tp those of a parameter that it replicates differ, too."""
+        assert self.shared.group is not None, "nothing is compressed for one rank"
+        place = f"{name}.{self.shared.group.rank()}of{self.shared.ranks}"
+        if self._tp_size > 1 and partial_over_tp(parameter):
+            place += f".tp{self.shared.tp_rank}of{self._tp_size}"
+        return place
 
     def _compressors(self, group: Group) -> dict[bool, Compressor]:
         return {True: Plain(group), False: build(self._config.compression, group)}

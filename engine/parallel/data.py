@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from engine.parallel.averaging import Averaged
-from engine.parallel.replica import Piece, run_backward
+from engine.parallel.replica import Memory, Piece, run_backward
 from engine.workloads.decoder import Decoder
 from profilers.step_timer import StepTimer
 
@@ -16,7 +16,7 @@ class DataParallel:
     """A stage and its parameters in parts, each averaged over the ranks that hold copies of it."""
 
     def __init__(self, decoder: Decoder, parts: Sequence[Averaged], timer: StepTimer) -> None:
-        self.decoder, self._parts, self._timer = decoder, parts, timer
+        self.decoder, self.parts, self._timer = decoder, parts, timer
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
@@ -26,13 +26,13 @@ class DataParallel:
     def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
         """Backward; the last one starts averaging bucket by bucket while it runs."""
         if last:
-            for part in self._parts:
+            for part in self.parts:
                 part.buckets.arm()
         run_backward(output, gradient)
 
     def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
         """Into its bucket; the last one of a step may fill it."""
-        next(part for part in self._parts if parameter in part.buckets.gradients).buckets.add(
+        next(part for part in self.parts if parameter in part.buckets.gradients).buckets.add(
             parameter, gradient, last
         )
 
@@ -42,14 +42,18 @@ class DataParallel:
     def finish(self) -> None:
         """Wait for the buckets that are not through."""
         with self._timer.phase("communication_exposed"):
-            for part in self._parts:
+            for part in self.parts:
                 part.buckets.finish()
 
     def pieces(self) -> list[Piece]:
         """Those of all parts."""
-        return [piece for part in self._parts for piece in part.pieces()]
+        return [piece for part in self.parts for piece in part.pieces()]
+
+    def memories(self) -> list[Memory]:
+        """Those of all parts."""
+        return [memory for part in self.parts for memory in part.memories()]
 
     def updated(self) -> None:
         """Bring new values where they are needed, and clear the buckets."""
-        for part in self._parts:
+        for part in self.parts:
             part.updated()

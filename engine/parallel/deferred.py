@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from engine.workloads.casting import weight_gradient
+
 Key = tuple[int, int]
 
 
@@ -38,7 +40,9 @@ class DeferredGradients:
     def products(self, key: Key) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Each parameter with its gradient of one micro-batch; the factors are forgotten."""
         for weight, gradient, x in self._factors.pop(key, []):
-            yield weight, _product(gradient, x)
+            with torch.no_grad():
+                product = weight_gradient(gradient, x)
+            yield weight, product
 
 
 class _Linear(torch.autograd.Function):
@@ -52,12 +56,8 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        back = gradient @ weight.to(gradient.dtype)
-        if ctx.store.note(ctx.parameter, gradient, x):
+        rows = gradient.flatten(0, -2)
+        back = (rows @ weight.to(gradient.dtype)).view(x.shape)
+        if ctx.store.note(ctx.parameter, rows, x):
             return back, None, None
-        return back, _product(gradient, x).to(weight.dtype), None
-
-
-@torch.no_grad()
-def _product(gradient: Tensor, x: Tensor) -> Tensor:
-    return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+        return back, weight_gradient(rows, x).to(weight.dtype), None

@@ -13,7 +13,7 @@ from engine.channel import all_reduce_scalar
 from engine.config import Train
 from engine.groups import Groups
 from engine.memory.host import HostGradients
-from engine.parallel.replica import Piece, Replica
+from engine.parallel.replica import Memory, Piece, Replica
 from engine.parallel.tensor import reduce_partial_gradients
 
 
@@ -41,6 +41,11 @@ class LocalOptimizer:
     def pieces(self) -> list[Piece]:
         """What it updates."""
         return self._pieces
+
+    @property
+    def memories(self) -> list[Memory]:
+        """What compression carries to the next step's gradients."""
+        return [memory for replica in self._replicas for memory in replica.memories()]
 
     def state_of(self, piece: Piece) -> dict[str, Tensor]:
         """AdamW's ``step`` [], ``exp_avg`` and ``exp_avg_sq`` of a piece; zeros before the first step."""

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from engine.parallel.extent import Extent, extent_of
-from engine.workloads.decoder import Decoder, Linear
+from engine.workloads.decoder import Decoder, Linear, Norm
 from engine.workloads.mixture import Mixture
+from engine.workloads.routing import Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,18 @@ class Piece:
     decayed: bool
     partial_over_tp: bool
     copies: int
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one rank left out of a parameter's gradients so far, and adds to the next one: fp32 like the parameter.
+
+    ``name`` tells the rank's place among those that hold copies. ``extent`` is where it lies in the undivided model.
+    """
+
+    name: str
+    values: Tensor
     extent: Extent
 
 
@@ -53,6 +66,9 @@ class Replica(Protocol):
 
     def pieces(self) -> list[Piece]:
         """Everything this rank updates, in one order on all ranks."""
+
+    def memories(self) -> list[Memory]:
+        """What compression carries from step to step."""
 
     def updated(self) -> None:
         """After the optimizer: bring the new values to all that need them, and forget the gradients."""
@@ -92,6 +108,12 @@ def partial_over_tp(parameter: nn.Parameter) -> bool:
 def is_expert(parameter: nn.Parameter) -> bool:
     """Whether a parameter belongs to experts, which are spread over ep."""
     return parameter.expert_dim is not None  # type: ignore[attr-defined]
+
+
+def wide_parameters(decoder: Decoder) -> dict[str, nn.Parameter]:
+    """Parameters by name that compute in fp32 whatever the precision: those of norms and routers."""
+    modules = decoder.named_modules()
+    return {f"{name}.weight": one.weight for name, one in modules if isinstance(one, (Norm, Router))}
 
 
 def late_parameters(decoder: Decoder) -> list[nn.Parameter]:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.channel import Channel, Message
+from engine.channel import Channel
+from engine.hop import Hop, start_hop
 from engine.parallel.attention import fold
 from engine.parallel.blocks import BlockKernel, accumulation_dtype, block_kernel
 
@@ -102,28 +103,10 @@ def combine_(out: Tensor, log_sum: Tensor, block_out: Tensor, block_log_sum: Ten
     log_sum.copy_(torch.logaddexp(log_sum, block_log_sum))
 
 
-class _Hop(NamedTuple):
-    sent: Message
-    received: Message
-
-    def wait(self) -> Tensor:
-        self.sent.wait()
-        return self.received.wait()
-
-
-def _pass_on(channel: Channel, x: Tensor) -> _Hop:
-    """Start sending to the next rank and receiving as much from the one before.
-
-    Even ranks send first, odd ranks receive first: on NCCL, where each call waits in line for its peer, a ring of
-    sends that all come first would never end.
-    """
+def _pass_on(channel: Channel, x: Tensor) -> Hop:
+    """Start sending to the next rank and receiving as much from the one before."""
     after, before = (channel.rank + 1) % channel.size, (channel.rank - 1) % channel.size
-    into = torch.empty_like(x)
-    if channel.rank % 2:
-        received = channel.receive(into, before)
-        return _Hop(channel.send(x, after), received)
-    sent = channel.send(x, after)
-    return _Hop(sent, channel.receive(into, before))
+    return start_hop(channel, x, after, torch.empty_like(x), before)
 
 
 def _around(channel: Channel, home: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -137,12 +120,18 @@ def _around(channel: Channel, home: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _unfold(x: Tensor, kv_heads: int) -> Tensor:
-    """[batch * kv_heads, group, sequence, head_dim] -> [batch, heads, sequence, head_dim].
+    """[batch * kv_heads, group, sequence, head_dim] -> [batch, heads, sequence, head_dim]."""
+    heads: Tensor = x.unflatten(0, (-1, kv_heads)).flatten(1, 2)
+    return heads
 
-    In memory it is [sequence, batch, heads, head_dim], as the matrix that comes next reads it.
+
+def _as_read(x: Tensor, kv_heads: int, dtype: torch.dtype) -> Tensor:
+    """The same, in memory [sequence, batch, heads, head_dim]: the matrix that comes next reads it without a copy, and
+    one tensor is kept for both.
     """
-    heads: Tensor = x.unflatten(0, (-1, kv_heads))
-    return heads.permute(3, 0, 1, 2, 4).flatten(2, 3).permute(1, 2, 0, 3)
+    parts = x.unflatten(0, (-1, kv_heads)).permute(3, 0, 1, 2, 4)
+    laid = torch.empty(parts.shape, dtype=dtype, device=x.device).copy_(parts)
+    return laid.flatten(2, 3).permute(1, 2, 0, 3)
 
 
 class _Ring(torch.autograd.Function):
@@ -165,7 +154,7 @@ class _Ring(torch.autograd.Function):
                 out, log_sum = block_out.to(accumulation_dtype(query.dtype)), block_log_sum
             else:
                 combine_(out[:, :, rows], log_sum[:, :, rows], block_out, block_log_sum)
-        result = _unfold(out.to(query.dtype), kv_heads)
+        result = _as_read(out, kv_heads, query.dtype)
         ctx.save_for_backward(query, home, result, log_sum)
         ctx.channel, ctx.kernel = channel, kernel
         return result
@@ -197,7 +186,7 @@ def _ring_gradients(
     wide, chunk = accumulation_dtype(query.dtype), query.shape[2] // 2
     of_query: Tensor
     of_home: Tensor
-    hop: _Hop | None = None
+    hop: Hop | None = None
     for source, (keys, values) in _around(channel, home):
         rows, columns, causal = visible(channel.rank, source, chunk)
         mine = gradient[:, :, rows], query[:, :, rows], keys[:, :, columns], values[:, :, columns]

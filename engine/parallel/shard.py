@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 from engine.channel import Channel, Group, all_gather_single, reduce_scatter_single
 from engine.config import RunConfig
 from engine.memory.masters import Masters
-from engine.parallel.replica import Piece, extent, is_expert, partial_over_tp, run_backward
+from engine.parallel.data import DataParallel
+from engine.parallel.replica import Memory, Piece, extent, is_expert, partial_over_tp
 from engine.workloads.decoder import Decoder
 from engine.workloads.mixture import ExpertLinear
 
@@ -28,10 +29,18 @@ class FullyShardedReplica:
     mesh [replicate, shard] splits over ``shard`` and all-reduces the slices over ``replicate``.
 
     With precision bf16 the slices stay fp32 and what is gathered is bf16; gradients are summed over micro-batches and
-    ranks in fp32. That is all that ``memory.parameters`` = bf16 asks for, so here it changes nothing.
+    ranks in fp32. That is all that ``memory.parameters`` = bf16 asks for, so here it changes nothing. Parameters that
+    compute in fp32 then are not sharded but in ``rest``, and a message of their own averages their gradients.
+
+    With ``parallel.reduce_every_micro_batch`` gradients are scattered after every backward, not summed as a whole
+    until the last: m times the bytes for slices in place of whole gradients. Replicas are still summed over once.
     """
 
-    def __init__(self, decoder: Decoder, meshes: Meshes, config: RunConfig, tp_size: int) -> None:
+    def __init__(
+        self, decoder: Decoder, rest: DataParallel, meshes: Meshes, config: RunConfig, tp_size: int
+    ) -> None:
+        self._rest, self._always_reduces = rest, config.parallel.reduce_every_micro_batch
+        self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = Masters(config.memory)
@@ -41,8 +50,8 @@ class FullyShardedReplica:
         self._extents = {name: extent(one) for name, one in decoder.named_parameters()}
         self._slices = {False: _slices(meshes.dense), True: _slices(meshes.experts or meshes.dense)}
         self._copies = meshes.dense.size(0) if meshes.dense.ndim == 2 else 1
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        options: dict[str, Any] = {"reshard_after_forward": not self._always}
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        options: dict[str, Any] = {"reshard_after_forward": not self._always, "ignored_params": self._whole}
         options |= {"mp_policy": policy} if config.precision == "bf16" else {}
         if meshes.experts is not None:
             for module in decoder.modules():
@@ -60,12 +69,13 @@ class FullyShardedReplica:
         return out
 
     def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
-        """Backward; gradients stay local until the last micro-batch, then they are scattered."""
+        """Backward; gradients stay local until the last micro-batch, or until this one's are there."""
         self._sharded.set_is_last_backward(last)
-        self._sharded.set_requires_gradient_sync(last)
+        self._sharded.set_requires_gradient_sync(last or self._always_reduces)
+        self._sharded.set_requires_all_reduce(last)
         if self._always:
             self._sharded.set_reshard_after_backward(last)
-        run_backward(output, gradient)
+        self._rest.backward(output, gradient, last)
 
     def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
         """Not possible: the gathered parameter is gone when its backward returns."""
@@ -81,23 +91,32 @@ class FullyShardedReplica:
             self._sharded.set_reshard_after_backward(not keep)
 
     def finish(self) -> None:
-        """Nothing: the last backward waits for its reductions."""
+        """The last backward has waited for its own reductions."""
+        self._rest.finish()
 
     def pieces(self) -> list[Piece]:
         """This rank's slices; AdamW on DTensors costs several times as much, and gives the same bits."""
         if not self._pieces:
-            self._pieces = self._cut()
+            self._pieces = self._cut() + self._rest.pieces()
         return self._pieces
+
+    def memories(self) -> list[Memory]:
+        """Sharded gradients are not compressed."""
+        return []
 
     def updated(self) -> None:
         """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
         self._masters.write_back()
         for parameter in self.decoder.parameters():
-            parameter.grad = None
+            if parameter not in self._whole:
+                parameter.grad = None
+        self._rest.updated()
 
     def _cut(self) -> list[Piece]:
         pieces = []
         for name, parameter in self.decoder.named_parameters():
+            if parameter in self._whole:
+                continue
             assert isinstance(parameter, DTensor)
             partial = name in self._partial
             copies = (1 if name in self._experts else self._copies) * (self._tp_size if partial else 1)

@@ -2,12 +2,14 @@
 
 Activations are [sequence, batch, hidden]. Between blocks each rank holds a slice of the sequence; in front of
 a block's matrices the slices are gathered, behind them the partial sums are reduced and scattered. What is
-sent per block and direction: two all-gathers and two reduce-scatters of the whole activation.
+sent per block and direction: two all-gathers and two reduce-scatters of the whole activation; backward two more
+all-gathers where only slices are kept (columns.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,13 +17,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.channel import Channel
+from engine.parallel.columns import regathered_products
+from engine.workloads.workload import Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
-    """This rank's place on the tp axis; with size 1 every operation is the identity."""
+    """This rank's place on the tp axis; with size 1 every operation is the identity.
+
+    With ``regathers`` what products keep for backward is this rank's slice of their input, gathered again then.
+    """
 
     channel: Channel | None = None
+    regathers: bool = False
 
     @property
     def size(self) -> int:
@@ -36,6 +44,17 @@ class TensorParallel:
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
         return x if self.channel is None else _apply(_Gather, x, self.channel)
+
+    def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
+        """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
+        if self.channel is not None and self.regathers:
+            return regathered_products(x, self.channel, matrices)
+        whole = self.gather_sequence(x)
+        return tuple(matrix(whole) for matrix in matrices)
+
+    def keeping_gathered(self) -> TensorParallel:
+        """The same axis, without a second gather."""
+        return replace(self, regathers=False)
 
     def scatter_sequence(self, x: Tensor) -> Tensor:
         """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -69,6 +70,15 @@ class Plan:
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that a rank owns, in the order of the model's layers."""
         return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)
+
+    def turns_at_once(self, stage: int) -> bool:
+        """Whether each forward of a stage is followed by its own backward, with nothing between the two."""
+        actions = self.actions[self.rank_of[stage]]
+        return all(
+            (after.micro_batch, after.stage) == (one.micro_batch, stage)
+            for one, after in pairwise(actions)
+            if one.work is Work.FORWARD and one.stage == stage
+        )
 
     def written(self, rank: int) -> str:
         """A rank's list on one line; without stages where a rank has only one."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from engine.memory.offload import Offload
 from engine.memory.recompute import Activations, Recompute, again
 from engine.presets import ModelShape
+from engine.workloads.autograd import apply
+from engine.workloads.casting import linear
 from engine.workloads.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 from engine.workloads.workload import Axes, Deferral, TensorAxis
 
@@ -33,7 +39,7 @@ class Linear(nn.Module):
         """[..., in] -> [..., out]."""
         if self.deferred is not None:
             return self.deferred.linear(x, self.weight)
-        return F.linear(x, self.weight.to(x.dtype))
+        return linear(x, self.weight)
 
 
 class Norm(nn.Module):
@@ -64,10 +70,10 @@ class Embedding(nn.Module):
         """[batch, sequence / cp] -> [sequence / (cp * tp), batch, hidden]."""
         tokens = tokens.transpose(0, 1)
         if self.tp.size == 1:
-            return F.embedding(tokens, self.weight).to(self.dtype)
+            return _rows(self.weight, tokens).to(self.dtype)
         local = tokens - self.tp.rank * self.weight.shape[0]
         mine = (local >= 0) & (local < self.weight.shape[0])
-        rows = F.embedding(local.clamp(0, self.weight.shape[0] - 1), self.weight)
+        rows = _rows(self.weight, local.clamp(0, self.weight.shape[0] - 1))
         return self.tp.scatter_sequence((rows * mine.unsqueeze(-1)).to(self.dtype))
 
 
@@ -77,7 +83,7 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape, axes: Axes, forgets: bool) -> None:
         super().__init__()
         self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, forgets
-        tp = axes.tensor
+        self.tp = tp = axes.tensor
         kv_width = shape.kv_heads * shape.head_dim
         self.query = Linear(shape.hidden, shape.hidden, tp, 0)
         self.key = Linear(kv_width, shape.hidden, tp, 0)
@@ -85,8 +91,9 @@ class Attention(nn.Module):
         self.output = Linear(shape.hidden, shape.hidden, tp, 1)
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        """[sequence / cp, batch, hidden] -> partial sums of the same shape."""
-        query, key, value = (self._heads(matrix(x)) for matrix in (self.query, self.key, self.value))
+        """[sequence / (cp * tp), batch, hidden] -> partial sums [sequence / cp, batch, hidden]."""
+        products = self.tp.column_products(x, (self.query, self.key, self.value))
+        query, key, value = map(self._heads, products)
         core = query, key, value, rotary
         if not self.forgets or not torch.is_grad_enabled():
             return self._mixed_output(*core)
@@ -114,13 +121,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
         super().__init__()
+        self.tp = tp
         self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
         self.up = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
         self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[sequence / cp, batch, hidden] -> partial sums of the same shape."""
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        """[sequence / (cp * tp), batch, hidden] -> partial sums [sequence / cp, batch, hidden]."""
+        gate, up = self.tp.column_products(x, (self.gate, self.up))
+        out: Tensor = self.down(F.silu(gate) * up)
         return out
 
 
@@ -131,6 +140,8 @@ class Block(nn.Module):
         self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: Recompute
     ) -> None:
         super().__init__()
+        if recompute == "full":  # then the second forward gathers again anyway
+            axes = replace(axes, tensor=axes.tensor.keeping_gathered())
         self.tp, self.forgets = axes.tensor, recompute == "full"
         self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
         self.attention = Attention(shape, axes, recompute == "selective")
@@ -147,12 +158,11 @@ class Block(nn.Module):
         return self._compute(x, rotary)
 
     def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
-        x = x + self._attend(self.attention_norm(x), rotary)
-        gathered = self.tp.gather_sequence(self.feed_forward_norm(x))
-        return x + self.tp.scatter_sequence(self.feed_forward(gathered))
-
-    def _attend(self, x: Tensor, rotary: Tensor) -> Tensor:
-        return self.tp.scatter_sequence(self.attention(self.tp.gather_sequence(x), rotary))
+        x = x + self.tp.scatter_sequence(self.attention(self.attention_norm(x), rotary))
+        normed = self.feed_forward_norm(x)
+        if isinstance(self.feed_forward, Mixture):
+            normed = self.tp.gather_sequence(normed)
+        return x + self.tp.scatter_sequence(self.feed_forward(normed))
 
 
 class Decoder(nn.Module):
@@ -195,7 +205,7 @@ class Decoder(nn.Module):
             x = self.embedding(x)
         x = self._through_blocks(x)
         if self.norm is not None and self.head is not None:
-            x = self.head(self.tp.gather_sequence(self.norm(x)))
+            (x,) = self.tp.column_products(self.norm(x), (self.head,))
         return x
 
     def _through_blocks(self, x: Tensor) -> Tensor:
@@ -218,6 +228,28 @@ def initialize(model: Decoder, seed: int) -> None:
                 full[module.tp_dim] *= model.tp.size
                 values = initial_values(name, tuple(full), seed)
                 module.weight.copy_(model.tp.shard(values, module.tp_dim))
+
+
+def _rows(weight: Tensor, tokens: Tensor) -> Tensor:
+    """Rows [..., hidden] of ``weight`` [vocabulary, hidden]; their gradients add up in fp32."""
+    return F.embedding(tokens, weight) if weight.dtype == torch.float32 else apply(_Rows, weight, tokens)
+
+
+class _Rows(torch.autograd.Function):
+    """One row may have thousands of gradients: summed in bf16 the small ones would be lost."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.rows, ctx.dtype = weight.shape[0], weight.dtype
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (tokens,) = ctx.saved_tensors
+        total = torch.ops.aten.embedding_dense_backward(gradient.float(), tokens, ctx.rows, -1, False)
+        return total.to(ctx.dtype), None
 
 
 def _rotary(positions: Tensor, head_dim: int) -> Tensor:

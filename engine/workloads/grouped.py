@@ -19,8 +19,11 @@ _FIRST_CAPABILITY = (8, 0)
 def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """Rows [rows, in] sorted by group, weight [groups, out, in], rows of each group int64 [groups] -> [rows, out].
 
-    Groups may be empty, all of them too; the counts have to sum to the number of rows.
+    Groups may be empty, all of them too; the counts have to sum to the number of rows. It computes in the dtype of
+    ``x``; of wider matrices no copy is kept for backward.
     """
+    if x.dtype != weight.dtype:
+        return apply(_CastGroupedLinear, x, weight, counts)
     if not has_grouped_gemm(x, weight):
         return looped_linear(x, weight, counts)
     if x.is_cuda:
@@ -36,7 +39,7 @@ def looped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
 
 def batched_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Equally large groups [groups, rows, in], weight [groups, out, in] -> [groups, rows, out]."""
+    """Equally large groups [groups, rows, in], weight [groups, out, in] -> [groups, rows, out], in ``x``'s dtype."""
     return apply(_BatchedLinear, x, weight)
 
 
@@ -63,13 +66,41 @@ class _BatchedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight.transpose(1, 2))
+        return torch.bmm(x, weight.to(x.dtype).transpose(1, 2))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        return torch.bmm(gradient, weight), torch.bmm(gradient.transpose(1, 2), x)
+        back = torch.bmm(gradient, weight.to(gradient.dtype))
+        return back, torch.bmm(gradient.transpose(1, 2), x).to(weight.dtype)
+
+
+class _CastGroupedLinear(torch.autograd.Function):
+    """Casts its matrices in forward and again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, counts)
+        return grouped_linear(x, weight.to(x.dtype), counts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, counts = ctx.saved_tensors
+        narrow, gradient = weight.to(x.dtype), gradient.contiguous()
+        back = grouped_linear(gradient, narrow.transpose(1, 2), counts)
+        return back, _grouped_weight_gradient(gradient, x, narrow, counts).to(weight.dtype), None
+
+
+def _grouped_weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    """[groups, out, in] from the gradient of the product [rows, out] and its input [rows, in], sorted by group."""
+    if not has_grouped_gemm(x, weight):
+        sizes = counts.tolist()
+        pairs = zip(gradient.split(sizes), x.split(sizes), strict=True)
+        return torch.stack([of_out.t() @ rows for of_out, rows in pairs])
+    found: Tensor = F.grouped_mm(gradient.t(), x, offs=counts.cumsum(0, dtype=torch.int32))
+    return found.masked_fill((counts == 0).view(-1, 1, 1), 0.0) if x.is_cuda else found
 
 
 class _DenseGradient(torch.autograd.Function):

@@ -73,8 +73,7 @@ class ExpertLinear(nn.Module):
 
     def forward(self, x: Tensor, counts: Tensor | None) -> Tensor:
         """[rows, in] sorted by expert with the rows of each, or [experts / ep, rows, in] -> the same with out."""
-        weight = self.weight.to(x.dtype)
-        return batched_linear(x, weight) if counts is None else grouped_linear(x, weight, counts)
+        return batched_linear(x, self.weight) if counts is None else grouped_linear(x, self.weight, counts)
 
 
 class Mixture(nn.Module):

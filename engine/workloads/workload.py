@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,19 @@ class Deferral(Protocol):
     def linear(self, x: Tensor, weight: nn.Parameter) -> Tensor:
         """``x`` [..., in] times ``weight`` [out, in]."""
 
+    def note(self, weight: nn.Parameter, gradient: Tensor, x: Tensor) -> bool:
+        """Keep the factors of a matrix's gradient for later; False if it is to be taken at once."""
+
+
+class Matrix(Protocol):
+    """A matrix [out, in] without bias that may be split over tp, and whose gradient may be ``deferred``."""
+
+    weight: nn.Parameter
+    deferred: Deferral | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+
 
 class TensorAxis(Protocol):
     """Collectives and slices over tp; with one rank each of them is the identity."""
@@ -32,6 +46,12 @@ class TensorAxis(Protocol):
 
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
+
+    def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
+        """[sequence / tp, ..., in] -> [sequence, ..., out] for each of some matrices whose columns are split."""
+
+    def keeping_gathered(self) -> TensorAxis:
+        """The same axis, whose products keep the gathered input for backward whatever was asked for."""
 
     def scatter_sequence(self, x: Tensor) -> Tensor:
         """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""

@@ -53,7 +53,7 @@ def folder_of(session: Session, summary: RunSummary) -> Path:
 
 
 def names_in(run: Path) -> list[str]:
-    return sorted(path.name for path in (run / folders.CHECKPOINTS).iterdir())
+    return sorted(path.name for path in (run / folders.CHECKPOINTS).iterdir() if path.name != ".lock")
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def kill_ranks(run: Path, chosen: slice) -> None:
         psutil.Process(rank.pid).send_signal(signal.SIGKILL)
 
 
+def unfinished(run: Path) -> list[Path]:
+    """Checkpoints that are being written, or were when their writer died."""
+    return list((run / folders.CHECKPOINTS).glob(".saving-*"))
+
+
 def check_kill(session: Session, reference: list[float | None], seed: int, layout: dict[str, Any]) -> str:
     """Kill one rank or all while a save is under way, then go on from the last good one; returns what happened."""
     draw = random.Random(seed)
@@ -58,6 +64,7 @@ def check_kill(session: Session, reference: list[float | None], seed: int, layou
     assert step >= after - 2
     resumed = losses_of(session, train__steps=step + 2, train__resume=str(runs[0]), **layout)
     assert resumed.losses == reference[step : step + 2]
+    assert unfinished(runs[0]) == [], "what was left is removed on resuming"
     return f"seed {seed}: {'all ranks' if whole else 'rank 1'} after step {after} + {delay:.3f} s left {left}"
 
 
@@ -78,6 +85,42 @@ def test_a_run_killed_during_a_save_goes_on_from_the_last_good_one(
 @pytest.mark.parametrize("seed", range(4, 24))
 def test_many_runs_killed_during_a_save(session: Session, long_losses: list[float | None], seed: int) -> None:
     print(check_kill(session, long_losses, seed, LAYOUTS["zero1"]))
+
+
+def test_what_is_being_written_is_never_swept(session: Session) -> None:
+    """Somebody resumes from the run again and again while it saves."""
+    stop, swept, sweeping = threading.Event(), [0], list[threading.Thread]()
+
+    def sweep_all_the_time(run: Path) -> None:
+        while not stop.is_set():
+            folders.sweep(run)
+            swept[0] += 1
+
+    def on_start(run: Path) -> None:
+        sweeping.append(threading.Thread(target=sweep_all_the_time, args=(run,)))
+        sweeping[0].start()
+
+    settings = {"checkpoint__every_steps": 1, "checkpoint__asynchronous": True, "train__steps": 12}
+    try:
+        outcome, summary = execute(session, small(**THIN, **settings, **LAYOUTS["zero1"]), on_start=on_start)
+    finally:
+        stop.set()
+        sweeping[0].join()
+    assert outcome.good
+    assert [row.problem for row in summary.checkpoints] == [None] * 12
+    assert swept[0] > 100
+
+
+def test_a_save_removes_what_an_older_one_left(session: Session) -> None:
+    def leave(run: Path) -> None:
+        left = run / folders.CHECKPOINTS / ".saving-000001"
+        left.mkdir(parents=True)
+        (left / "__0_0.distcp").write_bytes(bytes(1_000))
+
+    settings = {"checkpoint__every_steps": 2, "train__steps": 2}
+    _, summary = execute(session, small(**THIN, **settings, **LAYOUTS["zero1"]), on_start=leave)
+    assert [row.problem for row in summary.checkpoints] == [None]
+    assert unfinished(session.home / summary.id) == []
 
 
 CONTROLLER = """

@@ -76,6 +76,17 @@ def test_tensor_parallel_sends_activations(session: Session) -> None:
     assert of(summary, "tp", "reduce_scatter")["bytes"] == pairs * activation
 
 
+def test_gathering_again_sends_more_in_backward(session: Session) -> None:
+    plain, again = (
+        run(session, parallel__tp=2, parallel__tp_regather=regather) for regather in (False, True)
+    )
+    activation = 4 * SEQUENCES * LENGTH * TINY.hidden
+    more = of(again, "tp", "all_gather")["bytes"] - of(plain, "tp", "all_gather")["bytes"]
+    # Once for query, key and value, once for gate and up; and once for the head.
+    assert more == (2 * TINY.layers + 1) * activation
+    assert of(again, "tp", "reduce_scatter")["bytes"] == of(plain, "tp", "reduce_scatter")["bytes"]
+
+
 def test_pipeline_sends_one_activation_and_one_gradient_a_micro_batch(session: Session) -> None:
     summary = run(session, parallel__pp=2)
     activation = 4 * SEQUENCES * LENGTH * TINY.hidden
@@ -91,6 +102,42 @@ def test_zero_3_gathers_every_micro_batch_and_scatters_once(session: Session) ->
     padded = 4 * TINY.parameters
     assert scattered["bytes"] == pytest.approx(padded, rel=0.01)
     assert gathered["bytes"] == pytest.approx(2 * padded, rel=0.06)
+
+
+def test_reducing_every_micro_batch_scatters_once_for_each(session: Session) -> None:
+    values = {"parallel__dp": 2, "parallel__zero_stage": 2, "batch__micro_batch": 1}
+    once, always = (
+        run(session, **values, parallel__reduce_every_micro_batch=always) for always in (False, True)
+    )
+    micro_batches = SEQUENCES // 2
+    scattered = of(always, "dp", "reduce_scatter")
+    assert scattered["bytes"] == pytest.approx(micro_batches * 4 * TINY.parameters, rel=0.01)
+    assert scattered["bytes"] == micro_batches * of(once, "dp", "reduce_scatter")["bytes"]
+    assert of(always, "dp", "all_gather")["bytes"] == of(once, "dp", "all_gather")["bytes"]
+
+
+def test_replicas_of_slices_are_summed_over_once(session: Session) -> None:
+    values = {
+        "parallel__dp": 4,
+        "parallel__zero_stage": 2,
+        "parallel__shard_ranks": 2,
+        "batch__micro_batch": 1,
+    }
+    rows = [
+        row
+        for row in run(session, **values, parallel__reduce_every_micro_batch=True).as_dict()["communication"]
+        if row["operation"] == "all_reduce"
+    ]
+    assert max(row["bytes"] for row in rows) == pytest.approx(4 * TINY.parameters / 2, rel=0.01)
+
+
+def test_in_bf16_what_stays_fp32_is_averaged_apart(session: Session) -> None:
+    summary = run(session, parallel__dp=2, parallel__zero_stage=3, batch__micro_batch=4, precision="bf16")
+    norms = (2 * TINY.layers + 1) * TINY.hidden
+    assert of(summary, "dp", "all_reduce")["bytes"] == 4 * norms
+    matrices = TINY.parameters - norms
+    assert of(summary, "dp", "all_gather")["bytes"] == pytest.approx(2 * 2 * matrices, rel=0.06)
+    assert of(summary, "dp", "reduce_scatter")["bytes"] == pytest.approx(4 * matrices, rel=0.01)
 
 
 def test_phases_sum_to_the_step_and_waits_are_exposed(session: Session) -> None:

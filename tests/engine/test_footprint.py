@@ -158,11 +158,28 @@ def test_bf16_parameters_have_an_fp32_copy() -> None:
     )  # fmt: skip
 
 
-def test_copies_of_matrices_are_kept_for_each_micro_batch() -> None:
+def test_no_copy_of_a_matrix_is_kept() -> None:
     plain, narrow = only(precision="bf16"), only(precision="bf16", memory__parameters="bf16")
-    matrices = PRESETS["tiny"].parameters - 256 * 160 - 9 * 160
     norms = 9 * 160
-    assert plain.activation_bytes - narrow.activation_bytes == 2 * matrices - 4 * norms
+    assert narrow.activation_bytes - plain.activation_bytes == 4 * norms
+    sharded = only(precision="bf16", parallel__dp=2, parallel__zero_stage=3)
+    assert sharded.activation_bytes == plain.activation_bytes
+    matrices = PRESETS["tiny"].parameters - norms
+    assert sharded.parameter_bytes == 4 * (matrices // 2 + norms)
+
+
+def test_slices_of_gathered_inputs_are_kept() -> None:
+    values = {"parallel__tp": 4, "model__layers": 8}
+    whole, slices = only(**values), only(**values, parallel__tp_regather=True)
+    activation = 4 * 128 * 2 * 160
+    assert whole.activation_bytes - slices.activation_bytes == (2 * 8 + 1) * activation * 3 // 4
+    assert slices.buffer_bytes - whole.buffer_bytes == activation
+
+
+def test_gradients_that_are_scattered_at_once_are_slices() -> None:
+    values = {"parallel__dp": 4, "parallel__zero_stage": 2}
+    last, always = only(**values), only(**values, parallel__reduce_every_micro_batch=True)
+    assert (last.gradient_bytes, always.gradient_bytes) == (4 * only().parameters, only().parameters)
 
 
 def test_communication_needs_buffers() -> None:

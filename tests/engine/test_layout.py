@@ -77,6 +77,12 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
             "parallel.shard_ranks",
             "splits nothing",
         ),
+        ({"parallel__tp_regather": True}, "parallel.tp_regather", "set it to false or raise tp"),
+        (
+            {"parallel__reduce_every_micro_batch": True, "parallel__dp": 2, "parallel__zero_stage": 1},
+            "parallel.reduce_every_micro_batch",
+            "only zero_stage 2 or 3 shards gradients",
+        ),
         ({"parallel__dp": 3}, "parallel.dp", "must divide global_batch=8; nearest legal: 2 or 4"),
         ({"parallel__dp": 4, "batch__global_batch": 4_000_000_006}, "parallel.dp", "nearest legal: 2 or "),
         ({"batch__micro_batch": 3}, "batch.micro_batch", "nearest legal: 2 or 4"),

@@ -20,6 +20,7 @@ from engine.parallel.replica import mark
 from engine.parallel.sequence import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.presets import ModelShape
+from engine.schedules.named import plan
 from engine.workloads.decoder import Decoder, initialize
 from engine.workloads.experts import LocalExperts
 from engine.workloads.workload import Axes
@@ -103,6 +104,93 @@ def test_a_block_comes_back_while_the_one_behind_it_goes_backward(monkeypatch: p
     # Two at the start, the last block's and the one before; then one ahead of each block.
     assert events == ["backward", "up", "up", "backward", "up", "backward", "up", "backward"]
     assert torch.equal(x.grad, torch.full_like(x, 16.0)) if x.grad is not None else False
+
+
+def test_the_last_block_stays_where_backward_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fourth of what is copied down and up for four blocks; the third is back before the last one's is over."""
+    copied: dict[str, list[int]] = {"down": [], "up": []}
+
+    def count(name: str) -> None:
+        method: Any = getattr(HostCopies, name)
+
+        def counted(self: HostCopies, tensor: Tensor) -> Any:
+            copied[name].append(tensor.nbytes)
+            return method(self, tensor)
+
+        monkeypatch.setattr(HostCopies, name, counted)
+
+    for name in copied:
+        count(name)
+    seen = []
+    for turns in (False, True):
+        decoder = build(Activations(offload=True))
+        assert decoder.offload is not None
+        decoder.offload.turns_at_once = turns
+        loss = decoder(torch.arange(TOKENS).view(BATCH, SEQUENCE)).square().mean()
+        down = sum(copied["down"])
+        assert (down, copied["up"]) == (decoder.offload.host_bytes, [])
+        loss.backward()
+        assert sum(copied["up"]) == down
+        seen.append((down, [parameter.grad for parameter in decoder.parameters()]))
+        for sizes in copied.values():
+            sizes.clear()
+    (every, gradients), (fewer, same) = seen
+    assert 4 * fewer == 3 * every > 0
+    assert all(torch.equal(a, b) for a, b in zip(gradients, same, strict=True) if a is not None)
+
+
+def test_a_block_comes_back_while_the_one_that_stayed_goes_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    up = HostCopies.up
+
+    def watched(self: HostCopies, host: Tensor) -> Any:
+        events.append("up")
+        return up(self, host)
+
+    monkeypatch.setattr(HostCopies, "up", watched)
+
+    class Named(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            events.append("backward")
+            (x,) = ctx.saved_tensors
+            return 2 * x * gradient
+
+    class Square(nn.Module):
+        def forward(self, x: Tensor, _: Tensor) -> Tensor:
+            out: Tensor = Named.apply(x)  # type: ignore[no-untyped-call]
+            return out
+
+    offload = Offload()
+    offload.turns_at_once = True
+    x = torch.ones(SMALLEST_BYTES, requires_grad=True)
+    offload.run([Square() for _ in range(3)], x, torch.ones(1)).sum().backward()
+    assert events == ["up", "backward", "backward", "up", "backward"]
+    assert torch.equal(x.grad, torch.full_like(x, 8.0)) if x.grad is not None else False
+    alone = offload.run([Square()], x, torch.ones(1))
+    assert (offload.host_bytes, bool(alone.sum() > 0)) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "chunks", "turning"),
+    [
+        ("1f1b", 1, 1, [0]),
+        ("1f1b", 4, 1, [3]),
+        ("gpipe", 2, 1, []),
+        ("zb_h1", 2, 1, [1]),
+        ("zb_v", 2, 2, [3]),
+        ("interleaved", 2, 2, [3]),
+        ("breadth_first", 2, 2, []),
+    ],
+)
+def test_which_stages_turn_at_once(kind: str, ranks: int, chunks: int, turning: list[int]) -> None:
+    chosen = plan(kind, ranks, chunks, 8)
+    assert [stage for stage in range(chosen.stages) if chosen.turns_at_once(stage)] == turning
 
 
 def test_offload_leaves_parameters_and_small_tensors_where_they_are() -> None:

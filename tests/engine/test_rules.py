@@ -36,6 +36,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "parallel.cp_method": ("ring", "ulysses"),
     "parallel.zero_stage": (0, 0, 1, 2, 3),
     "parallel.shard_ranks": (None, None, None, 1, 2, 3),
+    "parallel.tp_regather": (False, False, False, True),
+    "parallel.reduce_every_micro_batch": (False, False, False, True),
     "parallel.world_size": (None, None, None, None, 1, 4, 8),
     "batch.micro_batch": (1, 1, 2, 3),
     "batch.global_batch": (1, 8, 12, 24, 48),

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from engine.channel import Channel
@@ -88,6 +89,33 @@ def test_result_and_gradients_equal_those_of_the_whole_sequence(method: str, wor
 def test_bf16_stays_within_its_rounding(method: str) -> None:
     found = on_ranks(2, exactness, method, torch.bfloat16)
     assert max(value for of_rank in found for case in of_rank for value in case) < HALF_TOLERANCE, found
+
+
+def kept_by_ring(rank: int, shape: tuple[int, int, int], dtype: torch.dtype) -> int:
+    """Bytes that attention and the matrix behind it keep, beside that matrix."""
+    axis = context_axis("ring", channel())
+    local = [x[:, :, axis.positions(SEQUENCE)].clone().requires_grad_() for x in tensors(shape, dtype)[:3]]
+    matrix = torch.eye(shape[0] * shape[2], dtype=dtype, requires_grad=True)
+    seen: dict[int, Tensor] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        seen[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        F.linear(axis.attend(*local).permute(2, 0, 1, 3).flatten(2), matrix)
+    seen.pop(matrix.untyped_storage().data_ptr())
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+def test_a_ring_keeps_its_result_once(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """As the matrix behind it reads it; with queries, keys, values and a number in fp32 for each query."""
+    heads, kv_heads, head_dim = shape
+    places = BATCH * SEQUENCE // 2
+    wanted = places * (dtype.itemsize * head_dim * 2 * (heads + kv_heads) + 4 * heads)
+    assert on_ranks(2, kept_by_ring, shape, dtype) == [wanted, wanted]
 
 
 def compiled(rank: int, method: Any) -> tuple[list[float], int]:

@@ -26,6 +26,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2, to
 class Script:
     """A channel that notes what is asked of it; whatever arrives is zero."""
 
+    batches = False
+
     def __init__(self, size: int, rank: int) -> None:
         self.size, self.rank = size, rank
         self.events: list[tuple[str, int]] = []

@@ -74,7 +74,7 @@ def saved_bytes(config: RunConfig, decoder: Decoder) -> int:
         return tensor
 
     def note(module: nn.Module, _: object) -> None:
-        parameters.update(storage(local(one)) for one in module.parameters(recurse=False))
+        parameters.update(storage(local(one)) for one in module.parameters())
 
     handles = [module.register_forward_pre_hook(note) for module in decoder.modules()]
     length, tp = tokens(config).shape[1], config.parallel.tp

@@ -15,7 +15,7 @@ import pytest
 from tests.tuning.fake import Machine, study
 from tuning import journal, readers
 from tuning.mirror import rebuild
-from tuning.space import point_key
+from tuning.points import point_key
 from tuning.study import run_study
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from tests.tuning.fake import seconds, study
 from tuning.encoding import Encoding
 from tuning.importance import importance
 from tuning.optuna_index import Index, frozen
-from tuning.space import Point, point_key
+from tuning.points import Point, point_key
 from tuning.state import StudyState, Trial
 
 ROOT = Path(__file__).parents[2]

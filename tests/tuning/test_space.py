@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.rules import check
+from tests.tuning.axes import EXPERTS, THIRDS
 from tests.tuning.fake import study
 from tuning.encoding import Encoding
-from tuning.space import Space, point_key
+from tuning.points import point_key
+from tuning.space import Space
 from tuning.studyfile import parse
 
 FULL = parse(
@@ -24,7 +26,7 @@ SIX_BASE = {
     "batch": {"global_batch": 12, "micro_batch": 1},
 }
 SIX = parse({"name": "six", "ranks": 6, "base": SIX_BASE}).search_space
-SPACES = st.sampled_from([FULL, SIX])
+SPACES = st.sampled_from([FULL, SIX, EXPERTS, THIRDS])
 
 
 @settings(deadline=None, max_examples=60)
@@ -58,22 +60,22 @@ def test_powers_of_two_are_exponents_and_other_layouts_are_listed() -> None:
 @given(st.sampled_from(["1f1b", "gpipe"]), st.floats(0.01, 0.25), st.sampled_from([1.0, 5.0, 25.0]))
 def test_what_does_not_act_does_not_count(kind: str, ratio: float, bucket: float) -> None:
     idle = {"schedule.kind": kind, "compression.ratio": ratio, "overlap.bucket_mb": bucket}
-    plain = FULL.point(1, 1, {"parallel.zero_stage": 3})
-    assert FULL.point(1, 1, idle | {"parallel.zero_stage": 3, "compression.method": "topk"}) == plain
+    plain = FULL.point({"parallel.zero_stage": 3})
+    assert FULL.point(idle | {"parallel.zero_stage": 3, "compression.method": "topk"}) == plain
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0.01, 0.25), st.floats(0.01, 0.25))
 def test_what_acts_does_count(one: float, other: float) -> None:
     points = [
-        FULL.point(1, 1, {"compression.method": "topk", "compression.ratio": ratio}) for ratio in (one, other)
+        FULL.point({"compression.method": "topk", "compression.ratio": ratio}) for ratio in (one, other)
     ]
     assert (point_key(points[0]) == point_key(points[1])) == (one == other)
 
 
 def test_stages_per_rank_follow_the_schedule() -> None:
     def staged(pp: int, kind: str, chunks: int) -> dict[str, Any]:
-        return FULL.point(1, pp, {"schedule.kind": kind, "schedule.chunks": chunks})
+        return FULL.point({"parallel.pp": pp, "schedule.kind": kind, "schedule.chunks": chunks})
 
     assert staged(2, "zb_h1", 2)["schedule.chunks"] == 1
     assert staged(2, "interleaved", 2)["schedule.chunks"] == 2

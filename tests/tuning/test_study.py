@@ -16,7 +16,7 @@ from tests.tuning.fake import Machine, study
 from tuning import journal, readers
 from tuning.board import Update
 from tuning.command import send
-from tuning.space import point_key
+from tuning.points import point_key
 from tuning.study import run_study
 
 

@@ -47,6 +47,16 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"space": {"parallel.tp": []}}, "space.parallel.tp", "no choices"),
         ({"space": {"parallel.tp": 2}}, "space.parallel.tp", "belongs in base"),
         ({"space": {"parallel.dp": [1, 2]}}, "space.parallel.dp", "follows from ranks"),
+        ({"space": {"parallel.cp_method": ["rings"]}}, "space.parallel.cp_method", "'ring' or 'ulysses'"),
+        ({"space": {"parallel.cp": [None]}}, "space.parallel.cp", "valid integer"),
+        (
+            {"space": {"parallel.shard_ranks": {"low": None, "high": 4}}},
+            "space.parallel.shard_ranks.low",
+            "a number",
+        ),
+        ({"space": {"parallel.ep": {"low": 2, "high": 2}}}, "space.parallel.ep", "below high"),
+        ({"space": {"schedule.stage_layers": [[1, 3]]}}, "space.schedule.stage_layers", "stays the same"),
+        ({"base": BASE | {"parallel": {"cp": 8}}}, "base.parallel.cp", "must divide ranks=4"),
         ({"space": {"model.layers": [2, 4]}}, "space.model.layers", "stays the same"),
         ({"space": {"batch.global_batch": [8]}}, "space.batch.global_batch", "stays the same"),
         (

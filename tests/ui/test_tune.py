@@ -59,6 +59,35 @@ def test_fewer_knobs_make_a_smaller_space(home: Path) -> None:
     assert set(draft(app)["space"]) == {"parallel.tp", "batch.micro_batch"}
 
 
+def test_every_axis_can_be_asked_for(home: Path) -> None:
+    app = visit("tune", view="new")
+    assert "parallel.cp" not in draft(app)["space"]
+    app.number_input(key="new-model-experts").set_value(4).run()
+    knobs = next(group for group in app.get("button_group") if (group.key or "").startswith("new-knobs"))
+    axes = ["parallel.cp", "parallel.cp_method", "parallel.ep", "parallel.zero_stage", "parallel.shard_ranks"]
+    knobs.set_value(axes).run()
+    assert draft(app)["space"] == {
+        "parallel.cp": [1, 2, 4],
+        "parallel.cp_method": ["ring", "ulysses"],
+        "parallel.ep": [1, 2, 4],
+        "parallel.zero_stage": [0, 1, 2, 3],
+        "parallel.shard_ranks": [None, 2],
+    }
+    layouts = {
+        (point["parallel.cp"], point["parallel.ep"])
+        for point in studyfile.parse(draft(app)).search_space.legal_points
+    }
+    assert layouts == {(cp, ep) for cp in (1, 2, 4) for ep in (1, 2, 4)}
+
+
+def test_axes_that_make_sense_are_chosen_at_first(home: Path) -> None:
+    app = visit("tune", view="new")
+    app.number_input(key="new-data-sequence-length").set_value(8_192)
+    app.number_input(key="new-model-experts").set_value(4)
+    app.run()
+    assert {"parallel.cp", "parallel.cp_method", "parallel.ep"} <= set(draft(app)["space"])
+
+
 def test_one_rank_offers_what_is_left_to_turn(home: Path) -> None:
     app = visit("tune", view="new")
     app.number_input(key="new-ranks").set_value(1).run()
@@ -134,6 +163,21 @@ def test_a_point_by_hand_is_sent_whole_and_its_refusal_shown(home: Path) -> None
     assert (sent["arguments"]["parallel.tp"], sent["arguments"]["parallel.dp"]) == (2, 2)
     answer(home, sent, accepted=False, reason="is trial 7 already")
     assert "refused — is trial 7 already" in texts(app.run())
+
+
+def test_a_width_of_sharding_can_be_sent_by_hand(home: Path) -> None:
+    full_home(home)
+    journal = home / STUDY / "journal.jsonl"
+    turned = '"parallel.zero_stage": [0, 3]'
+    lines = journal.read_text().replace(turned, f'{turned}, "parallel.shard_ranks": [null, 2]')
+    journal.write_text(lines)
+    app = visit("tune")
+    width = app.selectbox(key="by-hand-quickstart-parallel.shard_ranks")
+    assert (width.options, width.value) == (["all", "2"], None)
+    app.selectbox(key="by-hand-quickstart-parallel.zero_stage").set_value(3)
+    width.set_value(2)
+    app.button(key="enqueue-send").click().run()
+    assert commands(home)[0]["arguments"]["parallel.shard_ranks"] == 2
 
 
 def test_a_point_that_cannot_run_is_refused_at_once(home: Path) -> None:

@@ -30,6 +30,17 @@ def test_layouts_name_only_what_is_split() -> None:
     assert words.layout({"dp": 2, "tp": 2, "pp": 1, "zero_stage": 3}) == "dp2 · tp2 · ZeRO-3"
     assert words.layout({"dp": 1, "tp": 1, "pp": 1, "zero_stage": 0}) == "1 rank"
     assert words.layout(None) == "—"
+    split = {"dp": 2, "cp": 2, "ep": 4, "cp_method": "ulysses", "zero_stage": 3, "shard_ranks": 2}
+    assert words.layout(split) == "dp2 · cp2 ulysses · ep4 · ZeRO-3 over 2"
+    assert words.layout({"dp": 4, "cp": 1, "cp_method": "ring", "shard_ranks": None}) == "dp4"
+
+
+def test_a_choice_without_a_value_means_all_where_it_does() -> None:
+    assert (words.choice("parallel.shard_ranks", None), words.choice("parallel.shard_ranks", 2)) == (
+        "all",
+        "2",
+    )
+    assert words.choice("memory.limit_gib", None) == "—"
 
 
 def test_a_point_reads_as_layout_and_knobs() -> None:

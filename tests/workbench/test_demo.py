@@ -88,6 +88,8 @@ def test_the_shipped_examples_are_good() -> None:
     file = study_file(demo.EXAMPLE, [], None, None)
     assert (file.name, file.ranks, file.trials) == ("quickstart", 4, 12)
     assert file.config.train.steps - file.config.train.warmup >= 20
+    axes = study_file(examples / "axes.yaml", [], None, None).search_space
+    assert all(len({point[key] for point in axes.legal_points}) > 1 for key in axes.by_key)
     for dp in (1, 2, 3, 4):
         asked = run_config(examples / "train.yaml", [f"parallel.dp={dp}"], None, None)
         assert (asked.model.preset, asked.precision) == ("tiny", "fp32")

@@ -6,14 +6,18 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from engine import config, rundir
+from engine.session import Session
+from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
 from workbench import runs
 from workbench.export import bundle, torchrun
@@ -130,3 +134,38 @@ def test_the_script_asks_torchrun_for_the_right_ranks(furnished: Furnished, tmp_
     assert "--nnodes 2 --node-rank 1 --master-addr first --master-port 29500 --nproc-per-node 2" in two
     assert run(NNODES="3").returncode == 2
     assert "NODE_RANK" in run(NNODES="2").stderr
+
+
+def test_a_continued_run_leaves_as_a_fresh_start(command: Run, home: Path, tmp_path: Path) -> None:
+    """It trains where neither the runs nor the checkpoint are."""
+    with Session(home) as session:
+        _, saved = execute(session, small(train__steps=2, checkpoint__every_steps=2, model__layers=1))
+        resume = str(home / saved.id)
+        outcome, continued = execute(session, small(train__resume=resume, model__layers=1))
+        assert outcome.good, outcome
+    assert command("export", continued.id, "--to", "torchrun", "--out", tmp_path / "out").code == 0
+    shutil.rmtree(home)
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert config.load(tmp_path / "out" / "config.json") == small(model__layers=1)
+    assert [name for name, text in files.items() if resume in text or "step-000002" in text] == []
+    said = json.loads(files["provenance.json"])
+    assert said["continued"] == {"run": saved.id, "step": 2}
+    assert said["config_sha256"] == hashlib.sha256(files["config.json"].encode()).hexdigest()
+    assert f"the run continued `{saved.id}` after 2 steps" in files["README.md"]
+    here = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([tmp_path / "out" / "run.sh", "--out", tmp_path / "runs"], env=here, check=True)
+    (run,) = (tmp_path / "runs").iterdir()
+    losses = (rundir.read_json(run / rundir.SUMMARY) or {})["losses"]
+    assert losses[:2] == saved.losses
+    assert losses[2:] == continued.losses
+
+
+def test_a_run_that_never_ended_tells_where_it_began(own_home: Furnished) -> None:
+    run = run_named(own_home, "-a7e2")
+    checkpoint = "/elsewhere/20250101-000000-abcd/checkpoints/step-000012"
+    begun = config.load(run / rundir.CONFIG).with_values({"train.resume": checkpoint})
+    (run / rundir.CONFIG).write_text(begun.dumps())
+    made = torchrun.render(own_home.home, runs.load(run))
+    assert "/elsewhere" not in "".join(made.files.values())
+    said = json.loads(made.files["provenance.json"])
+    assert said["continued"] == {"run": "20250101-000000-abcd", "step": None}

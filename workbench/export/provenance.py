@@ -30,10 +30,13 @@ class Source:
 def source(home: Path, view: RunView) -> Source:
     """A run with its exact configuration and its study, if it belongs to one that can still be read.
 
+    An export starts from the beginning: the checkpoint that a run continued lies on this machine.
+
     Raises:
         InputError: the run has no valid configuration.
     """
-    return Source(view, view.config().dumps(), _study(home, view.labels.get("study")))
+    config = view.config().with_values({"train.resume": None})
+    return Source(view, config.dumps(), _study(home, view.labels.get("study")))
 
 
 def provenance(found: Source) -> dict[str, Any]:
@@ -53,12 +56,22 @@ def provenance(found: Source) -> dict[str, Any]:
         if study
         else None,
         "turned": own.get("config"),
+        "continued": continued(view),
         "config_sha256": hashlib.sha256(found.config_text.encode()).hexdigest(),
         "measured_on": _machine(view),
         "exported_on": {"machine": platform.machine(), "system": f"{platform.system()} {platform.release()}"},
         "versions": versions(),
         "exported_unix": time.time(),
     }
+
+
+def continued(view: RunView) -> dict[str, Any] | None:
+    """The run and the step that this one went on from; None if it started from the beginning."""
+    found = view.summary and view.summary.resumed
+    if found:
+        return {"run": found.run, "step": found.step}
+    checkpoint = view.config().train.resume
+    return None if checkpoint is None else {"run": Path(checkpoint).parent.parent.name, "step": None}
 
 
 def versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.layout import layout_of
 from workbench.export.bundle import Bundle
-from workbench.export.provenance import Source, provenance, source
+from workbench.export.provenance import Source, continued, provenance, source
 from workbench.output import dumps
 from workbench.runs import RunView
 
@@ -58,9 +58,10 @@ The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
 - Layout: {layout} on {ranks} ranks
 - Measured: {measured}
 - Text: {data}
+- Starts: {starts}
 
-It needs Python with the package `{package}` (and torch) installed. A run with the same number of ranks starts
-with the same losses. Speed depends on the machine: measure again where it is to run for long.
+It needs Python with the package `{package}` (and torch) installed. Speed depends on the machine: measure again
+where it is to run for long.
 """
 
 
@@ -96,10 +97,22 @@ def _words(found: Source) -> dict[str, Any]:
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         "measured": _measured(view),
         "data": config.data.path or "the text that comes with Python; nothing to download",
+        "starts": _starts(view),
         "package": "training-workbench",
         "python": sys.executable,
         "python_quoted": shlex.quote(sys.executable),
     }
+
+
+def _starts(view: RunView) -> str:
+    origin = continued(view)
+    if origin is None:
+        return "from the beginning, with the losses of the run where the number of ranks is the same"
+    at = "" if origin["step"] is None else f" after {origin['step']:,} steps"
+    return (
+        f"from the beginning, though the run continued `{origin['run']}`{at}; to continue a checkpoint, set "
+        "`train.resume` in `config.json` to its folder"
+    )
 
 
 def _measured(view: RunView) -> str:

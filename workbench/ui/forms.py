@@ -20,6 +20,7 @@ LABELS = {
     "data.path": "Data: a UTF-8 file or folder",
     "loss_guard.threshold": "Loss guard, fraction",
     "memory.limit_gib": "Memory limit per CPU rank, GiB",
+    "model.experts": "Experts per block",
     "seed": "Seed of the search",
     "train.seed": "Seed of the training",
     "train.steps": "Steps per trial",

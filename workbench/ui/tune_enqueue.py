@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -23,7 +24,7 @@ def form(view: StudyView) -> None:
         return
     space = view.file.search_space
     with st.expander("Add a point by hand", icon=":material/add_circle:", key="by-hand"):
-        st.caption(f"dp follows from {view.file.ranks} ranks / (tp x pp). The owner answers above.")
+        st.caption(f"dp follows from {view.file.ranks} ranks / (tp x pp x cp). The owner answers above.")
         with st.form("enqueue", border=False):
             values = _choices(view, space)
             if pressed(st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"):
@@ -52,8 +53,8 @@ def _choice(column: Any, knob: Knob, now: Any, study: str) -> Any:
         inside = now if knob.contains(now) else knob.low
         return column.number_input(label, knob.low, knob.high, inside, step, key=key, help=knob.key)
     options = list(knob.grid())
-    place = options.index(now) if now in options else 0
-    return column.selectbox(label, options, place, format_func=words.value, key=key, help=knob.key)
+    place, spoken = options.index(now) if now in options else 0, partial(words.choice, knob.key)
+    return column.selectbox(label, options, place, format_func=spoken, key=key, help=knob.key)
 
 
 def _send(view: StudyView, space: Space, values: dict[str, Any]) -> None:

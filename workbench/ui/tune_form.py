@@ -14,7 +14,7 @@ from engine.config import RunConfig
 from engine.errors import InputError, WorkbenchError
 from engine.presets import PRESETS, resolve
 from tuning import readers, studyfile
-from tuning.knobs import default_space
+from tuning.offered import default_space, offered_space
 from tuning.studyfile import StudyFile
 from workbench import jobs
 from workbench.settings import JOBS
@@ -30,6 +30,7 @@ COUNTED_COMBINATIONS = 3_000
 STUDY_DEFAULTS: dict[str, Any] = {"ranks": 4, "trials": 12}
 DEFAULTS: dict[str, Any] = {"batch.global_batch": 16, "train.steps": 24, "train.warmup": 4}
 MORE = {
+    "model.experts": None,
     "batch.micro_batch": None,
     "train.learning_rate": None,
     "train.seed": None,
@@ -43,11 +44,13 @@ MORE_OF_STUDY = {"seed": None, "confirm_repeats": None, "budget_seconds": None, 
 def form() -> None:
     """Every section of the form; nothing is written before the button is pressed."""
     tree = _fixed()
-    base = tree["base"]
-    tree["space"] = tune_knobs.knobs(default_space(_config(base), tree["ranks"]))
+    base, searched = tree["base"], st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
         base |= _nested(_changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
         tree |= _nested(_changed(StudyFile, forms.section(StudyFile, MORE_OF_STUDY, "new-study", 4)), tree)
+    config, ranks = _config(base), tree["ranks"]
+    with searched:
+        tree["space"] = tune_knobs.knobs(offered_space(config, ranks), default_space(config, ranks))
     file = _checked(tree)
     look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
     if pressed(st.button, "Start the study", "start", **look):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -12,7 +14,11 @@ COLUMNS = 3
 TITLES = {
     "parallel.tp": "Tensor parallel (tp)",
     "parallel.pp": "Pipeline parallel (pp)",
+    "parallel.cp": "Context parallel (cp)",
+    "parallel.cp_method": "Context parallel by",
+    "parallel.ep": "Expert parallel (ep)",
     "parallel.zero_stage": "ZeRO stage",
+    "parallel.shard_ranks": "Ranks per sharded copy",
     "batch.micro_batch": "Micro-batch",
     "memory.recompute": "Recompute",
     "memory.recompute_layers": "Recomputed layers",
@@ -27,17 +33,17 @@ TITLES = {
 }
 
 
-def knobs(offered: dict[str, Any]) -> dict[str, Any]:
-    """The ``space`` of a study file: the chosen knobs with their chosen values."""
+def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
+    """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first."""
     with st.container(border=True, key="new-space"):
         st.markdown("**What is searched**")
-        st.caption("Taken out, a knob stays at its default. dp follows from ranks / (tp x pp).")
+        st.caption("Taken out, a knob stays at its default. dp follows from ranks / (tp x pp x cp).")
         chosen = st.pills(
             "Knobs",
             list(offered),
             selection_mode="multi",
-            default=list(offered),
-            key=f"new-knobs-{len(offered)}",
+            default=[key for key in offered if key in usual],
+            key=f"new-knobs-{len(offered)}-{len(usual)}",
             format_func=title,
             label_visibility="collapsed",
         )
@@ -61,7 +67,7 @@ def _values(place: Any, key: str, offered: Any) -> Any:
         offered,
         default=offered,
         key=f"new-space-{words.identifier(key)}",
-        format_func=words.value,
+        format_func=partial(words.choice, key),
         accept_new_options=_takes_more(key),
         help=f"`{key}`",
     )

@@ -108,18 +108,23 @@ def ago(unix: float | None, now: float | None = None) -> str:
     return f"{past:.0f} s ago"
 
 
-def layout(degrees: Mapping[str, int] | None) -> str:
+def layout(degrees: Mapping[str, Any] | None) -> str:
     """Degrees of parallelism in a few characters; axes of one rank are left out."""
     if not degrees:
         return NOTHING
-    parts = [f"{axis}{degrees[axis]}" for axis in ("dp", "tp", "pp", "cp", "ep") if degrees.get(axis, 1) > 1]
-    stage = degrees.get("zero_stage", 0)
-    return " · ".join(parts + ([f"ZeRO-{stage}"] if stage else [])) or "1 rank"
+    axes = [axis for axis in ("dp", "tp", "pp", "cp", "ep") if degrees.get(axis, 1) > 1]
+    method = {"cp": f" {degrees['cp_method']}"} if degrees.get("cp_method") else {}
+    parts = [f"{axis}{degrees[axis]}{method.get(axis, '')}" for axis in axes]
+    stage, width = degrees.get("zero_stage", 0), degrees.get("shard_ranks")
+    sharding = [f"ZeRO-{stage}" + (f" over {width}" if width else "")] if stage else []
+    return " · ".join(parts + sharding) or "1 rank"
 
 
 #: Short names of the keys that a study turns.
 SHORT = {
+    "parallel.cp_method": "cp method",
     "parallel.zero_stage": "ZeRO",
+    "parallel.shard_ranks": "shard ranks",
     "batch.micro_batch": "micro-batch",
     "schedule.kind": "schedule",
     "schedule.chunks": "stages per rank",
@@ -143,6 +148,15 @@ def value(item: Any) -> str:
     if isinstance(item, bool):
         return "yes" if item else "no"
     return f"{item:.4g}" if isinstance(item, float) else NOTHING if item is None else str(item)
+
+
+#: Keys that mean all there are where they have no value.
+ALL_IF_UNSET = ("parallel.shard_ranks", "memory.recompute_layers")
+
+
+def choice(key: str, item: Any) -> str:
+    """A value that a knob can have."""
+    return "all" if item is None and key in ALL_IF_UNSET else value(item)
 
 
 def point(values: Mapping[str, Any]) -> str:

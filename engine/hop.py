@@ -1,0 +1,55 @@
+"""Sending to one rank and receiving from another at once, as a ring does at every hop."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.channel import Channel, Message
+from profilers import collectives
+
+
+class Hop(NamedTuple):
+    """Two messages under way, one in each direction."""
+
+    sent: Message
+    received: Message
+
+    def wait(self) -> Tensor:
+        """What arrived, once the other message has left, too."""
+        self.sent.wait()
+        return self.received.wait()
+
+
+def start_hop(channel: Channel, x: Tensor, target: int, into: Tensor, source: int) -> Hop:
+    """Start sending ``x`` to a member of the group, and receiving a contiguous ``into`` from one.
+
+    NCCL runs the calls between two ranks one after the other and each waits for its peer; both of a group of two are
+    such calls. There they are posted as one batch, which it runs as one. Elsewhere each has a message of its own, and
+    even ranks send first while odd ranks receive, so that a backend may wait for the peer in each.
+    """
+    if channel.batches:
+        return start_batched(channel, x, target, into, source)
+    if channel.rank % 2:
+        received = channel.receive(into, source)
+        return Hop(channel.send(x, target), received)
+    sent = channel.send(x, target)
+    return Hop(sent, channel.receive(into, source))
+
+
+def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source: int) -> Hop:
+    """The same as one batch, on any backend."""
+    recorder, group = collectives.active(), channel.group
+    calls = [
+        None if recorder is None else recorder.issue(name, group, payload)
+        for name, payload in (("send", x), ("recv", into))
+    ]
+    messages = [
+        dist.P2POp(dist.isend, x, group=group, group_peer=target),
+        dist.P2POp(dist.irecv, into, group=group, group_peer=source),
+    ]
+    with collectives.unrecorded():  # torch's operators would be recorded a second time
+        works = dist.batch_isend_irecv(messages)
+    return Hop(Message(x, works[0], calls[0]), Message(into, works[-1], calls[1]))

@@ -1,0 +1,92 @@
+"""The slow tests, a file at a time, and a table of what passed at which commit; what has passed there is not run again.
+
+``python -m tests.slow_parts`` writes ``benchmarks/results/slow_tests.md`` after every part, so that a stopped run
+goes on where it was. ``--anew`` begins again. Arguments after ``--`` go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks._table import machine
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "slow_tests.md"
+#: Of one part, in seconds.
+LIMIT = 600
+#: pytest's exit code where no test was selected.
+NOTHING_SELECTED = 5
+
+
+def files() -> list[str]:
+    """Test files that have a slow test, by name."""
+    found = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in found if "mark.slow" in path.read_text(encoding="utf-8")]
+
+
+def run(file: str, options: list[str]) -> list[str]:
+    """One part's row: file, outcome, counts, seconds, time."""
+    command = [sys.executable, "-m", "pytest", "-m", "slow", "-q", "-rs", file, *options]
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        outcome, counts = "failed", f"not done after {LIMIT} s"
+    else:
+        print(done.stdout, done.stderr)
+        outcome = "passed" if done.returncode in (0, NOTHING_SELECTED) else "failed"
+        counts = (done.stdout.strip().splitlines() or ["no output"])[-1].strip("= ").split(" in ")[0]
+    seconds = f"{time.monotonic() - begin:,.0f}"
+    return [file, outcome, counts, seconds, datetime.now(UTC).strftime("%Y-%m-%d %H:%M")]
+
+
+def write(rows: list[list[str]]) -> None:
+    """The table, whole or not at all."""
+    header = ["tests", "outcome", "counts", "seconds", "finished (UTC)"]
+    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+    RESULTS.parent.mkdir(exist_ok=True)
+    fresh = RESULTS.with_suffix(".tmp")
+    fresh.write_text("\n".join(["# Slow tests", "", machine(), "", *lines, ""]), encoding="utf-8")
+    fresh.replace(RESULTS)
+
+
+def before() -> list[list[str]]:
+    """Rows of the parts that passed on this machine at this commit."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    if machine() not in text:
+        return []
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()]
+    return [row for row in rows if row[0].startswith("tests/") and row[1] == "passed"]
+
+
+def main() -> int:
+    """Run what is left; 1 if a part failed."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--anew", action="store_true", help="run every part, whatever the table says")
+    arguments.add_argument("options", nargs="*", help="for pytest")
+    given = arguments.parse_args()
+    rows = [] if given.anew else before()
+    have = {row[0] for row in rows}
+    for number, file in enumerate(parts := files(), 1):
+        if file not in have:
+            print(f"part {number} of {len(parts)}: {file}", file=sys.stderr)
+            rows = sorted([*rows, run(file, given.options)])
+            write(rows)
+    return int(any(row[1] != "passed" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

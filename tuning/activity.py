@@ -1,0 +1,68 @@
+"""Which knobs change what runs at a point, asked of all of a run's values under their dotted keys. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.schedules.named import KINDS
+
+Values = dict[str, Any]
+
+#: Knobs on whose values it depends whether others act; each one may depend on those before it.
+DECIDING = ("parallel.zero_stage", "compression.method", "schedule.kind")
+#: Where a knob stands that does not act, whatever a study's base says: other values would break a rule.
+AT_REST: Values = {
+    "parallel.ep": 1,
+    "parallel.shard_ranks": None,
+    "parallel.reduce_every_micro_batch": False,
+    "parallel.tp_regather": False,
+}
+
+
+def data_ranks(now: Values) -> int:
+    """Ranks that see different tokens."""
+    return int(now["parallel.dp"] * now["parallel.cp"])
+
+
+def acts(key: str, now: Values) -> bool:
+    """Whether a knob changes what runs; one that nothing is known about does."""
+    rule = _RULES.get(key)
+    return rule is None or rule(now)
+
+
+def _shares_data(now: Values) -> bool:
+    return data_ranks(now) > 1
+
+
+def _pipelines(now: Values) -> bool:
+    return bool(now["parallel.pp"] > 1)
+
+
+def _shards(now: Values) -> bool:
+    return _shares_data(now) and now["parallel.zero_stage"] >= 2
+
+
+def _compresses(now: Values) -> bool:
+    return _shares_data(now) and now["parallel.zero_stage"] == 0
+
+
+def _selects(now: Values) -> bool:
+    return _compresses(now) and now["compression.method"] == "topk"
+
+
+_RULES: dict[str, Callable[[Values], bool]] = {
+    "parallel.cp_method": lambda now: bool(now["parallel.cp"] > 1),
+    "parallel.ep": lambda now: now["model.experts"] is not None and _shares_data(now),
+    "parallel.zero_stage": _shares_data,
+    "parallel.shard_ranks": _shards,
+    "parallel.reduce_every_micro_batch": _shards,
+    "parallel.tp_regather": lambda now: bool(now["parallel.tp"] > 1),
+    "schedule.kind": _pipelines,
+    "schedule.chunks": lambda now: _pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
+    "compression.method": _compresses,
+    "compression.start_step": lambda now: _compresses(now) and now["compression.method"] != "none",
+    "compression.ratio": _selects,
+    "compression.error_feedback": _selects,
+    "overlap.bucket_mb": lambda now: _shares_data(now) and now["parallel.zero_stage"] < 2,
+}

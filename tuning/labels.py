@@ -1,0 +1,47 @@
+"""A point in a few words: degrees, ZeRO stage, micro-batch, then what else differs from the base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuning.points import NAMED_DEGREES, TURNED_DEGREES, Point, Points
+
+WORDS = {"compression.method": "compression", "schedule.kind": "schedule"}
+NAMED_FIRST = (
+    "parallel.dp",
+    *NAMED_DEGREES,
+    *TURNED_DEGREES,
+    "parallel.zero_stage",
+    "batch.micro_batch",
+)
+ALWAYS_SAID = (
+    "parallel.cp_method",
+    "schedule.kind",
+    "compression.method",
+    "compression.ratio",
+    "memory.recompute",
+)
+
+
+def label(points: Points, point: Point) -> str:
+    """The words; a knob that does nothing at the point is left out."""
+    now = points.base_values | point
+    words = _degrees(points, now) if points.ranks > 1 else []
+    words.append(f"micro_batch={now['batch.micro_batch']}")
+    for key in point:
+        said = key in NAMED_FIRST or (now[key] == points.base_values[key] and key not in ALWAYS_SAID)
+        if not said and points.is_active(key, point) and now[key] != "none":
+            words.append(f"{WORDS.get(key, key.rpartition('.')[2])}={_short(now[key])}")
+    return " ".join(words)
+
+
+def _degrees(points: Points, now: Point) -> list[str]:
+    turned = [key for key in TURNED_DEGREES if key in points.by_key or now[key] > 1]
+    keys = ("parallel.dp", *NAMED_DEGREES, *turned)
+    return [*(f"{key[-2:]}={now[key]}" for key in keys), f"zero={now['parallel.zero_stage']}"]
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "all"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
