@@ -83,7 +83,8 @@ def test_offloaded_activations_leave_and_come_back(recompute: Any) -> None:
     assert torch.equal(gradient, wanted)
 
 
-def test_a_block_comes_back_while_the_one_behind_it_goes_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+def events_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that gets "up" for every copy back from the host."""
     events: list[str] = []
     up = HostCopies.up
 
@@ -92,6 +93,11 @@ def test_a_block_comes_back_while_the_one_behind_it_goes_backward(monkeypatch: p
         return up(self, host)
 
     monkeypatch.setattr(HostCopies, "up", watched)
+    return events
+
+
+def test_a_block_comes_back_while_the_one_behind_it_goes_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = events_of_copies(monkeypatch)
 
     class Square(nn.Module):
         def forward(self, x: Tensor, _: Tensor) -> Tensor:
@@ -140,14 +146,7 @@ def test_the_last_block_stays_where_backward_follows_at_once(monkeypatch: pytest
 
 
 def test_a_block_comes_back_while_the_one_that_stayed_goes_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
-    up = HostCopies.up
-
-    def watched(self: HostCopies, host: Tensor) -> Any:
-        events.append("up")
-        return up(self, host)
-
-    monkeypatch.setattr(HostCopies, "up", watched)
+    events = events_of_copies(monkeypatch)
 
     class Named(torch.autograd.Function):
         @staticmethod
