@@ -40,6 +40,7 @@ from engine.workloads.data import open_corpus
 from engine.workloads.decoder import Decoder, initialize
 from engine.workloads.experts import LocalExperts
 from engine.workloads.workload import Axes
+from profilers.actions import ActionRecorder
 from profilers.clock import CpuClock
 from profilers.collectives import CollectiveRecorder
 from profilers.step_timer import StepTimer
@@ -58,6 +59,9 @@ class Steps(Protocol):
     def step(self) -> None:
         """One step."""
 
+    def finish(self) -> None:
+        """What comes after it and nobody measures."""
+
 
 class Engine:
     """The engine on this rank, one step after the other, as training takes them."""
@@ -67,6 +71,7 @@ class Engine:
         self.log = StepLog(rank)
         self._stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
         self._optimizer = LocalOptimizer(list(self._stages.stages.values()), rank.groups, rank.config.train)
+        self.log.__enter__()  # until the process ends
 
     def one_step(self, log: Any) -> None:
         """The next step; ``log`` is told of it."""
@@ -88,6 +93,26 @@ class EngineSteps:
     def step(self) -> None:
         """The engine's next step."""
         self._engine.one_step(self._log)
+
+    def finish(self) -> None:
+        """Nothing."""
+
+
+class TorchProfiled(EngineSteps):
+    """Steps under torch.profiler and without our records; its start and stop are not measured."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, recorded=False)
+
+    def prepare(self) -> None:
+        """Start the profiler."""
+        super().prepare()
+        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        self._profiler.start()
+
+    def finish(self) -> None:
+        """Stop it."""
+        self._profiler.stop()
 
 
 class Silent:
@@ -120,7 +145,9 @@ class SilentTimer(StepTimer):
 def switch_recording(rank: RankContext, on: bool) -> None:
     """Switch this rank's timer and recorder."""
     rank.timer.quiet = not on  # type: ignore[attr-defined]
-    (rank.recorder.start if on else rank.recorder.stop)()
+    for recorder in (rank.recorder, rank.actions):
+        if recorder is not None:
+            (recorder.start if on else recorder.stop)()
 
 
 def in_turn(kinds: Mapping[str, Steps], rounds: int) -> list[Taken]:
@@ -133,11 +160,17 @@ def in_turn(kinds: Mapping[str, Steps], rounds: int) -> list[Taken]:
             cpu, wall = time.process_time(), time.perf_counter()
             kinds[name].step()
             taken.append(Taken(name, time.process_time() - cpu, time.perf_counter() - wall))
+            kinds[name].finish()
     return taken[WARM_UP * len(names) :]
 
 
-def on_cores(config: RunConfig, measure: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``measure(rank_context, *arguments)`` returns on each rank of the configuration's world."""
+def on_cores(
+    config: RunConfig,
+    measure: Callable[..., Any],
+    *arguments: Any,
+    watch: Callable[[list[int]], None] = lambda pids: None,
+) -> list[Any]:
+    """What ``measure(rank_context, *arguments)`` returns on each rank; ``watch`` is told their processes."""
     methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
     methods.set_forkserver_preload(PRELOAD)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -152,6 +185,7 @@ def on_cores(config: RunConfig, measure: Callable[..., Any], *arguments: Any) ->
         for process, (_, writer) in zip(ranks, pipes, strict=True):
             process.start()
             writer.close()  # else a rank that dies would not end the wait for its answer
+        watch([process.pid or 0 for process in ranks])
         answers = [reader.recv() for reader, _ in pipes]
         for process in ranks:
             process.join()
@@ -183,6 +217,7 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
         writer=RecordWriter(folder / rundir.RECORDS, f"rank-{rank}"),
         control=StopControl(progress, rank),
         progress=progress,
+        actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
 
 

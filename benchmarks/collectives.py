@@ -94,7 +94,7 @@ class World:
         """Per call, on the slowest rank."""
         for pipe in self._pipes:
             pipe.send(cell)
-        return max(pipe.recv() for pipe in self._pipes)
+        return float(max(pipe.recv() for pipe in self._pipes))
 
     def close(self) -> None:
         """End the ranks."""

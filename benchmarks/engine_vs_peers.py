@@ -90,6 +90,9 @@ class PeerSteps:
         self.loss, self.norm = self._peer.step(torch.from_numpy(windows))
         self._number += 1
 
+    def finish(self) -> None:
+        """Nothing."""
+
 
 def ddp(rank: RankContext) -> plain.Loop:
     """A loop with DistributedDataParallel."""

@@ -6,6 +6,7 @@ a small layer; here it is two clock marks. Compiled code keeps torch's functions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from engine.exchange import Exchange, can_reduce
 from profilers import collectives
 from profilers.collectives import Call
+from profilers.wire import EXCHANGE
 
 Group = dist.ProcessGroup
 
@@ -89,7 +91,7 @@ class Channel:
     def all_gather_into(self, out: Tensor, x: Tensor) -> None:
         """The same into a contiguous ``out``; outside compiled code."""
         if self._exchange is not None and self._exchange.gathers(x):
-            self._wait("all_gather", out, self._exchange.all_gather, out, x)
+            self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
             self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
 
@@ -106,7 +108,7 @@ class Channel:
         """The same into a contiguous ``out``; outside compiled code."""
         exchange = self._exchange
         if exchange is not None and can_reduce(operation):
-            self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation)
+            self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
             return
         self._reduce_scatter.reduceOp = operation
         self._wait("reduce_scatter", x, self._backend._reduce_scatter_base, out, x, self._reduce_scatter)
@@ -116,7 +118,9 @@ class Channel:
         if torch.compiler.is_compiling():
             dist.all_reduce(x, op=_REDUCTIONS[operation], group=self.group)
         elif self._exchange is not None and self._exchange.reduces(x):
-            self._wait("all_reduce", x, self._exchange.all_reduce, x, _REDUCTIONS[operation])
+            self._wait(
+                "all_reduce", x, self._exchange.all_reduce, x, _REDUCTIONS[operation], algorithm=EXCHANGE
+            )
         else:
             self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
 
@@ -133,7 +137,11 @@ class Channel:
             dist.all_to_all_single(out, x.contiguous(), receive or None, send or None, group=self.group)
         else:
             function, options = self._backend.alltoall_base, self._all_to_all
-            self._wait("all_to_all", x, function, out, x.contiguous(), receive, send, options)
+            others = (sum(send) - send[self.rank]) if send else None
+            sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
+            self._wait(
+                "all_to_all", x, function, out, x.contiguous(), receive, send, options, sent_bytes=sent
+            )
         return out
 
     def send(self, x: Tensor, target: int) -> Message:
@@ -144,14 +152,22 @@ class Channel:
         """Start receiving from a member of the group."""
         return self._start("recv", into, self._backend.recv, source)
 
-    def _wait(self, name: str, payload: Tensor, function: Callable[..., Any], *arguments: Any) -> None:
+    def _wait(
+        self,
+        name: str,
+        payload: Tensor,
+        function: Callable[..., Any],
+        *arguments: Any,
+        sent_bytes: int | None = None,
+        algorithm: str | None = None,
+    ) -> None:
         recorder = collectives.active()
         if recorder is None:
             function(*arguments).wait()
             return
         begin = recorder.begin()
         function(*arguments).wait()
-        recorder.end(name, self.group, payload, begin)
+        recorder.end(name, self.group, payload, begin, sent_bytes, algorithm)
 
     def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
         recorder = collectives.active()

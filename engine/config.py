@@ -9,8 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from engine.errors import InputError
+from profilers import diagnosis
 
 Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+_USUAL = diagnosis.Thresholds()
 
 
 class Section(BaseModel):
@@ -151,12 +154,36 @@ class Checkpoint(Section):
     keep: Count = 2
 
 
+class Lab(Section):
+    """A network to train over: ``hosts`` as network namespaces of this machine, ranks that follow each other on one,
+    all links of ``rate_mbit`` (10^6 bits per second) in each direction, or as fast as they go. Ranks run on the CPU.
+    """
+
+    hosts: Annotated[int, Field(ge=2, le=250)] | None = None
+    rate_mbit: Annotated[float, Field(ge=10, le=10_000)] | None = None
+
+
+class Thresholds(Section):
+    """Fractions that are exceeded where a run's verdicts name a bottleneck; see ``profilers.diagnosis.Thresholds``."""
+
+    input: Fraction = _USUAL.input
+    host: Fraction = _USUAL.host
+    exposed: Fraction = _USUAL.exposed
+    bubble: Fraction = _USUAL.bubble
+    straggler: Fraction = _USUAL.straggler
+    memory: Fraction = _USUAL.memory
+    clock: Fraction = _USUAL.clock
+
+
 class Profile(Section):
-    """What is recorded. Steps always are."""
+    """What is recorded. Steps always are. Processors, network, disk, ranks' processes and GPUs are read each
+    ``host_interval_seconds``. ``thresholds`` decide what a summary calls a bottleneck.
+    """
 
     collectives: bool = True
     memory: bool = True
-    host_interval_seconds: Annotated[float, Field(gt=0)] = 0.5
+    host_interval_seconds: Annotated[float, Field(gt=0)] = 0.1
+    thresholds: Thresholds = Thresholds()
 
 
 class RunConfig(Section):
@@ -175,6 +202,7 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     train: Train = Train()
     checkpoint: Checkpoint = Checkpoint()
+    lab: Lab = Lab()
     profile: Profile = Profile()
 
     def with_values(self, values: dict[str, Any]) -> RunConfig:

@@ -12,7 +12,9 @@ from engine.config import RunConfig
 from engine.control import StopControl
 from engine.groups import Groups
 from engine.layout import Layout
+from engine.messages import Seat
 from engine.progress import Progress
+from profilers.actions import ActionRecorder
 from profilers.collectives import CollectiveRecorder
 from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
@@ -20,7 +22,9 @@ from profilers.writer import RecordWriter
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """One rank's configuration, place, device and instruments, the run's folder, and how long its groups wait."""
+    """One rank's configuration, place, device and instruments, the run's folder, how long its groups wait,
+    and its seat if it runs in the lab.
+    """
 
     rank: int
     config: RunConfig
@@ -34,6 +38,9 @@ class RankContext:
     progress: Progress | None = None
     folder: Path = Path()
     patience: timedelta = timedelta(minutes=30)
+    seat: Seat | None = None
+    #: None where a schedule has one stage.
+    actions: ActionRecorder | None = None
 
     def note(self, text: str) -> None:
         """Tell readers of the run's summary something; the same from several ranks counts once."""

@@ -24,3 +24,26 @@ class StopControl:
             announced = step + _AHEAD
             self._progress.announce_stop(announced)
         return announced is not None and step >= announced
+
+
+class OrderControl:
+    """Rank 0 sees the launcher's numbered orders and announces a step for one after the other."""
+
+    def __init__(self, progress: Progress | None, rank: int) -> None:
+        self._progress, self._rank = progress, rank
+        self._done = 0
+
+    def due(self, step: int, busy: bool) -> int | None:
+        """The number of the order that applies from ``step`` on; ``busy`` while one before it still goes on."""
+        if self._progress is None:
+            return None
+        number, first = self._progress.announced_order()
+        # Rank 0 got past the announced step, so every rank has seen it: it may be replaced.
+        free = self._rank == 0 and number == self._done and not busy and step > first
+        if free and self._progress.requested_order() > number:
+            number, first = number + 1, step + _AHEAD
+            self._progress.announce_order(number, first)
+        if number <= self._done or step < first:
+            return None
+        self._done = number
+        return number

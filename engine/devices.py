@@ -26,6 +26,10 @@ def choose(config: RunConfig, world_size: int, nvml: Nvml | None = None) -> Devi
     Raises:
         InputError: GPUs were asked for by name and there are none, or too few.
     """
+    if config.lab.hosts is not None:
+        rate = config.lab.rate_mbit
+        links = "links not limited" if rate is None else f"links of {rate:,g} Mbit/s"
+        return Devices("cpu", "gloo", f"in a lab of {config.lab.hosts:,} hosts, {links}")
     if config.device == "cpu":
         return Devices("cpu", "gloo", "device=cpu was asked for")
     nvml = nvml or Nvml()

@@ -19,8 +19,15 @@ class Hop(NamedTuple):
 
     def wait(self) -> Tensor:
         """What arrived, once the other message has left, too."""
+        recorder = collectives.active()
+        if recorder is None:
+            self.sent.wait()
+            return self.received.wait()
+        begin = recorder.begin()
         self.sent.wait()
-        return self.received.wait()
+        arrived = self.received.wait()
+        recorder.waited(begin)
+        return arrived
 
 
 def start_hop(channel: Channel, x: Tensor, target: int, into: Tensor, source: int) -> Hop:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from engine import devices, layout, rundir
-from engine.config import RunConfig
+from engine.calibration import fingerprint, store
+from engine.config import Lab, RunConfig
+from engine.diagnosis import setting_of
 from engine.errors import InputError
 from engine.notes import notes_of
 from engine.outcome import RunOutcome
 from engine.ownership import me
 from engine.progress import Progress
+from engine.schedules.expected import expected_bubble
 from engine.workloads import flops, peaks
 from profilers.records import Event
 from profilers.summary import RunFacts, RunSummary, summarize
 from profilers.tail import RunRecords
 
 
-def note_start(folder: Path, where: layout.Layout, chosen: devices.Devices) -> None:
-    """Give a run its owner, its devices and its page of progress."""
+def note_start(
+    folder: Path, where: layout.Layout, chosen: devices.Devices, network: str | None = None
+) -> None:
+    """Give a run its owner, its devices, its page of progress and the calibration that it refers to.
+
+    ``network`` tells of links between ranks that are not this host's own.
+    """
     Progress(folder, where.world_size).close()
     rundir.update_status(
         folder,
@@ -32,21 +41,44 @@ def note_start(folder: Path, where: layout.Layout, chosen: devices.Devices) -> N
         backend=chosen.backend,
         backend_reason=chosen.reason,
         devices=list(chosen.names),
+        **store.reference(folder.parent, fingerprint.here(network)),
     )
+
+
+def network_of(asked: Lab) -> str | None:
+    """A lab in words; None where ranks talk over this host's own links."""
+    if asked.hosts is None:
+        return None
+    rate = "" if asked.rate_mbit is None else f" at {asked.rate_mbit:,g} Mbit/s"
+    return f"a lab of {asked.hosts:,} hosts{rate}"
 
 
 def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
     """Sum up a run's records and note its ending; a full disk loses the summary, not the records."""
     records = RunRecords(folder / rundir.RECORDS)
-    summary = summary_of(config, folder.name, backend, records)
+    summary = summary_of(config, folder.name, backend, records, referred(folder))
     with contextlib.suppress(OSError):
         rundir.write_json(folder / rundir.SUMMARY, summary.as_dict())
         rundir.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
     return summary
 
 
-def summary_of(config: RunConfig, run: str, backend: str, records: RunRecords | None) -> RunSummary:
-    """A run's records with what its configuration says about them; without records, an empty summary."""
+def referred(folder: Path) -> store.Found:
+    """The calibration that a run folder refers to, or why there is none."""
+    return store.referred(folder.parent, rundir.read_json(folder / rundir.STATUS) or {})
+
+
+def summary_of(
+    config: RunConfig,
+    run: str,
+    backend: str,
+    records: RunRecords | None,
+    calibrated: store.Found = store.UNKNOWN,
+) -> RunSummary:
+    """A run's records with what its configuration says about them; without records, an empty summary.
+
+    ``calibrated`` is what the machine was measured to reach.
+    """
     records = records or RunRecords(Path())
     where = layout.layout_of(config)
     try:
@@ -67,8 +99,27 @@ def summary_of(config: RunConfig, run: str, backend: str, records: RunRecords | 
         hardware_flops_per_step=flops.hardware_flops_per_step(work) if work else None,
         mfu_convention=flops.CONVENTION,
         notes=notes_of(config, _devices(records)) + _told(records),
+        links=calibrated.links(backend),
+        links_reason=calibrated.reason,
+        setting=setting_of(config),
+        pipelines=_pipelines(config, where),
     )
-    return summarize(records, facts)
+    return _beside_formula(summarize(records, facts), config)
+
+
+def _pipelines(config: RunConfig, where: layout.Layout) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each pipeline; none where there is one stage."""
+    several = config.parallel.pp * config.schedule.chunks > 1
+    return tuple(map(tuple, where.groups("pp"))) if several else ()
+
+
+def _beside_formula(summary: RunSummary, config: RunConfig) -> RunSummary:
+    """The measured bubble with the one that the schedule has at the measured costs."""
+    if summary.pipeline is None:
+        return summary
+    fraction, source = expected_bubble(config, summary.pipeline.action_seconds)
+    row = replace(summary.pipeline, formula_fraction=fraction, formula_source=source)
+    return replace(summary, pipeline=row)
 
 
 def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint.checkpoints import Checkpoints
+from engine.clocks import HostClocks, tell
 from engine.context import RankContext
 from engine.errors import WorkbenchError
+from engine.ordered import OrderedWork
 from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
@@ -30,10 +32,14 @@ def train(rank: RankContext) -> bool:
     optimizer = LocalOptimizer(list(stages.stages.values()), rank.groups, rank.config.train)
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)
+    host_clocks = HostClocks(rank.device)
+    tell(host_clocks, rank.writer)
     with Checkpoints(rank, optimizer) as checkpoints:
         finished = _steps(rank, stages, optimizer, corpus, checkpoints)
     if finished:
         validate(rank, stages, corpus)
+    if host_clocks.several:
+        tell(host_clocks, rank.writer)
     rank.state("finished")
     return finished
 
@@ -46,11 +52,13 @@ def _steps(
     checkpoints: Checkpoints,
 ) -> bool:
     first = checkpoints.resume()
-    with StepLog(rank, first) as log:
+    with StepLog(rank, first) as log, OrderedWork(rank, first) as ordered:
         for step in range(first, rank.config.train.steps):
             if rank.control.should_stop(step):
                 checkpoints.finish(step)
                 return False
+            if ordered.before(step):
+                log.leave_out(step)
             one_step(rank, stages, optimizer, corpus, log, step)
             checkpoints.after(step + 1)
         checkpoints.finish(rank.config.train.steps)

@@ -9,6 +9,15 @@ from engine.outcome import Ending
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank's place in the lab: its host, that host's interfaces, and whether this rank reads their counters."""
+
+    host: int
+    interfaces: tuple[str, ...]
+    reads: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RankTask:
     """What a worker is asked to run."""
 
@@ -16,8 +25,10 @@ class RankTask:
     folder: Path
     device_kind: str
     backend: str
+    store_address: str
     store_port: int
     threads: int
+    seat: Seat | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,15 @@ _SLOT_WORDS = 8
 _SLOT_BYTES = 8 * _SLOT_WORDS
 _REQUEST_WORD = 2
 _STOP_WORD = 3
+_DUMP_WORD = 7
+_ORDER_REQUEST_WORD = 4
+#: Number and first step of an order in one word, so that no rank sees one without the other.
+_ORDER_WORD = 5
+_ORDER_STEP_BITS = 40
 _NEVER = -1
 
 #: What a rank can be doing: a step's phases, and the stretches before and after them.
-STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint")
+STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing")
 _CODES = {name: code for code, name in enumerate(STATES)}
 #: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
 WAITING = frozenset({"communication_exposed", "bubble"})
@@ -95,6 +100,14 @@ class Progress:
         """Whether the launcher asked for a stop."""
         return self._words[_REQUEST_WORD] == 1
 
+    def request_dump(self) -> None:
+        """The launcher asks every rank for its last collectives."""
+        self._words[_DUMP_WORD] = 1
+
+    def dump_requested(self) -> bool:
+        """Whether the launcher asked for them."""
+        return self._words[_DUMP_WORD] == 1
+
     def announce_stop(self, step: int) -> None:
         """Rank 0 fixes the first step that no rank runs."""
         self._words[_STOP_WORD] = step
@@ -104,11 +117,40 @@ class Progress:
         step = self._words[_STOP_WORD]
         return None if step == _NEVER else step
 
+    def request_order(self, number: int) -> None:
+        """The launcher asks for all orders up to this number; rank 0 answers by announcing a step for each."""
+        self._words[_ORDER_REQUEST_WORD] = number
+
+    def requested_order(self) -> int:
+        """The number of the last order asked for; 0 without any."""
+        return self._words[_ORDER_REQUEST_WORD]
+
+    def announce_order(self, number: int, step: int) -> None:
+        """Rank 0 fixes the step before which all ranks begin an order."""
+        self._words[_ORDER_WORD] = number << _ORDER_STEP_BITS | step
+
+    def announced_order(self) -> tuple[int, int]:
+        """Number and step of the order announced last; (0, 0) before the first."""
+        number, step = divmod(self._words[_ORDER_WORD], 1 << _ORDER_STEP_BITS)
+        return number, step
+
     def close(self) -> None:
         """Release the mapping."""
         self._words.release()
         self._times.release()
         self._map.close()
+
+
+def announced(folder: Path) -> tuple[int, int]:
+    """Number and step of a run's last announced order; (0, 0) before the first or without a progress file."""
+    try:
+        progress = Progress(folder)
+    except (OSError, ValueError, struct.error):
+        return 0, 0
+    try:
+        return progress.announced_order()
+    finally:
+        progress.close()
 
 
 def read(folder: Path) -> list[RankProgress]:

@@ -37,6 +37,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _schedule_rules(config)
     yield from _memory_rules(config, shape)
     yield from _method_rules(config)
+    yield from _lab_rules(config)
 
 
 def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
@@ -218,6 +219,20 @@ def _method_rules(config: RunConfig) -> Iterator[LayoutError]:
             method,
             "needs zero_stage 0 (whole gradient buckets); set one of the two",
         )
+
+
+def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
+    lab, ranks = config.lab, layout_of(config).world_size
+    if lab.hosts is None:
+        if lab.rate_mbit is not None:
+            yield LayoutError(
+                "lab.rate_mbit", lab.rate_mbit, "there is no lab; set lab.hosts, or leave it out"
+            )
+        return
+    if ranks % lab.hosts:
+        yield _not_divisible("lab.hosts", lab.hosts, f"the {ranks} ranks", ranks)
+    if config.device == "cuda":
+        yield LayoutError("device", "cuda", "ranks of the lab run on the CPU; set device to auto or cpu")
 
 
 def _not_divisible(field: str, value: int, what: str, size: int) -> LayoutError:

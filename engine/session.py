@@ -11,8 +11,9 @@ from engine import devices, rules, rundir
 from engine.checkpoint import resume
 from engine.config import RunConfig
 from engine.errors import LayoutError
+from engine.launch import lab
 from engine.launch.launcher import Launch, Launcher
-from engine.lifecycle import finish, note_start, summary_of
+from engine.lifecycle import finish, network_of, note_start, summary_of
 from engine.outcome import Ending, RunOutcome
 from engine.workloads.data import check_path
 from profilers.sampler import Sampler
@@ -56,10 +57,12 @@ class Session:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
         check_path(config.data.path)
         resume.find(config)
+        if config.lab.hosts is not None:
+            lab.require("lab.hosts", config.lab.hosts)
         chosen = devices.choose(config, where.world_size)
         folder = rundir.create(self.home, config, labels)
         with rundir.writable(self.home):
-            note_start(folder, where, chosen)
+            note_start(folder, where, chosen, network_of(config.lab))
         if on_start is not None:
             on_start(folder)
         outcome = self._launch(config, folder, chosen, should_stop)
@@ -72,16 +75,16 @@ class Session:
         chosen: devices.Devices,
         should_stop: Callable[[], bool],
     ) -> RunOutcome:
-        launch = Launch(
-            config,
-            folder,
-            chosen,
-            lambda: should_stop() or stop_commanded(folder),
-            lambda pids: _note_pids(folder, pids),
-        )
         writer = RecordWriter(folder / rundir.RECORDS, "launcher")
+        sampler = Sampler(writer, config.profile.host_interval_seconds)
+
+        def note(pids: list[int]) -> None:
+            _note_pids(folder, pids)
+            sampler.watch(pids)
+
+        launch = Launch(config, folder, chosen, lambda: should_stop() or stop_commanded(folder), note)
         try:
-            with Sampler(writer, config.profile.host_interval_seconds):
+            with sampler:
                 return self._ranks().run(launch)
         finally:
             writer.close()

@@ -6,11 +6,17 @@ from collections import deque
 from typing import Any
 
 from engine.context import RankContext
-from profilers import memory
+from engine.interface_log import InterfaceLog
+from profilers import memory, memory_timeline
+from profilers.actions import Done
+from profilers.memory import Reading
+from profilers.memory_timeline import MemoryTimeline
+from profilers.phase_spans import SpanChoice, span_samples
 from profilers.records import StepSample
+from profilers.step_spans import every_span
 from profilers.step_timer import StepTimes
 
-_Pending = tuple[StepTimes, list[Any], float | None, float]
+_Pending = tuple[StepTimes, list[Any], list[Done], dict[str, Reading], float | None, float]
 
 
 class StepLog:
@@ -27,27 +33,55 @@ class StepLog:
         self._first_measured = min(first + warm_up, config.train.steps - 1)
         layout = rank.layout
         self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
+        self._left_out: set[int] = set()
         self._pending: deque[_Pending] = deque()
         self._recording = config.profile.collectives
+        self._actions = rank.actions if self._recording else None
+        self._spans = SpanChoice() if self._recording else None
+        self._interfaces = InterfaceLog(rank.seat, rank.writer)
+        self._reader = memory.MemoryReader(rank.device)
+        self._timeline = MemoryTimeline(self._reader.read) if config.profile.memory else None
 
     def __enter__(self) -> StepLog:
         memory.reset_peak(self._rank.device)
+        self._rank.timer.on_change = None if self._timeline is None else self._timeline.change
         if self._recording:
             self._rank.recorder.start()
+        if self._actions is not None:
+            self._actions.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._rank.recorder.stop()
-        self._flush(wait=True)
+        if self._actions is not None:
+            self._actions.stop()
+        self._rank.timer.on_change = None
+        # After a failure the device may never pass the end of a step.
+        self._flush(wait=kind is None)
+        self._interfaces.close()
+        self._reader.close()
+
+    def leave_out(self, step: int) -> None:
+        """A step that something ordered slows down is not measured; every span of it is kept."""
+        self._left_out.add(step)
 
     def before(self, step: int) -> None:
         """Forget calls made between steps."""
+        if step == self._first_measured:
+            self._interfaces.at_rest()
         self._rank.recorder.take()
+        self._take_actions()
 
     def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
         """Take over a finished step and write what the device has completed."""
-        self._pending.append((times, self._rank.recorder.take(), loss, norm))
+        readings = {} if self._timeline is None else self._timeline.end()
+        calls, actions = self._rank.recorder.take(), self._take_actions()
+        self._pending.append((times, calls, actions, readings, loss, norm))
         self._flush(wait=False)
+        if times.step == self._rank.config.train.steps - 1:
+            self._interfaces.at_rest()
+        else:
+            self._interfaces.now_and_then()
 
     def _flush(self, wait: bool) -> None:
         clock = self._rank.timer.clock
@@ -59,18 +93,34 @@ class StepLog:
                 clock.wait(end)
             self._write(*self._pending.popleft())
 
-    def _write(self, times: StepTimes, calls: list[Any], loss: float | None, norm: float) -> None:
-        writer = self._rank.writer
-        writer.write(self._step_sample(times, loss, norm))
+    def _write(
+        self,
+        times: StepTimes,
+        calls: list[Any],
+        actions: list[Done],
+        readings: dict[str, Reading],
+        loss: float | None,
+        norm: float,
+    ) -> None:
+        writer, sample = self._rank.writer, self._step_sample(times, loss, norm)
+        writer.write(sample)
+        if times.step in self._left_out:
+            writer.write_many(every_span(times, self._rank.timer.clock))
+        elif self._spans is not None and self._spans.wants(times.step, sample.step_seconds):
+            writer.write_many(span_samples(times, self._rank.timer.clock))
         writer.write_many(self._rank.recorder.samples(calls, times))
-        if self._rank.config.profile.memory:
-            writer.write(memory.sample(times.step, self._rank.device))
+        if self._actions is not None:
+            writer.write_many(self._actions.samples(actions, times))
+        writer.write_many(memory_timeline.samples(times.step, readings))
+
+    def _take_actions(self) -> list[Done]:
+        return [] if self._actions is None else self._actions.take()
 
     def _step_sample(self, times: StepTimes, loss: float | None, norm: float) -> StepSample:
         phases = times.phase_seconds(self._rank.timer.clock)
         return StepSample(
             step=times.step,
-            measured=times.step >= self._first_measured,
+            measured=times.step >= self._first_measured and times.step not in self._left_out,
             start_unix=times.start_unix,
             step_seconds=sum(phases.values()),
             cpu_seconds=times.cpu_seconds,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import sys
 import traceback
 from datetime import timedelta
@@ -15,17 +16,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine import groups, loop
+from engine import flight, groups, loop, nccl, netns
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
 from engine.layout import layout_of
 from engine.lifeline import die_with
-from engine.messages import RankReport, RankTask
+from engine.messages import RankReport, RankTask, Seat
 from engine.outcome import Ending
 from engine.progress import Progress
 from engine.rundir import CONFIG, LOGS, RECORDS
 from engine.scheduling import yield_to_running_threads
+from profilers.actions import ActionRecorder
 from profilers.clock import clock_for
 from profilers.collectives import CollectiveRecorder
 from profilers.step_timer import StepTimer
@@ -36,8 +38,12 @@ _LAST_LINES = 12
 _ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_")
 
 
-def serve(tasks: Connection, lifeline: Connection) -> None:
-    """Body of a warm worker: run tasks until the pipe closes; die at once with the controller."""
+def serve(tasks: Connection, lifeline: Connection, namespace: str | None = None) -> None:
+    """Body of a warm worker, in a host of the lab if one is named: run tasks until the pipe closes; die at once with
+    the controller.
+    """
+    if namespace is not None:
+        join(namespace)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with(lifeline.fileno())
     while True:
@@ -46,6 +52,12 @@ def serve(tasks: Connection, lifeline: Connection) -> None:
         except (EOFError, OSError):
             return
         tasks.send(run_task(task))
+
+
+def join(namespace: str) -> None:
+    """Make this process part of a lab's host; before it has a second thread or a socket."""
+    netns.enter(namespace)
+    os.environ["GLOO_SOCKET_IFNAME"] = netns.DATA
 
 
 def run_task(task: RankTask) -> RankReport:
@@ -73,7 +85,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
     torch.set_num_threads(task.threads)
     if task.backend == "gloo":
         yield_to_running_threads()
-    store = dist.TCPStore("127.0.0.1", task.store_port, is_master=False)
+    store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
     dist.init_process_group(
         task.backend,
         store=dist.PrefixStore(task.folder.name, store),
@@ -82,15 +94,19 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
         timeout=group_timeout(config),
     )
     try:
-        return train_in_group(
-            task.rank, config, task.folder, device_of(task.device_kind, task.rank), progress
-        )
+        device = device_of(task.device_kind, task.rank)
+        return train_in_group(task.rank, config, task.folder, device, progress, task.seat)
     finally:
         dist.destroy_process_group()
 
 
 def train_in_group(
-    rank: int, config: RunConfig, folder: Path, device: torch.device, progress: Progress | None
+    rank: int,
+    config: RunConfig,
+    folder: Path,
+    device: torch.device,
+    progress: Progress | None,
+    seat: Seat | None = None,
 ) -> bool:
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
@@ -99,7 +115,7 @@ def train_in_group(
     on_phase = None if progress is None else progress.reporter(rank)
     timer = StepTimer(clock_for(device.type), on_phase)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
-    writer.event("environment", **_environment(), **_arithmetic(device))
+    writer.event("environment", **_environment(), **_arithmetic(device), host=_host(seat))
     context = RankContext(
         rank=rank,
         config=config,
@@ -113,10 +129,14 @@ def train_in_group(
         progress=progress,
         folder=folder,
         patience=group_timeout(config),
+        seat=seat,
+        actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
-        return loop.train(context)
+        with flight.listening(progress, rank, folder, made):
+            return loop.train(context)
     finally:
+        nccl.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
         writer.close()
 
 
@@ -162,6 +182,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
 
 
+def _host(seat: Seat | None) -> str:
+    """This machine's name; in the lab with the number of the host."""
+    return socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
+
+
 def _arithmetic(device: torch.device) -> dict[str, str | int]:
     """What computes here, and how: the peak that a summary compares with depends on it."""
     return {
@@ -169,6 +194,7 @@ def _arithmetic(device: torch.device) -> dict[str, str | int]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "fp32_precision": torch.get_float32_matmul_precision(),
+        **nccl.facts(),
     }
 
 

@@ -95,11 +95,7 @@ class Encoder:
         self._pack = record_struct(layout).pack
         self._values = attrgetter(*(field.name for field in layout))
         self._all_valid = (1 << len(layout)) - 1
-        self._optional = [
-            (index, 1 << index, "" if field.base == "name" else 0)
-            for index, field in enumerate(layout)
-            if field.optional
-        ]
+        self._optional = [(index, 1 << index) for index, field in enumerate(layout) if field.optional]
         self._strings = [index for index, field in enumerate(layout) if field.base == "name"]
         self._names = names
 
@@ -107,12 +103,13 @@ class Encoder:
         """The record as bytes; struct.error if a value does not have its annotated type."""
         values = list(self._values(record))
         mask = self._all_valid
-        for index, bit, filler in self._optional:
-            if values[index] is None:
-                values[index] = filler
-                mask ^= bit
         for index in self._strings:
-            values[index] = self._names[values[index]]
+            if values[index] is not None:
+                values[index] = self._names[values[index]]
+        for index, bit in self._optional:
+            if values[index] is None:
+                values[index] = 0
+                mask ^= bit
         return self._pack(mask, *values)
 
 

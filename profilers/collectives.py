@@ -62,6 +62,8 @@ class Call(NamedTuple):
     begin: Any
     end: list[Any]
     blocking: bool
+    sent_bytes: int | None = None
+    algorithm: str | None = None
 
 
 #: The recorder that is started in this process; the kernels are the process's too.
@@ -125,11 +127,24 @@ class CollectiveRecorder:
         """A call begins that is waited for at once; returns its mark."""
         return self._timer.pause(EXPOSED)
 
-    def end(self, operation: str, group: Any, tensor: torch.Tensor, begin: Any) -> None:
+    def end(
+        self,
+        operation: str,
+        group: Any,
+        tensor: torch.Tensor,
+        begin: Any,
+        sent_bytes: int | None = None,
+        algorithm: str | None = None,
+    ) -> None:
         """It has ended; all of its seconds count as exposed."""
         end = self._timer.resume(EXPOSED, begin)
         # Without the named tuple's own constructor: this runs right after a wait, when nothing is in a cache.
-        self._calls.append(_new(Call, (operation, group, tensor.dtype, tensor.nbytes, begin, [end], True)))
+        about = (operation, group, tensor.dtype, tensor.nbytes, begin, [end], True, sent_bytes, algorithm)
+        self._calls.append(_new(Call, about))
+
+    def waited(self, begin: Any) -> None:
+        """The end of a wait, begun with ``begin``, for calls that were issued earlier."""
+        self._timer.resume(EXPOSED, begin)
 
     def issue(self, operation: str, group: Any, tensor: torch.Tensor) -> Call:
         """A call begins that is waited for later."""
@@ -148,21 +163,29 @@ class CollectiveRecorder:
         return calls
 
     def samples(self, calls: list[Call], times: StepTimes) -> list[CommSample]:
-        """The calls of one step as records; exposed is the part during which the main thread stood waiting."""
+        """The calls of one step as records; exposed is the part during which the main thread stood waiting.
+
+        A call whose end the device has not passed, or that failed, has no seconds: nothing here waits for it.
+        """
         if not calls:
             return []
         clock, origin, waits = self._timer.clock, times.changes[0][1], times.spans(self._timer.clock, EXPOSED)
         samples = []
         for call in calls:
-            begin = clock.seconds(origin, call.begin)
-            seconds = exposed = clock.seconds(call.begin, call.end[0]) if call.end else None
+            ended = bool(call.end) and clock.ready(call.end[0])
+            # One that has not even begun, on a stream of its own, is put where its step began.
+            begin = clock.seconds(origin, call.begin) if ended or clock.ready(call.begin) else 0.0
+            seconds = exposed = clock.seconds(call.begin, call.end[0]) if ended else None
             if seconds is not None and not call.blocking:
                 exposed = _overlap_seconds(begin, begin + seconds, waits)
             axis, size = self._place(call.group)
             dtype = _dtype_name(call.dtype)
             start = times.start_unix + begin
+            told = call.sent_bytes, call.algorithm
             samples.append(
-                CommSample(times.step, call.operation, axis, dtype, size, call.bytes, start, seconds, exposed)
+                CommSample(
+                    times.step, call.operation, axis, dtype, size, call.bytes, start, seconds, exposed, *told
+                )
             )
         return samples
 
@@ -212,7 +235,15 @@ class CollectiveRecorder:
             # The refusal collects a C++ stack trace, which costs more than the call: ask once for each operation.
             self._futureless.add(call.operation)
             return
-        future.add_done_callback(lambda _: call.end.append(clock.mark()))
+
+        def note(done: Any) -> None:
+            try:
+                done.value()
+            except RuntimeError:  # its peers are gone, or the communicator was torn down: it never ended
+                return
+            call.end.append(clock.mark())
+
+        future.add_done_callback(note)
 
 
 @lru_cache

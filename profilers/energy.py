@@ -12,14 +12,21 @@ def joules(gpu_samples: Table, start_unix: float, end_unix: float) -> float | No
 
     The counter is read at intervals: the mean power between the samples within the span stands for all of it.
     """
-    watts = [_mean_watts(gpu_samples, gpu, start_unix, end_unix) for gpu in _gpus(gpu_samples)]
+    watts = [_mean_watts(gpu_samples, gpu, start_unix, end_unix) for gpu in gpus(gpu_samples)]
     known = [power for power in watts if power is not None]
     if not known or len(known) < len(watts):
         return None
     return sum(known) * (end_unix - start_unix)
 
 
-def _gpus(gpu_samples: Table) -> list[int]:
+def of_gpu(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float) -> float | None:
+    """As ``joules``, of one GPU."""
+    watts = _mean_watts(gpu_samples, gpu, start_unix, end_unix)
+    return None if watts is None else watts * (end_unix - start_unix)
+
+
+def gpus(gpu_samples: Table) -> list[int]:
+    """The GPUs that were sampled, in the driver's order."""
     return sorted(set(gpu_samples.column("gpu").compressed().tolist()))
 
 

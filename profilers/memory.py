@@ -2,39 +2,96 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from profilers.records import MemorySample
+from profilers.procfs import ProcFile, resident_bytes
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-def rss_bytes() -> int:
-    """Resident set of this process, from /proc where there is one."""
-    try:
-        with Path("/proc/self/statm").open(encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * _PAGE_BYTES
-    except OSError:
-        return peak_rss_bytes()
+class CudaMemory(NamedTuple):
+    """The CUDA allocator's account of one device, in bytes and numbers of retries."""
+
+    allocated: int
+    peak: int
+    reserved: int
+    inactive_split: int
+    retries: int
+
+
+class Reading(NamedTuple):
+    """This process's memory now; ``cuda`` is None on a CPU rank."""
+
+    time_unix: float
+    rss_bytes: int
+    peak_rss_bytes: int
+    cuda: CudaMemory | None = None
+
+    @property
+    def now_bytes(self) -> int:
+        """What counts on this rank's device."""
+        return self.rss_bytes if self.cuda is None else self.cuda.allocated
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of it so far."""
+        return self.peak_rss_bytes if self.cuda is None else self.cuda.peak
+
+
+class MemoryReader:
+    """Reads this process: about three microseconds on a CPU rank."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._on_gpu = device.type == "cuda"
+        self._statm: ProcFile | None = ProcFile(Path("/proc/self/statm"))
+
+    def read(self) -> Reading:
+        """All of it; without /proc the resident set is that of the peak."""
+        peak = peak_rss_bytes()
+        cuda = cuda_memory(self._device) if self._on_gpu else None
+        return Reading(time.time(), self._rss_bytes(peak), peak, cuda)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._statm is not None:
+            self._statm.close()
+
+    def _rss_bytes(self, peak: int) -> int:
+        if self._statm is None:
+            return peak
+        try:
+            return resident_bytes(self._statm.read())
+        except OSError:
+            self._statm = None
+            return peak
 
 
 def peak_rss_bytes() -> int:
     """Largest resident set of this process since it started or since :func:`reset_peak`."""
-    try:
-        with Path("/proc/self/status").open(encoding="ascii") as status:
-            line = next((row for row in status if row.startswith("VmHWM")), None)
-        if line is not None:
-            return int(line.split()[1]) * 1024
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT_BYTES
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT_BYTES
+
+
+def cuda_memory(device: torch.device) -> CudaMemory:
+    """What ``torch.cuda.memory_stats`` tells, asked once for all numbers.
+
+    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
+    """
+    stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(device)
+    allocated = stats["allocated_bytes"]["all"]
+    return CudaMemory(
+        allocated=int(allocated["current"]),
+        peak=int(allocated["peak"]),
+        reserved=int(stats["reserved_bytes"]["all"]["current"]),
+        inactive_split=int(stats["inactive_split_bytes"]["all"]["current"]),
+        retries=int(stats["num_alloc_retries"]),
+    )
 
 
 def reset_peak(device: torch.device) -> None:
@@ -45,17 +102,3 @@ def reset_peak(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return
-
-
-def sample(step: int, device: torch.device) -> MemorySample:
-    """A reading of this rank's memory; the CUDA fields are None on a CPU rank."""
-    on_gpu = device.type == "cuda"
-    return MemorySample(
-        step=step,
-        time_unix=time.time(),
-        rss_bytes=rss_bytes(),
-        peak_rss_bytes=peak_rss_bytes(),
-        cuda_allocated_bytes=torch.cuda.memory_allocated(device) if on_gpu else None,
-        cuda_peak_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
-        cuda_reserved_bytes=torch.cuda.memory_reserved(device) if on_gpu else None,
-    )

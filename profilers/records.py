@@ -40,7 +40,8 @@ class CommSample:
 
     ``bytes`` is the payload S of nccl-tests' definitions: the whole buffer for all-reduce and broadcast, the
     gathered output for all-gather, the unreduced input for reduce-scatter, the message for send and recv.
-    ``exposed_seconds`` is the part during which the main thread stood waiting.
+    ``exposed_seconds`` is the part during which the main thread stood waiting. ``sent_bytes`` is told where S does not
+    decide what a rank sends: an all-to-all of uneven parts. ``algorithm`` is None for the backend's own.
     """
 
     step: int
@@ -52,11 +53,18 @@ class CommSample:
     start_unix: float
     seconds: float | None
     exposed_seconds: float | None
+    sent_bytes: int | None = None
+    algorithm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Memory of one rank: the process's resident set, and the CUDA allocator where there is one."""
+    """Memory of one rank: the process's resident set, and the CUDA allocator where there is one.
+
+    ``phase`` is what the rank did until this reading: of each phase of a step the reading is kept at which the peak
+    grew, or where it did not, the one with most memory. Inactive split bytes are free parts of blocks in use
+    (fragmentation); a retry is an allocation that only went through after cached blocks were given back.
+    """
 
     step: int
     time_unix: float
@@ -65,11 +73,19 @@ class MemorySample:
     cuda_allocated_bytes: int | None
     cuda_peak_bytes: int | None
     cuda_reserved_bytes: int | None
+    phase: str | None = None
+    cuda_inactive_split_bytes: int | None = None
+    cuda_allocation_retries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One NVML reading of one GPU."""
+    """One NVML reading of one GPU.
+
+    The limits, NVLink's counters, ECC and processes are read once a second, and are None in the samples between; so
+    is PCIe traffic on GPUs without performance monitoring. NVLink and ECC are counters; the ``active`` fractions and
+    NVLink's rates are means since the sample before.
+    """
 
     time_unix: float
     gpu: int
@@ -83,11 +99,30 @@ class GpuSample:
     throttle_reasons: int | None
     pcie_tx_bytes_per_second: float | None
     pcie_rx_bytes_per_second: float | None
+    memory_utilization_fraction: float | None = None
+    memory_clock_mhz: float | None = None
+    power_limit_watts: float | None = None
+    slowdown_celsius: float | None = None
+    sm_clock_max_mhz: float | None = None
+    nvlink_tx_bytes: int | None = None
+    nvlink_rx_bytes: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    processes: int | None = None
+    ranks_memory_bytes: int | None = None
+    sm_active_fraction: float | None = None
+    sm_occupancy_fraction: float | None = None
+    tensor_active_fraction: float | None = None
+    dram_active_fraction: float | None = None
+    nvlink_tx_bytes_per_second: float | None = None
+    nvlink_rx_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One psutil reading of the host the launcher runs on."""
+    """One reading of the host the launcher runs on. Counters are those since it was booted; memory, disk and load are
+    read twice a second and repeated in between.
+    """
 
     time_unix: float
     cpu_fraction: float | None
@@ -102,6 +137,76 @@ class HostSample:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreSample:
+    """How busy one logical processor was since the reading before; waiting for disks is idle."""
+
+    time_unix: float
+    core: int
+    busy_fraction: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSample:
+    """Counters of one network interface since it came up, headers included.
+
+    An interface that did not move is left out; before it moves again the last unchanged reading is written too, so
+    that a rate between two records is right.
+    """
+
+    time_unix: float
+    interface: str
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One rank's process as the launcher sees it, since the process began.
+
+    ``cpu_seconds`` is user and system time of all threads. Context switches are the main thread's: voluntary ones are
+    waits, involuntary ones mean that somebody else got the processor. Read and written bytes are those of storage. All
+    but ``cpu_seconds`` is read twice a second and repeated in between.
+    """
+
+    time_unix: float
+    rank: int
+    cpu_seconds: float | None
+    rss_bytes: int | None
+    threads: int | None
+    voluntary_switches: int | None
+    involuntary_switches: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSample:
+    """One action of a pipeline's schedule as a rank executed it, without the wait for its message.
+
+    ``work`` is F (forward), B (backward), or its two parts I (of inputs) and W (of weights).
+    """
+
+    step: int
+    work: str
+    stage: int
+    micro_batch: int
+    start_unix: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSample:
+    """One phase of a step as a span of the main thread; kept of some steps."""
+
+    step: int
+    phase: str
+    start_unix: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something rare worth keeping: a phase of a run's life, a refused command, a missing NVML function."""
 
@@ -110,7 +215,18 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-FixedRecord = StepSample | CommSample | MemorySample | GpuSample | HostSample
+FixedRecord = (
+    StepSample
+    | CommSample
+    | MemorySample
+    | GpuSample
+    | HostSample
+    | CoreSample
+    | NetworkSample
+    | ProcessSample
+    | ActionSample
+    | SpanSample
+)
 
 #: Stream name -> record class. The name is the suffix of the file in a run's ``records`` folder.
 STREAMS: dict[str, type[FixedRecord]] = {
@@ -119,4 +235,9 @@ STREAMS: dict[str, type[FixedRecord]] = {
     "memory": MemorySample,
     "gpu": GpuSample,
     "host": HostSample,
+    "core": CoreSample,
+    "network": NetworkSample,
+    "process": ProcessSample,
+    "action": ActionSample,
+    "span": SpanSample,
 }

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-from profilers.diagnosis import Verdict
+from profilers.anatomy_rows import ClockRow, GapRow, PipelineRow
+from profilers.diagnosis import Setting, Verdict
+from profilers.links import Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,13 @@ class RunFacts:
     hardware_flops_per_step: float | None = None
     mfu_convention: str | None = None
     notes: tuple[str, ...] = ()
+    #: What the run's calibration says about its collectives, or why there is none.
+    links: Links = field(default_factory=dict)
+    links_reason: str | None = None
+    #: The ranks of each pipeline; empty where no schedule has more than one stage.
+    pipelines: tuple[tuple[int, ...], ...] = ()
+    #: What the rules of the verdicts must know.
+    setting: Setting = field(default_factory=Setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,15 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationRow:
-    """One operation on one axis, per step and rank. ``bus_bandwidth`` is in bytes per second."""
+    """One operation on one axis, per step and rank. ``bus_bandwidth`` is in bytes per second.
+
+    ``peak_bandwidth`` is the best that the calibration measured for the operation in groups of ``group_size``;
+    ``peak_fraction`` is the bus bandwidth over it. ``expected_seconds`` is what as many calls of the mean size take
+    by the calibration's fit. None without a calibration, or if calls went to groups of several sizes.
+
+    ``wire_bytes`` is what the backend's algorithm sends for the payload ``bytes``, by formula and without the headers
+    of TCP; None if the algorithm is not known.
+    """
 
     axis: str
     operation: str
@@ -63,6 +80,27 @@ class CommunicationRow:
     seconds: float | None
     exposed_seconds: float | None
     bus_bandwidth: float | None
+    group_size: int | None = None
+    peak_bandwidth: float | None = None
+    peak_fraction: float | None = None
+    expected_seconds: float | None = None
+    wire_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One rank's peak, and the step and phase in which it was reached; the rest is the most that the CUDA allocator
+    told, None on a CPU rank.
+    """
+
+    rank: int
+    kind: str
+    peak_bytes: int
+    phase: str | None
+    step: int
+    reserved_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    allocation_retries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +126,40 @@ class Resumed:
     folder: str
     seconds: float
     changed: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One GPU of the host during the measured steps, as NVML sampled it; fractions, and means unless said otherwise.
+
+    ``throttled`` is the share of samples in which each reason held the clocks down. NVLink's bytes and the ECC errors
+    are what was added during the run; the limits are the largest that held.
+    """
+
+    gpu: int
+    samples: int
+    utilization: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    #: The most at one time.
+    memory_used_bytes: int | None = None
+    power_watts: float | None = None
+    max_power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    max_temperature_celsius: float | None = None
+    slowdown_celsius: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    throttled: dict[str, float] = field(default_factory=dict)
+    pcie_tx_bytes_per_second: float | None = None
+    pcie_rx_bytes_per_second: float | None = None
+    nvlink_tx_bytes: int | None = None
+    nvlink_rx_bytes: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +189,33 @@ class RunSummary:
     tokens_per_second_interval: Bounds | None = None
     #: The seven phases of ``records.PHASES``; empty without a measured step.
     phases: dict[str, float] = field(default_factory=dict)
+    #: Of a typical step: its phase ``communication_exposed`` by axis, and what was hidden behind computation. Waits for
+    #: a pipeline's messages are in the phase ``bubble``.
+    exposed_seconds_by_axis: dict[str, float] = field(default_factory=dict)
+    hidden_seconds_by_axis: dict[str, float] = field(default_factory=dict)
+    #: None where there is one stage, or its actions were not recorded.
+    pipeline: PipelineRow | None = None
+    #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
+    gaps: list[GapRow] = field(default_factory=list)
+    #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.
+    warmup_steps: int | None = None
+    warmup_steps_found: int | None = None
+    #: One a rank, where ranks have several clocks.
+    clocks: list[ClockRow] = field(default_factory=list)
     communication: list[CommunicationRow] = field(default_factory=list)
+    #: Why some or all rows have no measured peak; None if all have one.
+    peak_bandwidth_reason: str | None = None
     hidden_communication_seconds: float | None = None
+    #: Sent by a rank: by the formulas of ``profilers/wire.py``; as interfaces counted it, without headers; and why one
+    #: of the two is missing.
     wire_bytes_per_step: float | None = None
+    wire_bytes_measured: float | None = None
     wire_bytes_reason: str | None = None
+    #: The largest peak of a rank, that rank, and what it did then.
     peak_memory_bytes: int | None = None
+    peak_memory_phase: str | None = None
+    peak_memory_rank: int | None = None
+    memory: list[MemoryRow] = field(default_factory=list)
     #: FLOPs of all ranks without and with recomputation, and what they count.
     model_flops_per_step: float | None = None
     hardware_flops_per_step: float | None = None
@@ -136,13 +230,21 @@ class RunSummary:
     #: The same of hardware FLOP/s.
     hfu: float | None = None
     joules_per_step: float | None = None
+    #: One for each GPU that the driver shows, the run's or not; and the reason why there is none.
+    gpus: list[GpuRow] = field(default_factory=list)
+    gpus_reason: str | None = None
     cpu_seconds_per_step: float | None = None
     #: Busiest minus least busy rank, by medians; busy is the step without exposed communication and bubble.
     rank_skew_seconds: float | None = None
     slowest_rank: int | None = None
+    #: Its host, and the share of steps in which it is the busiest; None with one rank.
+    slowest_rank_host: str | None = None
+    slowest_rank_share: float | None = None
     dropped_records: int = 0
     #: What a reader of these numbers should know about the configuration, in words.
     notes: list[str] = field(default_factory=list)
+    #: What every rule found, whatever its threshold; and those above theirs.
+    findings: list[Verdict] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:

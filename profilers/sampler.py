@@ -1,19 +1,27 @@
-"""A thread beside the launcher that samples the host and its GPUs at a steady interval."""
+"""A thread beside the launcher that samples the host, the ranks' processes and the GPUs at a steady interval."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 from profilers.host import Host
 from profilers.nvml import Nvml
+from profilers.pace import Every, Pace
+from profilers.processes import Processes
 from profilers.writer import RecordWriter
 
 #: How long ``stop`` waits for a sample that is being taken.
 _STOP_SECONDS = 5.0
+#: How often it is looked whether a reading is missing that was not told yet.
+_TELLING_SECONDS = 1.0
+#: Readings of GPUs may cost this share of one core: a driver is slower than the kernel's own counters.
+_GPU_BUDGET = 0.01
 
 
 class Schedule:
@@ -41,29 +49,41 @@ class Schedule:
 
 
 class Sampler:
-    """``with Sampler(writer, 0.5):`` samples at once, then each interval, and a last time at the end.
+    """``with Sampler(writer, 0.1):`` samples at once, then each interval, and a last time at the end.
 
     ``writer`` is that of the launcher; it must outlive the sampler. ``clock`` is monotonic, ``wait`` waits for
-    some seconds or for the end of the sampling, and says whether that came.
+    some seconds or for the end of the sampling, and says whether that came. A part that is slow to read is read less
+    often (``profilers.pace``).
     """
 
     def __init__(
         self,
         writer: RecordWriter,
-        interval_seconds: float = 0.5,
+        interval_seconds: float = 0.1,
         host: Host | None = None,
         nvml: Nvml | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self._writer = writer
         self._host = host or Host()
         self._nvml = nvml or Nvml()
+        self._processes = processes or Processes()
         self._clock = clock
-        self._stopping = threading.Event()
-        self._wait = wait or self._stopping.wait
+        # Held until the end: waiting for it is one call, cheaper than an event's ten times a second.
+        self._going = threading.Lock()
+        self._going.acquire()
+        self._wait = wait or (lambda seconds: self._going.acquire(timeout=seconds))
         self._schedule = Schedule(interval_seconds)
+        self._paces = {
+            "host": Pace(interval_seconds),
+            "process": Pace(interval_seconds),
+            "gpu": Pace(interval_seconds, _GPU_BUDGET),
+        }
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._told: set[str] = set()
+        self._telling = Every(_TELLING_SECONDS)
         #: Processor time that the sampling itself took.
         self.cpu_seconds = 0.0
 
@@ -72,14 +92,20 @@ class Sampler:
         """Ticks left out because the sample before took longer than the interval."""
         return self._schedule.skipped
 
+    def watch(self, pids: Sequence[int]) -> None:
+        """From now on, sample the processes of these ranks too, rank 0's first."""
+        self._processes.watch(pids)
+        self._nvml.ranks = frozenset(pids)
+
     def start(self) -> None:
         """Begins to sample. RuntimeError if called twice."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Takes a last sample and ends; does nothing if it never began."""
-        self._stopping.set()
+        """Takes a last sample and ends; does nothing if it never began, or has ended."""
         if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # released already
+                self._going.release()
             self._thread.join(_STOP_SECONDS)
 
     def __enter__(self) -> Self:
@@ -90,11 +116,11 @@ class Sampler:
         self.stop()
 
     def _run(self) -> None:
-        gpus = self._gpus()
+        parts = self._parts(self._gpus())
         self._schedule.start(self._clock())
         stopping = False
         while True:
-            self._sample(gpus)
+            self._sample(parts, last=stopping)
             if stopping:
                 break
             stopping = self._wait(self._schedule.seconds_to_next(self._clock()))
@@ -105,15 +131,48 @@ class Sampler:
             self._writer.event("nvml_unavailable", reason=self._nvml.reason)
         return range(self._nvml.device_count)
 
-    def _sample(self, gpus: range) -> None:
-        self._writer.write(self._host.sample())
-        for gpu in gpus:
-            self._writer.write(self._nvml.sample(gpu))
+    def _parts(self, gpus: range) -> list[tuple[Pace, Callable[[], None]]]:
+        paces = self._paces
+        parts = [(paces["host"], self._host_records), (paces["process"], self._process_records)]
+        return [*parts, (paces["gpu"], partial(self._gpu_records, gpus))] if gpus else parts
+
+    def _sample(self, parts: list[tuple[Pace, Callable[[], None]]], last: bool) -> None:
+        for pace, reading in parts:
+            if pace.due() or last:
+                pace.read(reading)
+        if last:
+            self._writer.write_many(self._host.last())
+        if last or self._telling.due(self._clock()):
+            self._tell_missing()
         self.cpu_seconds = time.thread_time()
 
+    def _host_records(self) -> None:
+        for records in self._host.records():
+            self._writer.write_many(records)
+
+    def _process_records(self) -> None:
+        self._writer.write_many(self._processes.records())
+
+    def _gpu_records(self, gpus: range) -> None:
+        for gpu in gpus:
+            self._writer.write(self._nvml.sample(gpu))
+        for kind, data in self._nvml.news():
+            self._writer.event(kind, **data)
+
+    def _tell_missing(self) -> None:
+        """Each reading that is not available, once."""
+        missing = [*self._host.missing, *self._processes.missing, *self._nvml.missing]
+        new = [line for line in missing if line not in self._told]
+        if new:
+            self._told.update(new)
+            self._writer.event("readings_missing", functions=new)
+
     def _report(self) -> None:
-        missing = [*self._host.missing, *self._nvml.missing]
-        if missing:
-            self._writer.event("readings_missing", functions=missing)
-        self._writer.event("sampler", cpu_seconds=self.cpu_seconds, skipped=self.skipped)
+        parts = {
+            part: {"readings": pace.readings, "cpu_seconds": pace.cpu_seconds}
+            for part, pace in self._paces.items()
+        }
+        self._writer.event("sampler", cpu_seconds=self.cpu_seconds, skipped=self.skipped, parts=parts)
+        self._host.close()
+        self._processes.close()
         self._nvml.close()

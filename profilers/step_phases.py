@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,27 +20,43 @@ def slowest_seconds(measured: JoinedSteps) -> np.ndarray[Any, np.dtype[np.float6
     return np.asarray(measured.values["step_seconds"].max(axis=0).filled(0.0))
 
 
-def typical_phases(measured: JoinedSteps) -> dict[str, float]:
-    """Seconds in each phase of a typical step, each step being seen on its slowest rank.
+class Typical(NamedTuple):
+    """Places of the steps that a typical one is averaged over, and of the slowest rank of each."""
 
-    Averaged over the steps within 5 % of the median. If these lie so unevenly around it that their mean is
-    off by more than 2 %, the step (or two) in the middle is taken instead, whose mean is the median.
+    steps: np.ndarray[Any, np.dtype[np.int64]]
+    ranks: np.ndarray[Any, np.dtype[np.int64]]
+
+
+def typical(measured: JoinedSteps) -> Typical:
+    """The steps within 5 % of the median, each seen on its slowest rank.
+
+    If these lie so unevenly around the median that their mean is off by more than 2 %, the step (or two) in the middle
+    is taken instead, whose mean is the median.
     """
     chosen = _typical_steps(slowest_seconds(measured))
-    ranks = measured.values["step_seconds"].argmax(axis=0)[chosen]
+    return Typical(chosen, measured.values["step_seconds"].argmax(axis=0)[chosen])
+
+
+def typical_phases(measured: JoinedSteps) -> dict[str, float]:
+    """Seconds in each phase of a typical step."""
+    chosen, ranks = typical(measured)
     return {name: float(measured.values[f"{name}_seconds"][ranks, chosen].mean()) for name in PHASES}
 
 
 def rank_skew(measured: JoinedSteps) -> tuple[float, int]:
-    """Busiest minus least busy rank in seconds a step, and the busiest rank's number.
+    """Busiest minus least busy rank in seconds a step, and the busiest rank's number; medians over steps."""
+    busy = np.median(busy_seconds(measured), axis=1)
+    return float(busy.max() - busy.min()), measured.ranks[int(busy.argmax())]
 
-    Ranks that wait for each other end a step together, so skew is looked for in what they do themselves: the
-    median of the step without exposed communication and bubble.
+
+def busy_seconds(measured: JoinedSteps) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What ranks do themselves in each step: the step without exposed communication and bubble, [ranks, steps].
+
+    Ranks that wait for each other end a step together, so skew between them is looked for in this.
     """
     values = measured.values
     own_work = values["step_seconds"] - values["communication_exposed_seconds"] - values["bubble_seconds"]
-    busy = np.median(own_work.filled(0.0), axis=1)
-    return float(busy.max() - busy.min()), measured.ranks[int(busy.argmax())]
+    return np.asarray(own_work.filled(0.0))
 
 
 def _typical_steps(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -49,4 +65,4 @@ def _typical_steps(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray
     if len(near) and abs(seconds[near].mean() - median) <= SUM_FRACTION * median:
         return near
     count = len(seconds)
-    return np.argsort(seconds, kind="stable")[(count - 1) // 2 : count // 2 + 1]
+    return np.sort(np.argsort(seconds, kind="stable")[(count - 1) // 2 : count // 2 + 1])

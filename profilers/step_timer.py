@@ -72,6 +72,8 @@ class StepTimer:
         self._times: StepTimes | None = None
         self._phases = {name: _Phase(self, code) for name, code in _CODE.items()}
         self.step = -1
+        #: Told the phase code whenever a phase of a step begins or goes on; short spans (``pause``) are not told.
+        self.on_change: Callable[[int], None] | None = None
 
     def phase(self, name: str) -> _Phase:
         """``with timer.phase("forward"):`` - outside a step it only reports where the rank stands."""
@@ -120,5 +122,7 @@ class StepTimer:
         mark = self._mark()
         if self._times is not None:
             self._times.changes.append((code, mark))
+            if self.on_change is not None:
+                self.on_change(code)
         self._on_phase(self.step, code)
         return mark

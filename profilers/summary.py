@@ -5,26 +5,30 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from profilers.anatomy import anatomy, warmup_of
 from profilers.checkpoints import checkpoint_rows, resumed
-from profilers.communication import communication_rows, communication_seconds
-from profilers.diagnosis import diagnose
+from profilers.communication import communication_rows, communication_seconds, peak_bandwidth_reason
+from profilers.diagnosis import Thresholds, Verdict, judge, rate
 from profilers.energy import joules
+from profilers.findings.every_rule import findings_of
+from profilers.gpu_summary import gpus_of
+from profilers.memory_summary import memory_rows, peak
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
 from profilers.step_join import JoinedSteps, join_steps
 from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
 from profilers.table import Table
 from profilers.tail import RunRecords
+from profilers.wire_counters import wire_totals
 
 __all__ = ["RunFacts", "RunSummary", "summarize"]
-
-_NO_WIRE_BYTES = "bytes on the wire are not measured: no counters of the ranks' interfaces in the records"
 
 
 def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     """What the records of a run amount to, however far it came; None where nothing was recorded."""
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
     measured = steps.measured()
+    memory = memory_rows(records)
     known: dict[str, Any] = {
         "id": facts.run,
         "layout": facts.layout,
@@ -38,20 +42,21 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
-        "peak_memory_bytes": _peak_memory_bytes(records),
+        "memory": memory,
+        **peak(memory),
         "dropped_records": _dropped_records(records),
-        "wire_bytes_reason": _NO_WIRE_BYTES,
         "model_flops_per_step": facts.model_flops_per_step,
         "hardware_flops_per_step": facts.hardware_flops_per_step,
         "mfu_convention": facts.mfu_convention,
         "peak_flops": facts.peak_flops_per_second,
         "peak_source": facts.peak_source,
-        "notes": list(facts.notes),
+        **warmup_of(steps, facts.notes),
     }
     if len(measured.steps):
-        known |= _speed(measured, facts) | _where_time_goes(measured, records)
+        known |= _speed(measured, facts) | _where_time_goes(measured, records, facts)
     else:
-        known["mfu_reason"] = "no measured step"
+        known |= {"mfu_reason": "no measured step", "wire_bytes_reason": "no measured step"}
+    known |= gpus_of(records, _span(measured) if len(measured.steps) else None)
     return RunSummary(**known)
 
 
@@ -92,21 +97,32 @@ def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _where_time_goes(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
+def _where_time_goes(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
     phases = typical_phases(measured)
     skew, slowest = rank_skew(measured)
     tables = [records.table(rank, "comm") for rank in measured.ranks]
     steps = len(measured.steps)
+    rows = communication_rows(tables, measured.steps, steps * len(tables), facts.links, facts.backend)
     energy = joules(records.table("launcher", "gpu"), *_span(measured))
+    shown = anatomy(measured, records, facts)
+    findings = findings_of(records, measured, facts.setting, rows, shown["pipeline"])
     return {
         "phases": phases,
         "rank_skew_seconds": skew,
         "slowest_rank": slowest,
-        "communication": communication_rows(tables, measured.steps, steps * len(tables)),
+        "communication": rows,
+        "peak_bandwidth_reason": peak_bandwidth_reason(rows, facts.links_reason),
+        **wire_totals(records, measured, rows),
         "hidden_communication_seconds": _hidden_seconds(measured, tables),
-        "joules_per_step": _rate(energy, steps),
-        "verdicts": diagnose(phases, skew),
+        # Of all steps of the span: some within may not be measured.
+        "joules_per_step": _rate(energy, int(measured.steps[-1] - measured.steps[0]) + 1),
+        **shown,
+        **_verdicts(findings, facts.setting.thresholds),
     }
+
+
+def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list[Verdict]]:
+    return {"findings": rate(findings, thresholds), "verdicts": judge(findings, thresholds)}
 
 
 def _hidden_seconds(measured: JoinedSteps, tables: list[Table]) -> float | None:
@@ -134,16 +150,6 @@ def _validation_loss(records: RunRecords) -> float | None:
         loss for found in last for loss in found if isinstance(loss, float | int) and math.isfinite(loss)
     ]
     return sum(losses) / len(losses) if losses else None
-
-
-def _peak_memory_bytes(records: RunRecords) -> int | None:
-    """The largest CUDA peak of a rank; without CUDA, the largest peak resident set."""
-    tables = [records.table(rank, "memory") for rank in records.ranks()]
-    for name in ("cuda_peak_bytes", "peak_rss_bytes"):
-        peaks = [int(column.max()) for table in tables if (column := table.column(name)).count()]
-        if peaks:
-            return max(peaks)
-    return None
 
 
 def _dropped_records(records: RunRecords) -> int:

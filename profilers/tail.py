@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from profilers.codec import MAX_FIELDS, FormatError, Header, decode_header, known_fields, record_dtype
+from profilers.codec import MAGIC, MAX_FIELDS, FormatError, Header, decode_header, known_fields, record_dtype
 from profilers.frames import scan_frames
 from profilers.names import Names
 from profilers.records import STREAMS, Event
 from profilers.table import Table, empty_table
 
-__all__ = ["EventTail", "RunRecords", "Table", "Tail"]
+__all__ = ["ARCHIVED", "Archive", "EventTail", "RunRecords", "Table", "Tail", "unknown_streams"]
+
+#: A file of records that was compacted has this after its own name; the workbench knows how to read it.
+ARCHIVED = ".parquet"
+#: Opens what became of a record file: its records from a number on, or None if nothing did.
+#: Raises FormatError for one that cannot be understood.
+Archive = Callable[[Path, int], Table | None]
 
 #: Above this size new records are memory-mapped instead of read.
 _MAP_BYTES = 1 << 20
@@ -42,10 +49,14 @@ class _Layout:
 
 
 class Tail:
-    """The records of one file not read yet. A half-written last one waits; a bad one is a problem."""
+    """The records of one file not read yet. A half-written last one waits; a bad one is a problem.
 
-    def __init__(self, path: Path) -> None:
+    Where the file is gone, ``archive`` is asked for what it was compacted to.
+    """
+
+    def __init__(self, path: Path, archive: Archive | None = None) -> None:
         self._path = path
+        self._archive = archive or _no_archive
         self._record_class = STREAMS[path.suffix.removeprefix(".")]
         self._names = Names(path.with_suffix(".names"))
         self._layout: _Layout | None = None
@@ -60,14 +71,21 @@ class Tail:
     def read_new(self) -> Table:
         """The complete records written since the last call; none is an empty table, and so is no file."""
         try:
-            self._layout = self._layout or self._read_layout()
-            if self._layout is not None:
-                return self._read(self._layout)
-        except FileNotFoundError:
-            self._layout = None
+            table = self._read_file()
         except (FormatError, OSError) as error:
             self._report(str(error))
-        return empty_table(self._record_class, self._names)
+            table = None
+        return empty_table(self._record_class, self._names) if table is None else table
+
+    def _read_file(self) -> Table | None:
+        try:
+            self._layout = self._layout or self._read_layout()
+            return None if self._layout is None else self._read(self._layout)
+        except FileNotFoundError:
+            self._layout = None
+        table = self._archive(self._path, self._records)
+        self._records += 0 if table is None else len(table)
+        return table
 
     def _read_layout(self) -> _Layout | None:
         with self._path.open("rb") as file:
@@ -132,10 +150,14 @@ class EventTail:
 
 
 class RunRecords:
-    """All records of one run: its folder ``records/``. What is read stays the same until ``refresh``."""
+    """All records of one run: its folder ``records/``. What is read stays the same until ``refresh``.
 
-    def __init__(self, folder: Path) -> None:
+    ``archive`` opens the files that were compacted after the run's end.
+    """
+
+    def __init__(self, folder: Path, archive: Archive | None = None) -> None:
         self._folder = folder
+        self._archive = archive
         self._tables: dict[tuple[str, str], tuple[Tail, Table]] = {}
         self._event_tails: dict[str, EventTail] = {}
         self._events: dict[str, list[Event]] = {}
@@ -143,7 +165,8 @@ class RunRecords:
     def processes(self) -> list[str]:
         """The names of all processes that wrote something."""
         suffixes = {*STREAMS, "events"}
-        return sorted({path.stem for path in self._folder.glob("*.*") if path.suffix[1:] in suffixes})
+        files = (Path(path.name.removesuffix(ARCHIVED)) for path in self._folder.glob("[!.]*.*"))
+        return sorted({file.stem for file in files if file.suffix[1:] in suffixes})
 
     def ranks(self) -> list[int]:
         """The numbers of all ranks that wrote something."""
@@ -156,7 +179,7 @@ class RunRecords:
         """All records of one stream of a rank (a number) or process (a name). KeyError if no such stream."""
         key = _process(process), stream
         if key not in self._tables:
-            tail = Tail(self._folder / f"{key[0]}.{stream}")
+            tail = Tail(self._folder / f"{key[0]}.{stream}", self._archive)
             self._tables[key] = tail, tail.read_new()
         return self._tables[key][1]
 
@@ -178,7 +201,33 @@ class RunRecords:
     def problems(self) -> list[str]:
         """One line for each thing that could not be read, of the tables and events asked for so far."""
         tables = [problem for tail, _ in self._tables.values() for problem in tail.problems]
-        return tables + [problem for tail in self._event_tails.values() for problem in tail.problems]
+        events = [problem for tail in self._event_tails.values() for problem in tail.problems]
+        return tables + events + unknown_streams(self._folder)
+
+
+def unknown_streams(folder: Path) -> list[str]:
+    """One line for each record file of a stream that a newer version writes and this one does not know."""
+    known = {*STREAMS, "events", "names", "old", ARCHIVED[1:]}
+    others = sorted(path for path in folder.glob("[!.]*.*") if path.suffix[1:] not in known)
+    return [
+        f"{path.name}: a stream that this version does not know; left out"
+        for path in others
+        if _begins_with_magic(path)
+    ]
+
+
+def _begins_with_magic(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _no_archive(path: Path, first: int) -> Table | None:
+    if path.with_name(path.name + ARCHIVED).is_file():
+        raise FormatError(f"was compacted to {path.name}{ARCHIVED}, which only the workbench reads")
+    return None
 
 
 def _process(process: int | str) -> str:

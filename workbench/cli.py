@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from engine.errors import InputError, WorkbenchError
-from workbench.commands import control, doctor, export, inspect, predict, schedule, train, tune, ui
+from workbench.commands import (
+    calibrate,
+    control,
+    doctor,
+    export,
+    inspect,
+    lab,
+    metrics,
+    predict,
+    records,
+    schedule,
+    train,
+    tune,
+    ui,
+)
 from workbench.output import say
 from workbench.settings import HOME_VARIABLE
 
@@ -22,6 +36,7 @@ _HELP = (
 app = typer.Typer(name="workbench", help=_HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     doctor.doctor,
+    calibrate.calibrate,
     train.train,
     tune.tune,
     ui.ui,
@@ -33,8 +48,12 @@ for command in (
     predict.predict,
     schedule.schedule,
     inspect.reindex,
+    records.records,
+    records.prune,
+    metrics.metrics,
 ):
     app.command()(command)
+app.add_typer(lab.app)
 
 
 def _print_version(asked: bool) -> None:

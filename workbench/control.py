@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
+from engine import orders, rundir
 from engine.errors import InputError
 from tuning import command, journal, readers
-from workbench import runs
+from workbench import orders as run_orders
+from workbench import runs, traces
 from workbench.inputs import assignments
 from workbench.resolve import Target
+from workbench.ui import words
 
 ANSWER_SECONDS = 5.0
+#: Orders to ranks wait for their next steps.
+ORDER_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
 
@@ -29,6 +33,8 @@ class Reply:
     arguments: dict[str, Any]
     accepted: bool | None
     text: str
+    #: What there is to open now.
+    file: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -41,8 +47,13 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     Raises:
         InputError: something is missing, too much, or not meant for runs.
     """
-    if target.kind == "run" and action != "stop":
-        raise InputError("action", action, f"{target.id} is a run, which can only be stopped; give a study")
+    if target.kind == "run" and action not in ("stop", *orders.STEPS):
+        known = ", ".join(("stop", *orders.STEPS))
+        raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
+    if action in orders.STEPS:
+        if target.kind != "run":
+            raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
+        return dict(orders.arguments_of(action, values))
     if action == "enqueue":
         if not values:
             raise InputError("enqueue", None, "give at least one key, for example parallel.tp=2")
@@ -78,7 +89,12 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         return Reply(
             None, target.id, action, arguments, None, f"{target.id} has ended already: {view.outcome}"
         )
+    if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
+        text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
+        return Reply(None, target.id, action, arguments, False, text)
     sent = command.send(target.folder, action, arguments, by)
+    if action in orders.STEPS:
+        return _ordered(target, sent, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
     after = runs.load(target.folder)
     text = (
@@ -87,6 +103,29 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         else f"{target.id} stops at its next step"
     )
     return Reply(sent, target.id, action, arguments, True, text)
+
+
+def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
+    ranks = int(runs.load(target.folder).status.get("world_size") or 1)
+    patience = max(patience, ORDER_SECONDS)
+    found = run_orders.wait_for(target.folder, sent, ranks, patience)
+    reply = Reply(sent, target.id, action, arguments, *run_orders.told(target.folder, found, ranks))
+    return _traced(target, reply) if action == traces.COMMAND else reply
+
+
+def _traced(target: Target, reply: Reply) -> Reply:
+    """With the one trace of all ranks, if some have recorded theirs."""
+    made = next((trace for trace in traces.of_run(target.folder) if trace.id == reply.id), None)
+    if made is None or made.state != "recorded":
+        return reply
+    try:
+        path = traces.merged(target.folder, made)
+    except traces.MergeError as error:
+        return replace(reply, accepted=False, text=str(error))
+    size = words.gib(path.stat().st_size)
+    text = f"{words.steps(made.first or 0, made.done)} of {len(made.files)} ranks in {path} ({size})"
+    hint = f"open it at https://ui.perfetto.dev; for Holistic Trace Analysis: {path.with_name(traces.EACH)}"
+    return replace(reply, accepted=True, text="; ".join([text, *made.problems, hint]), file=str(path))
 
 
 def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:

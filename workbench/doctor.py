@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +21,6 @@ PACKAGES = ("streamlit", "plotly", "optuna", "numpy", "pyarrow", "pydantic", "ms
 PEERS = ("megatron-core", "deepspeed", "torchtitan", "accelerate")
 _GIB = 2**30
 _ROOM_BYTES = 2 * _GIB
-_CAP_NET_ADMIN = 12
-_CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Check:
 def examine(home: Path) -> list[Check]:
     """Every check, in the order people read them."""
     checks = [_python(), *_torch(), _gpus(), _processors(), _memory(), _compiler(), _namespaces()]
-    return [*checks, _chromium(), _home(home), *_packages(), *_peers()]
+    return [*checks, _chromium(), _home(home), _calibration(home), *_packages(), *_peers()]
 
 
 def document(home: Path, checks: list[Check]) -> dict[str, Any]:
@@ -113,20 +112,11 @@ def _compiler() -> Check:
 
 
 def _namespaces() -> Check:
-    if not shutil.which("ip"):
-        return Check("network namespaces", "missing", "", "no `ip` command; install iproute2")
-    if not _capable(_CAP_NET_ADMIN) or not _capable(_CAP_SYS_ADMIN):
-        return Check("network namespaces", "missing", "", "this user lacks CAP_NET_ADMIN and CAP_SYS_ADMIN")
+    from engine.netns import unavailable
+
+    if reason := unavailable():
+        return Check("network namespaces", "missing", "", reason)
     return Check("network namespaces", "ok", "may be made", "links of a chosen bandwidth between ranks")
-
-
-def _capable(bit: int) -> bool:
-    try:
-        rows = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return False
-    effective = next((row.split()[1] for row in rows if row.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> bit & 1)
 
 
 def _chromium() -> Check:
@@ -145,6 +135,17 @@ def _home(home: Path) -> Check:
         return Check("home", "missing", str(home), f"cannot be written ({error.strerror})", needed=True)
     status: Status = "ok" if free > _ROOM_BYTES else "note"
     return Check("home", status, str(home), f"writable, {free / _GIB:.1f} GiB free", needed=True)
+
+
+def _calibration(home: Path) -> Check:
+    from engine.calibration.store import COMMAND
+    from workbench.calibrations import found_here
+
+    found = found_here(home)
+    if found.calibration is None:
+        return Check("calibration", "note", "stale" if found.stale else "none", found.reason or "")
+    day = time.strftime("%d %b %Y %H:%M", time.localtime(found.calibration.measured_unix))
+    return Check("calibration", "ok", found.calibration.fingerprint.id, f"{COMMAND}, {day}")
 
 
 def _packages() -> Iterator[Check]:

@@ -15,7 +15,6 @@ from workbench.series import (
     HostSeries,
     Line,
     LossSeries,
-    MemorySeries,
     PhaseSeries,
     RankSeries,
 )
@@ -117,7 +116,7 @@ def ranks(series: RankSeries, revision: str = "") -> go.Figure:
     drawing = figure("Step time by rank", "step", "ms per step", revision)
     if not series.lines:
         return empty(drawing, "no step has ended yet")
-    _lines(drawing, series.lines, "%{y:,.1f} ms")
+    draw_lines(drawing, series.lines, "%{y:,.1f} ms")
     _warmup(drawing, series.warmup_until, 0, 0)
     return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
 
@@ -207,16 +206,17 @@ def _area(drawing: go.Figure, trace: Line, color: str, hover: str, column: int) 
         mode="lines",
         line={"color": color, "width": 1.5},
         fill="tozeroy",
-        fillcolor=_faded(color),
+        fillcolor=faded(color),
         hovertemplate=hover,
         row=1,
         col=column,
     )
 
 
-def _faded(color: str) -> str:
+def faded(color: str, opacity: float = 0.18) -> str:
+    """A "#rrggbb" that lets through what is behind it."""
     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def gpu(series: GpuSeries, revision: str = "") -> go.Figure:
@@ -230,20 +230,12 @@ def gpu(series: GpuSeries, revision: str = "") -> go.Figure:
     drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
     drawing.update_xaxes(rangemode="nonnegative")
     for column, (lines, _, hover) in enumerate(quantities, 1):
-        _lines(drawing, lines, hover, column=column)
+        draw_lines(drawing, lines, hover, column=column)
     return drawing.update_yaxes(range=[0, 105], row=1, col=1)
 
 
-def memory(series: MemorySeries, revision: str = "") -> go.Figure:
-    """Memory of each rank over the steps."""
-    drawing = figure(f"Memory by rank — {series.kind}", "step", "GiB", revision)
-    if not series.lines:
-        return empty(drawing, "no memory reading")
-    _lines(drawing, series.lines, "%{y:,.3f} GiB")
-    return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
-
-
-def _lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | None = None) -> None:
+def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | None = None) -> None:
+    """Traces in the house's colours; in panels only the first one has a legend."""
     place: dict[str, Any] = {} if column is None else {"row": 1, "col": column}
     for number, trace in enumerate(lines):
         color = LINE_COLORS[number % len(LINE_COLORS)]

@@ -160,9 +160,12 @@ def _check_data(path: str | None) -> None:
 def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
     from engine import devices
+    from engine.launch import lab
 
     try:
         _check_data(file.config.data.path)
+        if file.config.lab.hosts is not None:
+            lab.require("lab.hosts", file.config.lab.hosts)
         devices.choose(file.config, file.ranks)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None

@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from functools import reduce
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engine import progress, rundir
+from engine.calibration import store
 from profilers.communication import communication_rows
+from profilers.links import Links
 from profilers.records import Event
-from profilers.tail import EventTail, Table, Tail
+from profilers.tail import ARCHIVED, EventTail, Table, unknown_streams
+from workbench.archive import tail
+from workbench.columns import Stream
+from workbench.joined import common_steps
 from workbench.series import Columns
 
 #: Collectives are averaged over this many steps: the last ones that every rank has ended.
@@ -42,6 +46,9 @@ class Snapshot:
     gpu: Columns
     launcher_events: list[Event]
     problems: list[str]
+    cores: Columns = field(default_factory=dict)
+    network: Columns = field(default_factory=dict)
+    processes: Columns = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -49,38 +56,17 @@ class Snapshot:
         return self.status.get("state") in ("starting", "running")
 
 
-@dataclass(slots=True)
-class _Stream:
-    """The rows of one file so far."""
-
-    tail: Tail
-    columns: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-
-    def refresh(self) -> Columns:
-        table = self.tail.read_new()
-        if not self.columns or len(table):
-            self.columns = {name: self._grown(name, table) for name in _names(table)}
-        return self.columns
-
-    def _grown(self, name: str, table: Table) -> np.ndarray[Any, Any]:
-        new = _filled(table, name)
-        return np.concatenate([self.columns[name], new]) if self.columns else new
-
-
 class _Collectives:
     """One rank's calls of the last steps; older ones are forgotten, since a long run has millions."""
 
     def __init__(self, path: Path) -> None:
-        self.tail = Tail(path)
+        self.tail = tail(path)
         self.tables: list[Table] = []
 
     def refresh(self, first_step: int) -> list[Table]:
-        new = self.tail.read_new()
-        kept = [
-            table for table in [*self.tables, new] if len(table) and table.column("step")[-1] >= first_step
-        ]
-        self.tables = kept
-        return kept
+        kept = [table for table in self.tables if table.column("step")[-1] >= first_step]
+        self.tables = kept + _since(self.tail.read_new(), first_step)
+        return self.tables
 
 
 class LiveRun:
@@ -89,42 +75,48 @@ class LiveRun:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._records = folder / rundir.RECORDS
-        self._streams: dict[tuple[str, str], _Stream] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
         self._collectives: dict[int, _Collectives] = {}
         self._events = EventTail(self._records / "launcher.events")
         self._launcher_events: list[Event] = []
+        self._links: Links | None = None
 
     def read(self) -> Snapshot:
         """Everything that is there by now; what is missing or half-written is left out."""
         self._launcher_events += self._events.read_new()
         ranks = self._ranks()
         steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
+        status = rundir.read_json(self.folder / rundir.STATUS) or {}
         return Snapshot(
             id=self.folder.name,
-            status=rundir.read_json(self.folder / rundir.STATUS) or {},
+            status=status,
             config=rundir.read_json(self.folder / rundir.CONFIG) or {},
             summary=rundir.read_json(self.folder / rundir.SUMMARY),
             ranks=progress.read(self.folder),
             steps=steps,
-            communication=self._communication(steps),
+            communication=self._communication(steps, status),
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
             host=self._columns("launcher", "host"),
             gpu=self._columns("launcher", "gpu"),
             launcher_events=list(self._launcher_events),
+            cores=self._columns("launcher", "core"),
+            network=self._columns("launcher", "network"),
+            processes=self._columns("launcher", "process"),
             problems=self._problems(),
         )
 
     def _ranks(self) -> list[int]:
-        names = (path.stem.removeprefix("rank-") for path in self._records.glob("rank-*.step"))
+        files = (path.name.removesuffix(ARCHIVED) for path in self._records.glob("rank-*.step*"))
+        names = {name.removeprefix("rank-").removesuffix(".step") for name in files}
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _columns(self, process: str, stream: str) -> Columns:
         key = process, stream
         if key not in self._streams:
-            self._streams[key] = _Stream(Tail(self._records / f"{process}.{stream}"))
+            self._streams[key] = Stream(tail(self._records / f"{process}.{stream}"))
         return self._streams[key].refresh()
 
-    def _communication(self, steps: Mapping[int, Columns]) -> list[dict[str, Any]]:
+    def _communication(self, steps: Mapping[int, Columns], status: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Rows as in a summary, over the last steps that every rank has ended."""
         window = last_steps([columns["step"] for columns in steps.values()], WINDOW_STEPS)
         first = int(window[0]) if len(window) else 0
@@ -132,13 +124,28 @@ class LiveRun:
         for rank in steps:
             path = self._records / f"rank-{rank}.comm"
             tables += self._collectives.setdefault(rank, _Collectives(path)).refresh(first)
-        rows = communication_rows(tables, window, len(window) * len(steps)) if len(window) else []
+        if not len(window):
+            return []
+        rows = communication_rows(
+            tables,
+            window,
+            len(window) * len(steps),
+            self._measured_links(status),
+            backend=str(status.get("backend") or ""),
+        )
         return [asdict(row) for row in rows]
+
+    def _measured_links(self, status: Mapping[str, Any]) -> Links:
+        """What the run's calibration says; read once, for a run refers to one."""
+        if self._links is None:
+            self._links = store.referred(self.folder.parent, status).links(str(status.get("backend")))
+        return self._links
 
     def _problems(self) -> list[str]:
         tails = [stream.tail for stream in self._streams.values()]
         tails += [collectives.tail for collectives in self._collectives.values()]
-        return [problem for tail in tails for problem in tail.problems]
+        problems = [problem for tail in tails for problem in tail.problems]
+        return problems + unknown_streams(self._records)
 
 
 class LiveRuns:
@@ -164,18 +171,10 @@ class LiveRuns:
 
 def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:
     """The last ``count`` steps that every rank has ended."""
-    common = reduce(np.intersect1d, ranks) if ranks else np.empty(0, dtype=np.int64)
-    return np.asarray(common[-count:])
+    return common_steps(ranks)[-count:]
 
 
-def _names(table: Table) -> list[str]:
-    return [record_field.name for record_field in fields(table.record_class)]
-
-
-def _filled(table: Table, name: str) -> np.ndarray[Any, Any]:
-    """A column with NaN where nothing was read; names and flags keep their own empty value."""
-    column: Any = table.column(name)
-    if column.dtype.kind in "iu" and np.ma.is_masked(column):
-        column = column.astype(float)
-    filler: Any = np.nan if column.dtype.kind == "f" else "" if column.dtype.kind == "U" else 0
-    return np.asarray(column.filled(filler))
+def _since(table: Table, first_step: int) -> list[Table]:
+    """The part of a rank's calls that is recent: those are at its end."""
+    recent = table.column("step").filled(-1) >= first_step
+    return [table.part(int(recent.argmax()), len(table))] if recent.any() else []

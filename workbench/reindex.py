@@ -7,20 +7,23 @@ from pathlib import Path
 
 from engine.errors import InputError
 from tuning.readers import list_studies
+from workbench.compaction import compact_all
+from workbench.runs import run_folders
 from workbench.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Reindexed:
-    """How much there was, and what could not be rebuilt or had to be set aside."""
+    """How much there was, what could not be rebuilt or had to be set aside, and how many files were compacted."""
 
     runs: int
     studies: int
     notes: list[str]
+    compacted_files: int = 0
 
 
 def reindex(home: Path) -> Reindexed:
-    """Rebuild all indexes of a home. Nothing but indexes is touched.
+    """Rebuild all indexes of a home, and compact the records of runs that ended. Nothing else is touched.
 
     Raises:
         InputError: there is no such folder.
@@ -30,9 +33,9 @@ def reindex(home: Path) -> Reindexed:
     store = Store(home)
     runs, studies = store.rebuild()
     notes = [store.note] if store.note else []
-    return Reindexed(
-        runs, studies, notes + [note for folder in list_studies(home) if (note := _optuna(folder))]
-    )
+    notes += [note for folder in list_studies(home) if (note := _optuna(folder))]
+    compacted = compact_all(run_folders(home))
+    return Reindexed(runs, studies, notes + compacted.notes, compacted.files)
 
 
 def _optuna(folder: Path) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from workbench import render_verdicts
 from workbench.runs import RunView
-from workbench.ui import words
+from workbench.ui import anatomy_words, words
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from profilers.summary import RunSummary
+    from profilers.run_summary import GpuRow, RunSummary
 
 _LABEL_WIDTH = 13
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
@@ -25,6 +26,13 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(f"  {label:<{_LABEL_WIDTH}}{text}", markup=False, soft_wrap=True)
     if view.summary and view.summary.communication:
         console.print(_collectives(view.summary))
+        if view.summary.peak_bandwidth_reason:
+            reason = f"percent of peak: {view.summary.peak_bandwidth_reason}"
+            console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
+    for answer in view.orders:
+        console.print(
+            f"  {answer.command} of rank {answer.rank}: {answer.told}", soft_wrap=True, markup=False
+        )
     for line in view.last_lines:
         console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
 
@@ -71,15 +79,31 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if summary.step_seconds:
         yield from _speed_lines(summary)
     if summary.peak_memory_bytes is not None:
-        yield "memory", f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
+        yield "memory", _memory(summary)
+    if summary.communication:
+        yield (
+            "on the wire",
+            words.wire(summary.wire_bytes_per_step, summary.wire_bytes_measured, summary.wire_bytes_reason),
+        )
     if summary.model_flops_per_second is not None:
         yield "FLOPs", _flops(summary)
+    for row in summary.gpus:
+        yield f"GPU {row.gpu}", _gpu(row)
     for note in summary.notes:
         yield "note", note
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
-    for verdict in summary.verdicts:
-        yield "finding", f"{words.spoken(verdict.name)}: {verdict.evidence}; turn {verdict.knob}"
+    yield from render_verdicts.lines(summary)
+
+
+def _memory(summary: RunSummary) -> str:
+    text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
+    if summary.peak_memory_rank is None:
+        return text
+    during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
+    retries = sum(row.allocation_retries or 0 for row in summary.memory)
+    again = f"; {retries:,} allocations had to be tried again" if retries else ""
+    return f"{text}: rank {summary.peak_memory_rank}{during}{again}"
 
 
 def _checkpoint_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -110,6 +134,36 @@ def _speed_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
     around = _bracket(words.number(bounds.low), words.number(bounds.high)) if bounds else ""
     yield "speed", f"{words.number(rate)} tokens/s{around}"
     yield "phases", ", ".join(_phases(summary.phases))
+    yield from _anatomy_lines(summary)
+
+
+def _anatomy_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    found = summary.as_dict()
+    if summary.exposed_seconds_by_axis:
+        axes = anatomy_words.by_axis(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
+        yield "exposed", axes
+    if summary.slowest_rank_share is not None:
+        yield "skew", anatomy_words.straggler(found)
+    for line in anatomy_words.findings(found):
+        yield "anatomy", line
+    for row in found["gaps"][:1]:
+        yield "longest gap", anatomy_words.gap(row)
+
+
+def _gpu(row: GpuRow) -> str:
+    parts = {
+        "busy": words.percent(row.utilization),
+        "tensor cores": words.percent(row.tensor_active),
+        "power": f"{words.number(row.power_watts)} W (most {words.number(row.max_power_watts)} W)",
+        "temperature": f"{words.number(row.max_temperature_celsius)} °C at most",
+        "clocks held down by": ", ".join(
+            f"{name} {words.percent(part)}" for name, part in row.throttled.items()
+        ),
+    }
+    told = [
+        f"{name} {value}" for name, value in parts.items() if value and not value.startswith(words.NOTHING)
+    ]
+    return ", ".join(told) or "no reading"
 
 
 def _flops(summary: RunSummary) -> str:
@@ -146,10 +200,12 @@ def _collectives(summary: RunSummary) -> Table:
     table = Table(
         "axis", "operation", title="communication per step and rank", title_justify="left", box=None
     )
-    for name in ("calls", "bytes", "time", "exposed", "bus bandwidth"):
+    for name in ("calls", "bytes", "wire bytes", "time", "exposed", "bus bandwidth", "of peak", "expected"):
         table.add_column(name, justify="right")
     for row in summary.communication:
         rate = "—" if row.bus_bandwidth is None else f"{row.bus_bandwidth / 1e9:.3f} GB/s"
         times = (words.seconds(row.seconds), words.seconds(row.exposed_seconds))
-        table.add_row(row.axis, row.operation, f"{row.calls:g}", words.gib(row.bytes), *times, rate)
+        sizes = (words.gib(row.bytes), words.gib(row.wire_bytes))
+        beside = (words.percent(row.peak_fraction), words.seconds(row.expected_seconds))
+        table.add_row(row.axis, row.operation, f"{row.calls:g}", *sizes, *times, rate, *beside)
     return table

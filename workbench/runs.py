@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine import rundir
 from engine.ownership import alive
 from tuning.readers import STUDIES
+from workbench import orders
 from workbench.settings import JOBS
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class RunView:
     def last_lines(self) -> list[str]:
         """What the rank that caused a bad ending said last."""
         return list((self.status.get("outcome") or {}).get("last_lines") or [])
+
+    @property
+    def orders(self) -> list[orders.Answer]:
+        """What ranks did when they were asked to, each with its files."""
+        return orders.of_run(self.folder)
 
     @property
     def layout(self) -> dict[str, int]:
@@ -99,6 +105,7 @@ def layout_of(folder: Path, status: dict[str, Any]) -> dict[str, int]:
 def document(view: RunView) -> dict[str, Any]:
     """The JSON of a run, as ``train`` and ``show`` print it."""
     about = ("world_size", "backend", "backend_reason", "created_unix", "started_unix", "ended_unix")
+    machine = ("fingerprint", "calibration", "calibration_reason")
     outcome = view.status.get("outcome") or {}
     return {
         "id": view.id,
@@ -110,8 +117,9 @@ def document(view: RunView) -> dict[str, Any]:
         "rank": outcome.get("rank"),
         "phase": outcome.get("phase"),
         "last_lines": view.last_lines,
+        "orders": [answer.as_dict() for answer in view.orders],
         "labels": view.labels,
-        **{name: view.status.get(name) for name in about},
+        **{name: view.status.get(name) for name in about + machine},
         "folder": str(view.folder),
         "config": rundir.read_json(view.folder / rundir.CONFIG),
     }
@@ -126,10 +134,28 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "step_seconds": None,
     "tokens_per_second": None,
     "phases": None,
+    "exposed_seconds_by_axis": {},
+    "hidden_seconds_by_axis": {},
+    "pipeline": None,
+    "gaps": [],
+    "warmup_steps": None,
+    "warmup_steps_found": None,
+    "clocks": [],
+    "rank_skew_seconds": None,
+    "slowest_rank": None,
+    "slowest_rank_host": None,
+    "slowest_rank_share": None,
     "communication": [],
+    "peak_bandwidth_reason": None,
     "wire_bytes_per_step": None,
+    "wire_bytes_measured": None,
+    "wire_bytes_reason": None,
     "peak_memory_bytes": None,
+    "peak_memory_phase": None,
+    "peak_memory_rank": None,
+    "memory": [],
     "mfu": None,
+    "findings": [],
     "verdicts": [],
 }
 

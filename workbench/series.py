@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from profilers.records import PHASES
+from workbench.joined import PickedColumns, common_steps, means_by_step, rows_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Fields of one stream of one rank; what was absent is NaN.
@@ -86,13 +86,6 @@ class GpuSeries(NamedTuple):
     power_watts: list[Line]
 
 
-class MemorySeries(NamedTuple):
-    """Resident memory of each rank in GiB (the allocator's on a GPU), per step."""
-
-    lines: list[Line]
-    kind: str
-
-
 def thin(values: Array, limit: int = POINTS) -> Array:
     """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch."""
     count = len(values)
@@ -125,14 +118,15 @@ def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
     per_bar = max(1, -(-len(steps) // bars))
     starts = np.arange(0, len(steps), per_bar)
     milliseconds = {
-        phase: _means(columns[f"{phase}_seconds"] * MILLI, starts) if len(steps) else [] for phase in PHASES
+        phase: _means(columns[f"{phase}_seconds"], starts, MILLI) if len(steps) else [] for phase in PHASES
     }
     return PhaseSeries(rank, [int(steps[at]) for at in starts], per_bar, milliseconds, warmup_until(columns))
 
 
-def _means(values: Array, starts: Array) -> list[float]:
+def _means(values: Array, starts: Array, factor: float) -> list[float]:
     counts = np.diff(np.append(starts, len(values)))
-    return [float(value) for value in np.add.reduceat(np.nan_to_num(values), starts) / counts]
+    known = np.where(np.isnan(values), 0.0, values)
+    return [float(value) for value in np.add.reduceat(known, starts) / counts * factor]
 
 
 def warmup_until(columns: Columns) -> int | None:
@@ -148,16 +142,9 @@ def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
     ranks = [columns for columns in steps.values() if len(columns.get("step", ()))]
     if not ranks:
         return {}
-    common = reduce(np.intersect1d, [columns["step"] for columns in ranks])
-    rows = [np.searchsorted(columns["step"], common) for columns in ranks]
-    seconds = np.stack([columns["step_seconds"][row] for columns, row in zip(ranks, rows, strict=True)])
-    slowest = seconds.argmax(axis=0) if len(common) else np.empty(0, dtype=int)
-    return {
-        name: np.stack([columns[name][row] for columns, row in zip(ranks, rows, strict=True)])[
-            slowest, np.arange(len(common))
-        ]
-        for name in ranks[0]
-    }
+    common = common_steps([columns["step"] for columns in ranks])
+    seconds = np.stack([columns["step_seconds"][rows_of(columns["step"], common)] for columns in ranks])
+    return PickedColumns(ranks, common, seconds.argmax(axis=0) if len(common) else common)
 
 
 def rank_series(steps: Mapping[int, Columns]) -> RankSeries:
@@ -174,8 +161,8 @@ def rank_series(steps: Mapping[int, Columns]) -> RankSeries:
 
 
 def _spread(ranks: Sequence[Columns]) -> list[Line]:
-    common = reduce(np.intersect1d, [columns["step"] for columns in ranks])
-    seconds = np.stack([c["step_seconds"][np.searchsorted(c["step"], common)] for c in ranks]) * MILLI
+    common = common_steps([columns["step"] for columns in ranks])
+    seconds = np.stack([c["step_seconds"][rows_of(c["step"], common)] for c in ranks]) * MILLI
     spread = {
         "slowest": seconds.max(axis=0),
         "median": np.median(seconds, axis=0),
@@ -192,8 +179,7 @@ def loss_series(steps: Mapping[int, Columns], validation: float | None = None) -
     numbers = np.concatenate([step for step, _ in pairs]).astype(int)
     losses = np.concatenate([loss for _, loss in pairs]).astype(float)
     known = np.isfinite(losses)
-    steps_with_loss, place = np.unique(numbers[known], return_inverse=True)
-    means = np.bincount(place, losses[known]) / np.maximum(np.bincount(place), 1)
+    steps_with_loss, means = means_by_step(numbers[known], losses[known])
     thinned = line("loss", steps_with_loss, means)
     return LossSeries(thinned.x, thinned.y, validation)
 
@@ -258,12 +244,3 @@ def gpu_series(columns: Columns, start_unix: float) -> GpuSeries:
     return GpuSeries(
         lines("utilization_fraction", 100), lines("memory_used_bytes", 1 / GIB), lines("power_watts", 1)
     )
-
-
-def memory_series(memory: Mapping[int, Columns]) -> MemorySeries:
-    """The CUDA allocator's bytes where there are any, else the process's resident set."""
-    written = {rank: columns for rank, columns in sorted(memory.items()) if len(columns.get("step", ()))}
-    on_gpu = any(np.isfinite(columns["cuda_allocated_bytes"]).any() for columns in written.values())
-    field = "cuda_allocated_bytes" if on_gpu else "rss_bytes"
-    lines = [line(f"rank {rank}", c["step"], c[field] / GIB) for rank, c in written.items()]
-    return MemorySeries(lines[:RANKS], "CUDA allocator" if on_gpu else "resident set")

@@ -7,9 +7,11 @@ import time
 from multiprocessing.context import ForkServerContext
 
 import psutil
-import torch.distributed as dist
 
+from engine.config import RunConfig
+from engine.launch.lab import LabError
 from engine.launch.launcher import Launch
+from engine.launch.place import Place
 from engine.launch.warm import Worker
 from engine.launch.watch import Watch
 from engine.layout import layout_of
@@ -34,16 +36,19 @@ class LocalPool:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self._workers: list[Worker] = []
-        self._store: dist.TCPStore | None = None
+        self._place: Place | None = None
 
     def run(self, launch: Launch) -> RunOutcome:
         """Run to an ending."""
-        world_size = layout_of(launch.config).world_size
+        try:
+            place = self._place_for(launch.config)
+        except LabError as error:
+            return RunOutcome(Ending.CRASHED, str(error))
         deadline = time.monotonic() + launch.config.train.timeout_seconds
-        workers = self._ensure(world_size)
+        workers = self._ensure(place.namespaces(layout_of(launch.config).world_size))
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
         watch = Watch(launch, workers, deadline)
-        self._hand_out(launch, workers)
+        self._hand_out(launch, workers, place)
         outcome = watch.until_end()
         if outcome.ending is not Ending.COMPLETED and not watch.clean:
             self._kill_all()
@@ -53,40 +58,64 @@ class LocalPool:
         """Let all workers go home; kill those that do not."""
         for worker in self._workers:
             worker.dismiss()
+        self._leave()
+
+    def _place_for(self, config: RunConfig) -> Place:
+        """The place a run asks for; workers belong to one place, so another one starts without any."""
+        if self._place is None or self._place.asked != config.lab:
+            self._leave()
+            self._place = Place(config.lab)
+        return self._place
+
+    def _leave(self) -> None:
         self._kill_all()
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def _kill_all(self) -> None:
         for worker in self._workers:
             worker.kill()
         self._workers.clear()
 
-    def _ensure(self, count: int) -> list[Worker]:
+    def _ensure(self, namespaces: list[str | None]) -> list[Worker]:
+        """A worker in each of the namespaces; the others stay for later runs."""
         fresh = [
             worker for worker in self._workers if worker.runs < _RUNS_PER_WORKER and worker.process.is_alive()
         ]
         for worker in self._workers:
             if worker not in fresh:
                 worker.kill()
-        while len(fresh) < count:
-            fresh.append(self._start())
-        self._workers = fresh
-        return fresh[:count]
+        self._workers, chosen = fresh, []
+        for namespace in namespaces:
+            idle = [worker for worker in fresh if worker.namespace == namespace and worker not in chosen]
+            if not idle:
+                idle = [self._start(namespace)]
+                fresh += idle
+            chosen.append(idle[0])
+        return chosen
 
-    def _start(self) -> Worker:
+    def _start(self, namespace: str | None) -> Worker:
         tasks, theirs = self._context.Pipe()
         their_lifeline, lifeline = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=serve, args=(theirs, their_lifeline), daemon=True)
+        process = self._context.Process(target=serve, args=(theirs, their_lifeline, namespace), daemon=True)
         process.start()
         theirs.close()
         their_lifeline.close()
-        return Worker(process, tasks, lifeline)
+        return Worker(process, tasks, lifeline, namespace)
 
-    def _hand_out(self, launch: Launch, workers: list[Worker]) -> None:
-        if self._store is None:
-            self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    def _hand_out(self, launch: Launch, workers: list[Worker], place: Place) -> None:
         threads = max(1, (psutil.cpu_count(logical=False) or 1) // len(workers))
         for rank, worker in enumerate(workers):
             worker.runs += 1
-            devices = launch.devices
-            task = RankTask(rank, launch.folder, devices.kind, devices.backend, self._store.port, threads)
+            task = RankTask(
+                rank,
+                launch.folder,
+                launch.devices.kind,
+                launch.devices.backend,
+                place.store_address,
+                place.store.port,
+                threads,
+                place.seat(rank, len(workers)),
+            )
             worker.tasks.send(task)

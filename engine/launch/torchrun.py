@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked(path: Path) -> RunConfig:
-    config = load(path)
+    config = load(path).with_values(
+        {"lab.hosts": None, "lab.rate_mbit": None}
+    )  # torchrun brings its own hosts
     where = rules.check(config)
     check_path(config.data.path)
     resume.find(config)
@@ -93,12 +95,18 @@ def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: devices.Dev
     name: list[str | None] = [None]
     if rank == 0:
         folder = rundir.create(home, config, {"purpose": "torchrun"})
-        note_start(folder, where, chosen)
+        note_start(folder, where, chosen, _network())
         name[0] = folder.name
     dist.broadcast_object_list(name, src=0)
     folder = home / str(name[0])
     (folder / rundir.RECORDS).mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _network() -> str | None:
+    """What ranks of several hosts talk over; None on one host."""
+    ranks, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return "several hosts" if here < ranks else None
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import WAITING, RankProgress
 
-_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint"})
+_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing"})
 _PATIENCE_OUTSIDE_STEPS = 5.0
 
 

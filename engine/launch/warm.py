@@ -18,6 +18,7 @@ class Worker:
     process: ForkServerProcess
     tasks: Connection
     lifeline: Connection
+    namespace: str | None = None
     runs: int = 0
 
     def dismiss(self) -> None:

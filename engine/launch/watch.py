@@ -10,10 +10,12 @@ from typing import Any
 
 import psutil
 
+from engine.launch.hang import explain
 from engine.launch.launcher import Launch
 from engine.launch.verdict import Death, decide, hung
 from engine.launch.warm import Worker
 from engine.messages import RankReport
+from engine.orders import OrderBook
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress, RankProgress
 from engine.rundir import LOGS
@@ -30,6 +32,7 @@ class Watch:
     def __init__(self, launch: Launch, workers: list[Worker], deadline: float) -> None:
         self._launch, self._workers, self._deadline = launch, workers, deadline
         self._progress = Progress(launch.folder)
+        self._orders = OrderBook(launch.folder, self._progress)
         self._reports: dict[int, RankReport] = {}
         self._deaths: dict[int, Death] = {}
         self._oom_kills = _oom_kill_count()
@@ -47,6 +50,7 @@ class Watch:
                     self.clean = False
                     return ending
                 self._pass_on_stop()
+                self._orders.pass_on()
             outcome = decide(list(self._reports.values()), [])
             self.clean = outcome.ending in (Ending.COMPLETED, Ending.STOPPED)
             return outcome
@@ -104,6 +108,8 @@ class Watch:
                 f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s in step {culprit.step}"
             )
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
+            waited_in = explain(self._progress, self._launch.folder)
+            reason += f"; {waited_in}" if waited_in else ""
             return RunOutcome(Ending.HANG, reason, culprit.rank, culprit.phase, lines)
         if time.monotonic() > self._deadline:
             seconds = self._launch.config.train.timeout_seconds

@@ -51,7 +51,9 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     for stage, replica in stages.items():
         if replica.decoder.offload is not None:
             replica.decoder.offload.turns_at_once = chosen.turns_at_once(stage)
-    return PipelineExecutor(stages, chosen, at.pp, _post(rank, chosen, shape), deferred, rank.timer)
+    return PipelineExecutor(
+        stages, chosen, at.pp, _post(rank, chosen, shape), deferred, rank.timer, rank.actions
+    )
 
 
 def plan_of(config: RunConfig) -> Plan:

@@ -6,6 +6,7 @@ A step without a pipeline is the same list with nothing to receive or send.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from engine.parallel.post import Post
 from engine.parallel.replica import Replica
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.order import result
+from profilers.actions import ActionRecorder
 from profilers.step_timer import StepTimer
 
 MicroBatches = list[tuple[Tensor, Tensor]]
@@ -35,9 +37,10 @@ class PipelineExecutor:
         post: Post,
         deferred: DeferredGradients,
         timer: StepTimer,
+        recorder: ActionRecorder | None = None,
     ) -> None:
         self.stages, self._plan, self._post = stages, plan, post
-        self._deferred, self._timer = deferred, timer
+        self._deferred, self._timer, self._recorder = deferred, timer, recorder
         self._actions = plan.actions[rank]
         self._last = plan.stages - 1
         self._completing = _completing(self._actions)
@@ -88,7 +91,7 @@ class PipelineExecutor:
         stage, key = action.stage, (action.stage, action.micro_batch)
         tokens, targets = batches[action.micro_batch]
         x = tokens if not stage else self._wait_for(Action(Work.FORWARD, action.micro_batch, stage - 1))
-        with self._timer.phase("forward"):
+        with self._span(action, "forward"):
             if stage and torch.is_grad_enabled():
                 x = x.detach().requires_grad_(True)
             out = self.stages[stage].forward(x)
@@ -108,7 +111,7 @@ class PipelineExecutor:
             gradient = self._wait_for(Action(Work.INPUT, action.micro_batch, stage + 1))
         x, out = self._inputs.pop(key), self._outputs.pop(key)
         self._deferred.key = key if action.work is Work.INPUT else None
-        with self._timer.phase("backward"):
+        with self._span(action, "backward"):
             self.stages[stage].backward(out, gradient, last)
         self._deferred.key = None
         if stage:
@@ -117,7 +120,7 @@ class PipelineExecutor:
 
     def _weights(self, action: Action, last: bool) -> None:
         replica = self.stages[action.stage]
-        with self._timer.phase("backward"):
+        with self._span(action, "backward"):
             for parameter, gradient in self._deferred.products((action.stage, action.micro_batch)):
                 replica.add_gradient(parameter, gradient, last)
 
@@ -131,6 +134,12 @@ class PipelineExecutor:
             now, rest = self._actions[place], self._actions[place + 1 : place + 2]
             same = bool(rest) and (rest[0].stage, rest[0].work) == (now.stage, now.work)
             self.stages[now.stage].keep_gathered(same)
+
+    def _span(self, action: Action, phase: str) -> AbstractContextManager[None]:
+        """The phase of an action, recorded as one if that is asked for."""
+        if self._recorder is None or not self._recorder.recording:
+            return self._timer.phase(phase)
+        return self._recorder.span(phase, action.work, action.stage, action.micro_batch)
 
     def _wait_for(self, wanted: Action) -> Tensor:
         with self._timer.phase("bubble"):

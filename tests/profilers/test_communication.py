@@ -33,7 +33,7 @@ def test_calls_are_averaged_over_steps_and_ranks(tmp_path: Path) -> None:
     calls = [comm_sample(step, exposed_seconds=0.05) for step in (0, 0, 1, 1)]
     tables = [table(tmp_path, *calls, rank=rank) for rank in (0, 1)]
     assert communication_rows(tables, STEPS, 4) == [
-        CommunicationRow("dp", "all_reduce", 2.0, 2000.0, about(0.2), about(0.1), 10_000.0)
+        CommunicationRow("dp", "all_reduce", 2.0, 2000.0, about(0.2), about(0.1), 10_000.0, 2)
     ]
 
 

@@ -1,18 +1,24 @@
 """The sampler: steady ticks, what it writes, and how it ends."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from profilers.host import Host
 from profilers.nvml import Nvml
-from profilers.records import Event, HostSample
+from profilers.records import Event, FixedRecord, NetworkSample
 from profilers.sampler import Sampler, Schedule
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.fake_nvml import FakeNvml, NVMLError
 from tests.support.samples import host_sample
+from tests.support.waiting import wait_until
 
 
 class FakeTime:
@@ -42,10 +48,16 @@ class SlowHost(Host):
     def missing(self) -> list[str]:
         return []
 
-    def sample(self) -> HostSample:
+    def records(self) -> list[Sequence[FixedRecord]]:
         self.began.append(self.fake.now - 1000.0)
         self.fake.now += self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
-        return host_sample()
+        return [[host_sample()]]
+
+    def last(self) -> list[NetworkSample]:
+        return []
+
+    def close(self) -> None:
+        pass
 
 
 def sampled(folder: Path, fake: FakeTime, host: Host, nvml: Nvml | None = None) -> Sampler:
@@ -124,3 +136,60 @@ def test_stopping_what_never_began_does_nothing(tmp_path: Path) -> None:
     with RecordWriter(tmp_path, "launcher") as writer:
         Sampler(writer, nvml=Nvml(FakeNvml())).stop()
     assert not list(tmp_path.iterdir())
+
+
+SAMPLE = """
+import sys, time
+from pathlib import Path
+from profilers.sampler import Sampler
+from profilers.writer import RecordWriter
+with RecordWriter(Path(sys.argv[1]), "launcher") as writer:
+    sampler = Sampler(writer, 0.01)
+    sampler.watch([int(sys.argv[2])])
+    with sampler:
+        time.sleep(float(sys.argv[3]))
+"""
+
+
+def sampling(folder: Path, seconds: float, *before: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", SAMPLE, str(folder), str(os.getpid()), str(seconds)]
+    )
+
+
+def test_what_was_sampled_outlives_a_killed_sampler(tmp_path: Path) -> None:
+    process = sampling(tmp_path, 60)
+    wait_until(lambda: len(RunRecords(tmp_path).table("launcher", "process")) > 10)
+    before = {name: len(RunRecords(tmp_path).table("launcher", name)) for name in ("host", "core", "process")}
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    records = RunRecords(tmp_path)
+    for name, count in before.items():
+        table = records.table("launcher", name)
+        assert len(table) >= count
+        assert not table.column("time_unix").mask.any()
+    assert records.problems == []
+
+
+def test_where_proc_only_shows_processes_the_rest_is_none_and_told_once(tmp_path: Path) -> None:
+    hide = 'mount -t proc -o subset=pid proc /proc && exec "$@"'
+    inside = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", hide, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let a test mount /proc (CAP_SYS_ADMIN)")
+    assert sampling(tmp_path, 0.3, *inside).wait() == 0
+    records = RunRecords(tmp_path)
+    host = records.table("launcher", "host")
+    assert len(host) > 3
+    assert host.column("cpu_fraction").mask.all()
+    assert host.column("memory_used_bytes").mask.all()
+    told = [line for event in events(tmp_path, "readings_missing") for line in event.data["functions"]]
+    assert len(told) == len(set(told))
+    assert {"cpu", "memory", "network"} <= {line.split(":")[0] for line in told}
+
+
+def test_it_tells_what_each_part_cost(tmp_path: Path) -> None:
+    fake = FakeTime(ticks=5)
+    sampled(tmp_path, fake, SlowHost(fake, 0.01))
+    (event,) = events(tmp_path, "sampler")
+    assert event.data["parts"]["host"]["readings"] == 6
+    assert 0 < event.data["parts"]["host"]["cpu_seconds"] <= event.data["cpu_seconds"]

@@ -82,7 +82,7 @@ def test_where_the_time_goes(tmp_path: Path) -> None:
     assert (row.axis, row.operation, row.calls, row.bytes) == ("dp", "all_reduce", 1.0, 1000.0)
     assert (row.seconds, row.exposed_seconds) == (about(0.6), about(0.3))
     assert found.hidden_communication_seconds == about(0.3)
-    assert [verdict.name for verdict in found.verdicts] == ["communication_exposed"]
+    assert [verdict.name for verdict in found.verdicts] == ["exposed_all_reduce"]
 
 
 def test_losses_are_the_mean_of_the_ranks_that_know_one(tmp_path: Path) -> None:
@@ -155,6 +155,11 @@ def test_energy_per_step(tmp_path: Path) -> None:
         for second in range(-1, 20):
             writer.write(gpu_sample(time_unix=1_700_000_000.0 + second, energy_joules=800.0 * second))
     assert summary(tmp_path).joules_per_step == about(800 * 8.1 / 8)
+    for rank in (0, 1):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            writer.write(step_sample(5, **STEP, measured=False))
+    found = summary(tmp_path)
+    assert (found.measured_steps, found.joules_per_step) == (7, about(800 * 8.1 / 8))
 
 
 def test_dropped_records_are_added_up(tmp_path: Path) -> None:

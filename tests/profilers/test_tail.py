@@ -198,6 +198,15 @@ def test_an_unknown_stream_is_a_key_error(tmp_path: Path) -> None:
         RunRecords(tmp_path).table(0, "colour")
 
 
+def test_a_stream_of_a_newer_version_is_reported_in_one_line(tmp_path: Path) -> None:
+    path = write_steps(tmp_path, range(2))
+    (tmp_path / "rank-0.colour").write_bytes(path.read_bytes())
+    (tmp_path / "notes.txt").write_text("not a record")
+    records = RunRecords(tmp_path)
+    assert (records.processes(), steps_of(records.table(0, "step"))) == (["rank-0"], [0, 1])
+    assert records.problems == ["rank-0.colour: a stream that this version does not know; left out"]
+
+
 def test_names_that_appear_later_are_found(tmp_path: Path) -> None:
     reader = Tail(tmp_path / "rank-0.comm")
     with RecordWriter(tmp_path, "rank-0") as writer:

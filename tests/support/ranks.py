@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -12,7 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from engine.config import Lab
+from engine.launch.place import Place
 from engine.launch.pool import PRELOAD
+from engine.worker import join
 
 PATIENCE_SECONDS = 60.0
 
@@ -23,14 +27,24 @@ def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> 
     Raises:
         AssertionError: a rank failed; with the traceback of the first one that did.
     """
+    place = Place(Lab())
+    try:
+        return on_ranks_of(place, world_size, function, *arguments)
+    finally:
+        place.close()
+
+
+def on_ranks_of(place: Place, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """The same where a place puts the ranks."""
     methods = multiprocessing.get_context("forkserver")
     methods.set_forkserver_preload(PRELOAD)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    at = place.store_address, place.store.port, uuid.uuid4().hex
+    namespaces = place.namespaces(world_size)
     pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
     ranks = [
         methods.Process(
             target=_rank,
-            args=(rank, world_size, store.port, pipes[rank][1], function, arguments),
+            args=(rank, world_size, namespaces[rank], at, pipes[rank][1], function, arguments),
             daemon=True,
         )
         for rank in range(world_size)
@@ -56,10 +70,19 @@ def _answer(reader: Connection, rank: int) -> tuple[str, Any]:
 
 
 def _rank(
-    rank: int, world_size: int, port: int, results: Connection, function: Callable[..., Any], arguments: Any
+    rank: int,
+    world_size: int,
+    namespace: str | None,
+    at: tuple[str, int, str],
+    results: Connection,
+    function: Callable[..., Any],
+    arguments: Any,
 ) -> None:
+    if namespace is not None:
+        join(namespace)
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    address, port, prefix = at
+    store = dist.PrefixStore(prefix, dist.TCPStore(address, port, is_master=False))
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE_SECONDS / 2)
     )

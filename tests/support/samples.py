@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from profilers.records import PHASES, CommSample, GpuSample, HostSample, MemorySample, StepSample
+from profilers.records import (
+    PHASES,
+    ActionSample,
+    CommSample,
+    CoreSample,
+    FixedRecord,
+    GpuSample,
+    HostSample,
+    MemorySample,
+    NetworkSample,
+    ProcessSample,
+    SpanSample,
+    StepSample,
+)
 
 
 def step_sample(step: int = 0, **values: Any) -> StepSample:
@@ -39,6 +52,17 @@ def comm_sample(step: int = 0, **values: Any) -> CommSample:
     return CommSample(step=step, **known | values)
 
 
+def short_records() -> list[FixedRecord]:
+    """One of each stream whose records have few fields."""
+    return [
+        CoreSample(1.0, 3, None),
+        NetworkSample(1.0, "eth0", 1, 2, 3, 4),
+        ProcessSample(1.0, 2, 0.5, None, 3, 4, 5, None, None),
+        ActionSample(4, "F", 1, 2, 1.0, 0.5),
+        SpanSample(4, "forward", 1.0, 0.5),
+    ]
+
+
 def memory_sample(step: int = 0, **values: Any) -> MemorySample:
     """A CPU rank of 100 bytes that once had 200."""
     known: dict[str, Any] = {
@@ -57,6 +81,33 @@ def gpu_sample(gpu: int = 0, **values: Any) -> GpuSample:
     known: dict[str, Any] = dict.fromkeys(GpuSample.__dataclass_fields__)
     known["time_unix"] = 1_700_000_000.0
     return GpuSample(**known | {"gpu": gpu} | values)
+
+
+def busy_gpu(at: float, gpu: int, busy: float) -> GpuSample:
+    """A large GPU that trains, and that its power limit holds down when it is busiest."""
+    watts = 520.0 + 90 * busy
+    capped = watts > 606
+    return gpu_sample(
+        gpu,
+        time_unix=at,
+        utilization_fraction=busy,
+        memory_used_bytes=(41 + 3 * gpu) * 2**30,
+        memory_total_bytes=141 * 2**30,
+        power_watts=watts,
+        power_limit_watts=610.0,
+        temperature_celsius=61.0,
+        slowdown_celsius=87.0,
+        sm_clock_mhz=1860.0 if capped else 1980.0,
+        sm_clock_max_mhz=1980.0,
+        throttle_reasons=4 if capped else 0,
+        sm_active_fraction=busy * 0.9,
+        tensor_active_fraction=busy * 0.5,
+        dram_active_fraction=busy * 0.4,
+        pcie_tx_bytes_per_second=2e9,
+        pcie_rx_bytes_per_second=1e9,
+        nvlink_tx_bytes_per_second=9e10,
+        nvlink_rx_bytes_per_second=9e10,
+    )
 
 
 def host_sample(**values: Any) -> HostSample:

@@ -23,6 +23,7 @@ from profilers.records import PHASES, CommSample, GpuSample, HostSample, MemoryS
 from profilers.summary import RunFacts, summarize
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
+from tests.support.samples import busy_gpu
 from tests.support.synthetic_study import write_study
 
 GIB = 2**30
@@ -164,9 +165,7 @@ class RunFolder:
         self.launcher.write(HostSample(at, cpu, int(9.1 * GIB + 3e7 * number), 24 * GIB, *([0] * 5), 3.5))
 
     def _gpu(self, at: float, gpu: int) -> GpuSample:
-        busy = min(1.0, 0.88 + 0.1 * self.run.random.random())
-        used, watts = int((41 + 3 * gpu) * GIB), 520.0 + 90 * busy
-        return GpuSample(at, gpu, busy, used, 141 * GIB, watts, None, 61.0, 1980.0, 0, None, None)
+        return busy_gpu(at, gpu, min(1.0, 0.88 + 0.1 * self.run.random.random()))
 
     def write(self, steps: int) -> None:
         """The first ``steps`` steps, and the ending if there is one."""

@@ -116,13 +116,13 @@ class Visit:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the script has run and every chart on the page has been drawn."""
+        """Wait until the script has run and every chart is drawn, except in hidden tabs: those draw when shown."""
         self.page.wait_for_selector(
             "[data-testid=stApp][data-test-script-state=notRunning]", timeout=PATIENCE_MILLISECONDS
         )
         self.page.wait_for_function(
             "() => [...document.querySelectorAll('.workbench-chart')]"
-            ".every(chart => chart.querySelector('.main-svg'))",
+            ".every(chart => chart.offsetParent === null || chart.querySelector('.main-svg'))",
             timeout=PATIENCE_MILLISECONDS,
         )
 

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from tests.ui.homes import damaged_home, full_home
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("runs", "live", "tune", "export")
+PAGES = ("runs", "live", "tune", "export", "machine")
 
 
 def run_names(home: Path) -> list[str]:
@@ -35,6 +35,7 @@ CHOSEN = {
     "live": ("run", run_names),
     "tune": ("study", study_names),
     "export": ("export", all_names),
+    "machine": ("machine", lambda home: []),
 }
 
 

@@ -104,7 +104,10 @@ def test_stop_of_a_run(own_home: Furnished, command: Run) -> None:
 
 
 def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
-    command("control", own_home.live, "pause").refused("is a run", "only be stopped")
+    command("control", own_home.live, "pause").refused("is a run", "stop, snapshot")
+    command("control", own_home.live, "snapshot", "steps=x").refused("snapshot='steps=x'", "steps=N")
+    command("control", own_home.live, "snapshot", "steps=1001").refused("from 0 to 1,000")
+    command("control", "quickstart", "snapshot").refused("is a study", "running trial")
     command("control", "quickstart", "kill").refused("kill", "number of one trial")
     command("control", "quickstart", "kill", "x").refused("kill='x'")
     command("control", "quickstart", "enqueue").refused("enqueue", "at least one key")

@@ -16,7 +16,6 @@ from workbench.series import (
     HostSeries,
     Line,
     LossSeries,
-    MemorySeries,
     PhaseSeries,
     RankSeries,
 )
@@ -33,7 +32,6 @@ FULL: dict[str, Callable[[], Any]] = {
     ),
     "host": lambda: figures.host(HostSeries(LINES[0], LINES[1], 24.0)),
     "gpu": lambda: figures.gpu(GpuSeries(LINES, LINES, LINES)),
-    "memory": lambda: figures.memory(MemorySeries(LINES, "resident set")),
     "trials": lambda: study_figures.trials(
         TrialSeries(
             exact=[Measured(0, 10.0, 1.0, 1.0, "dp=4")],
@@ -53,7 +51,6 @@ EMPTY: dict[str, Callable[[], Any]] = {
     "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, None)),
     "ranks": lambda: figures.ranks(RankSeries([], None)),
     "loss": lambda: figures.loss(LossSeries([], [], None)),
-    "memory": lambda: figures.memory(MemorySeries([], "resident set")),
     "collectives": lambda: figures.collectives(CollectiveSeries([], [], [], [], [], [])),
     "host": lambda: figures.host(HostSeries(NO_LINE, NO_LINE, None)),
     "trials": lambda: study_figures.trials(TrialSeries([], [], [], [], [], [], [], None, 0.0)),

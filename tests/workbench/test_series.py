@@ -154,14 +154,6 @@ def test_each_gpu_has_its_own_lines() -> None:
     assert found.power_watts[1].y == [None]
 
 
-def test_memory_is_the_allocators_where_there_is_one() -> None:
-    steps = {"step": np.array([0]), "rss_bytes": np.array([2**30], dtype=float)}
-    on_cpu = series.memory_series({0: steps | {"cuda_allocated_bytes": np.array([np.nan])}})
-    assert (on_cpu.kind, on_cpu.lines[0].y) == ("resident set", [1.0])
-    on_gpu = series.memory_series({0: steps | {"cuda_allocated_bytes": np.array([2.0**31])}})
-    assert (on_gpu.kind, on_gpu.lines[0].y) == ("CUDA allocator", [2.0])
-
-
 def test_nothing_gives_empty_series() -> None:
     assert series.phase_series(EMPTY, "rank 0").steps == []
     assert series.rank_series({}).lines == []
@@ -169,4 +161,3 @@ def test_nothing_gives_empty_series() -> None:
     assert series.collective_series([]).labels == []
     assert series.host_series(EMPTY, 0.0).cpu_percent.x == []
     assert series.gpu_series(EMPTY, 0.0).power_watts == []
-    assert series.memory_series({}).lines == []

@@ -11,13 +11,15 @@ from workbench.commands.options import Home, Id, Json
 
 
 class Action(StrEnum):
-    """What can be asked of a study; a run can only be stopped."""
+    """What can be asked: of a study the first five, of a run to stop and what it can do as it goes on."""
 
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"
     KILL = "kill"
     ENQUEUE = "enqueue"
+    SNAPSHOT = "snapshot"
+    TRACE = "trace"
 
 
 def stop(identity: Id, home: Home, json: Json = False) -> int:
@@ -31,11 +33,16 @@ def control(
     home: Home,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TRIAL|KEY=VALUE", help="A trial for kill, keys for enqueue."),
+        typer.Argument(
+            metavar="TRIAL|KEY=VALUE",
+            help="A trial for kill, keys for enqueue, steps=N for snapshot and trace.",
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Pause, resume or stop a study, kill its running trial, or enqueue a configuration by hand."""
+    """Pause, resume or stop a study, kill its running trial, or enqueue a configuration by hand; stop a run, or have
+    its ranks write a snapshot of their memory or a trace of their next steps.
+    """
     from workbench.control import arguments_of, ask
     from workbench.output import emit_json, say
     from workbench.resolve import resolve

@@ -37,14 +37,31 @@ def ls(
     return 0
 
 
-def show(identity: Id, home: Home, json: Json = False) -> int:
+def show(
+    identity: Id,
+    home: Home,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold",
+            metavar="NAME=FRACTION",
+            help="Judge a run again, for example with bubble=0.1. May be given several times.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
     """Show a run or a study: what it did, how fast, and where the time went."""
+    from engine.errors import InputError
     from workbench.resolve import resolve
 
     target = resolve(home, identity)
     if target.kind == "study":
+        if threshold:
+            raise InputError(
+                "--threshold", threshold[0], "only a run has verdicts; give one of the study's runs"
+            )
         return _show_study(target.folder, json)
-    return _show_run(target.folder, json)
+    return _show_run(target.folder, json, threshold or [])
 
 
 def reindex(home: Home, json: Json = False) -> int:
@@ -74,13 +91,17 @@ def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
         print_runs(console, runs[:shown], len(runs) - len(runs[:shown]))
 
 
-def _show_run(folder: Path, json: bool) -> int:
+def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
+    from engine import rundir
     from workbench import runs
     from workbench.output import emit_json, result_console
     from workbench.partial import with_numbers_so_far
     from workbench.render import print_run
+    from workbench.verdicts import rejudged
 
     view = with_numbers_so_far(runs.load(folder))
+    if thresholds:
+        view = rejudged(view, thresholds, rundir.read_json(folder / rundir.CONFIG))
     if json:
         emit_json(runs.document(view))
     else:

@@ -37,22 +37,30 @@ def train(
     json: Json = False,
 ) -> int:
     """Train one configuration and report its speed, losses, and where the time went."""
+    from workbench.compaction import compact_at_end
     from workbench.inputs import run_config
-    from workbench.output import emit_json, result_console, stdout_for_results
+    from workbench.output import stdout_for_results
 
     origin = None if resume is None else _origin(home, resume)
     asked = run_config(config, [*(sets or []), *(more or [])], data, device, origin)
     with stdout_for_results():
         view = _run(home, asked)
+    _report(view, json)
+    compact_at_end([view.folder])
+    return 0 if view.outcome == "completed" else 1
+
+
+def _report(view: RunView, json: bool) -> None:
     if json:
+        from workbench.output import emit_json
         from workbench.runs import document
 
         emit_json(document(view))
     else:
+        from workbench.output import result_console
         from workbench.render import print_run
 
         print_run(result_console(), view)
-    return 0 if view.outcome == "completed" else 1
 
 
 def _origin(home: Path, text: str) -> Path:

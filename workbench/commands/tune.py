@@ -45,11 +45,15 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
     from tuning.readers import STUDIES
     from tuning.study import run_study
+    from workbench.compaction import compact_at_end
     from workbench.output import say
+    from workbench.store import Store
     from workbench.study_progress import StudyProgress
 
     with Session(home) as session, StudyProgress(file) as shown:
         document = run_study(file, home / STUDIES / file.name, session.execute, shown.update)
+    if document["state"] == "ended":
+        compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
         say(f"interrupted; the same command goes on with study {file.name}")
     return document

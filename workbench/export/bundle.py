@@ -33,7 +33,7 @@ def write(bundle: Bundle, out: Path) -> None:
     Raises:
         InputError: the folder exists and is not empty, or cannot be written.
     """
-    _check_free(out)
+    check_free(out)
     scratch = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         scratch.mkdir(parents=True)
@@ -57,7 +57,8 @@ def zipped(bundle: Bundle) -> bytes:
     return memory.getvalue()
 
 
-def _check_free(out: Path) -> None:
+def check_free(out: Path) -> None:
+    """InputError unless ``out`` does not exist or is an empty folder."""
     try:
         taken = out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir())))
     except OSError as error:

@@ -9,6 +9,7 @@ import streamlit as st
 from profilers.records import Event
 from workbench import figures, series
 from workbench.live import Snapshot
+from workbench.ui import run_host
 from workbench.ui.chart import chart
 from workbench.ui.live_header import ranks_table
 
@@ -30,7 +31,7 @@ def charts(seen: Snapshot) -> None:
     with left:
         chart(figures.ranks(series.rank_series(seen.steps), seen.id), "live-rank-steps", "Step time by rank")
     with right:
-        chart(figures.memory(series.memory_series(seen.memory), seen.id), "live-memory", "Memory by rank")
+        run_host.memory(seen, "live-memory")
     _machine(seen)
 
 
@@ -53,7 +54,8 @@ def _phases(seen: Snapshot) -> None:
 
 
 def _machine(seen: Snapshot) -> None:
-    start = float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
+    start = run_host.start_of(seen)
+    run_host.processors(seen, "live")
     chart(
         figures.host(series.host_series(seen.host, start), seen.id), "live-host", "CPU and memory of the host"
     )

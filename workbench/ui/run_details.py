@@ -11,13 +11,32 @@ from engine.config import RunConfig, flatten
 from profilers.records import PHASES
 from workbench import figures, jobs, runs, series
 from workbench.live import Snapshot
-from workbench.ui import run_memory, run_schedule, words
+from workbench.ui import (
+    run_anatomy,
+    run_gpus,
+    run_host,
+    run_memory,
+    run_schedule,
+    run_trace,
+    run_verdicts,
+    words,
+)
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, home, metrics, snapshot, table
 
 LOG_LINES = 200
 SHORT_LOG = 22
-VIEWS = ("Step time", "Collectives", "Loss and memory", "Configuration", "Logs")
+VIEWS = (
+    "Step time",
+    "Anatomy",
+    "Collectives",
+    "Loss and memory",
+    "Host",
+    "GPUs",
+    "Trace",
+    "Configuration",
+    "Logs",
+)
 
 
 def details(run_id: str) -> None:
@@ -28,20 +47,29 @@ def details(run_id: str) -> None:
     if found["outcome"] not in (None, "completed"):
         _ending(found)
     metrics(_numbers(found), "run-numbers")
-    _verdicts(found["verdicts"])
+    run_verdicts.draw(found)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
         _steps(seen, found)
         run_schedule.draw(found)
     with views[1]:
-        _collectives(seen, found)
+        run_anatomy.draw(seen, found)
     with views[2]:
+        _collectives(seen, found)
+    with views[3]:
         _loss_and_memory(seen, found)
         run_memory.draw(found)
         _checkpoints(found)
-    with views[3]:
-        _configuration(found["config"] or {})
     with views[4]:
+        run_host.draw(seen)
+        run_host.answers(found)
+    with views[5]:
+        run_gpus.draw(seen, found)
+    with views[6]:
+        run_trace.draw(found)
+    with views[7]:
+        _configuration(found["config"] or {})
+    with views[8]:
         _logs(run_id)
 
 
@@ -91,7 +119,7 @@ def _numbers(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
         ),
         "Step time, median": (words.seconds(step.get("median")), f"p95 {words.seconds(step.get('p95'))}"),
         "Waiting for communication": (words.percent(exposed), "of the step"),
-        "Peak memory": (words.gib(found["peak_memory_bytes"]), "of the largest rank"),
+        "Peak memory": (words.gib(found["peak_memory_bytes"]), run_host.where(found)),
         "Loss at the end": (words.number(losses[-1] if losses else None, 4), _validation(found)),
         "Parameters": (
             words.count(found.get("parameters")),
@@ -103,13 +131,6 @@ def _numbers(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
 def _validation(found: dict[str, Any]) -> str:
     loss = found.get("validation_loss")
     return "no validation loss" if loss is None else f"validation {loss:.4f}"
-
-
-def _verdicts(verdicts: list[dict[str, Any]]) -> None:
-    for verdict in verdicts:
-        with st.container(border=True, gap="xxsmall"):
-            st.markdown(f":material/lightbulb: **{words.spoken(verdict['name'])}** — {verdict['evidence']}")
-            st.caption(f"Turn next: {verdict['knob']}")
 
 
 def _steps(seen: Snapshot, found: dict[str, Any]) -> None:
@@ -164,19 +185,40 @@ def _collectives(seen: Snapshot, found: dict[str, Any]) -> None:
             "axis": [row["axis"] for row in rows],
             "calls per step": [row["calls"] for row in rows],
             "MB per step": [row["bytes"] / 1e6 for row in rows],
+            "wire MB": [_scaled(row.get("wire_bytes"), 1e-6) for row in rows],
             "ms per step": [_milliseconds(row["seconds"]) for row in rows],
             "exposed ms": [_milliseconds(row["exposed_seconds"]) for row in rows],
             "bus bandwidth, GB/s": [_scaled(row["bus_bandwidth"], 1e-9) for row in rows],
+            "% of measured peak": [_scaled(row.get("peak_fraction"), 1e2) for row in rows],
+            "expected ms": [_milliseconds(row.get("expected_seconds")) for row in rows],
         },
         "run-collective-table",
         {
             "calls per step": numbers(format="%,.1f"),
             "MB per step": numbers(format="%,.2f"),
+            "wire MB": numbers(
+                format="%,.2f", help="What the backend's algorithm sends for it, by formula, without headers."
+            ),
             "ms per step": numbers(format="%,.2f"),
             "exposed ms": numbers(format="%,.2f"),
             "bus bandwidth, GB/s": numbers(format="%,.3f"),
+            "% of measured peak": numbers(
+                format="%,.1f", help="Of the best bus bandwidth that `workbench calibrate` measured here."
+            ),
+            "expected ms": numbers(
+                format="%,.2f", help="As many calls of the mean size, by the calibration's fit."
+            ),
         },
     )
+    _collective_notes(found)
+
+
+def _collective_notes(found: dict[str, Any]) -> None:
+    if found["communication"]:
+        keys = ("wire_bytes_per_step", "wire_bytes_measured", "wire_bytes_reason")
+        st.caption(f":material/cable: On the wire: {words.wire(*(found.get(key) for key in keys))}.")
+    if found.get("peak_bandwidth_reason"):
+        st.caption(f":material/info: Percent of the measured peak: {found['peak_bandwidth_reason']}.")
 
 
 def _milliseconds(value: float | None) -> float | None:
@@ -193,7 +235,7 @@ def _loss_and_memory(seen: Snapshot, found: dict[str, Any]) -> None:
         losses = series.losses_of(found["losses"], found.get("validation_loss"), found["first_step"])
         chart(figures.loss(losses, seen.id), "run-loss", "Training loss per step")
     with right:
-        chart(figures.memory(series.memory_series(seen.memory), seen.id), "run-memory", "Memory by rank")
+        run_host.memory(seen, "run-memory")
 
 
 def _checkpoints(found: dict[str, Any]) -> None:

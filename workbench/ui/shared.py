@@ -16,7 +16,7 @@ from workbench.store import Store
 from workbench.ui import words
 
 ASSETS = Path(__file__).parent / "assets"
-PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export")}
+PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export", "Machine")}
 #: A list that another browser asked for within this time is shown again.
 FRESH_SECONDS = 0.8
 LOOK_SECONDS = 2.0

@@ -43,6 +43,13 @@ def spoken(state: str | None) -> str:
     return words.get(state or "", (state or NOTHING).replace("_", " "))
 
 
+def bottleneck(name: str, axis: str | None = None) -> str:
+    """``exposed_all_reduce`` on dp as "exposed all-reduce (dp)"."""
+    for operation in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"):
+        name = name.replace(operation, operation.replace("_", "-"))
+    return spoken(name).replace(" bound", "-bound") + (f" ({axis})" if axis else "")
+
+
 def number(value: float | None, digits: int = 0) -> str:
     """A number with thousands separators."""
     return NOTHING if value is None else f"{value:,.{digits}f}"
@@ -70,6 +77,20 @@ def gib(size: float | None) -> str:
     if size is None:
         return NOTHING
     return f"{size / GIB:,.2f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:,.1f} MiB"
+
+
+def steps(first: int, count: int) -> str:
+    """Consecutive steps by their numbers: step 12, steps 12 to 14."""
+    return f"step {first:,}" if count == 1 else f"steps {first:,} to {first + count - 1:,}"
+
+
+def wire(formula: float | None, measured: float | None, reason: str | None) -> str:
+    """Bytes that a rank sends in a step, by formula and as counted."""
+    by_formula = f"{gib(formula)} a step and rank by formula"
+    if measured is None:
+        return f"{by_formula}; not counted: {reason}"
+    beside = f" ({measured / formula - 1:+.2%})" if formula else f" ({reason})" if reason else ""
+    return f"{by_formula}, {gib(measured)} counted at the interfaces{beside}"
 
 
 def count(value: float | None) -> str:

@@ -1,0 +1,46 @@
+"""Asks the ranks of a run that hangs which collective they wait in, and finds who did not come."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from engine.progress import Progress
+from engine.rundir import FLIGHT, read_json
+from profilers import stuck
+from profilers.flight_recorder import Dump, DumpError, parse
+
+#: Ranks look for the request four times a second; one that is stopped never answers.
+_PATIENCE_SECONDS = 1.5
+_POLL_SECONDS = 0.05
+
+
+def explain(progress: Progress, folder: Path) -> str | None:
+    """The collective that ranks wait in, in one line; None if their recorders know of none.
+
+    Waits up to 1.5 s for ranks that do not answer.
+    """
+    progress.request_dump()
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < until and len(_files(folder)) < progress.world_size:
+        time.sleep(_POLL_SECONDS)
+    dumps: dict[int, Dump] = {}
+    axes: dict[str, str] = {}
+    for rank, path in _files(folder).items():
+        told = read_json(path)
+        if told is None:
+            continue
+        try:
+            dump = parse(told["dump"].encode(), told["since_unix"])
+        except (DumpError, KeyError, AttributeError):
+            continue
+        members = {group: tuple(ranks) for group, ranks in told.get("members", {}).items()}
+        dumps[rank] = replace(dump, members=dump.members | members)
+        axes |= told.get("axes", {})
+    found = stuck.find(dumps, axes, progress.world_size)
+    return None if found is None else str(found)
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    return {int(path.stem.removeprefix("rank-")): path for path in (folder / FLIGHT).glob("rank-*.json")}

@@ -1,0 +1,97 @@
+"""Orders: what a running job is asked to do over some steps, on all ranks from the same step on. No torch.
+
+A command file becomes a numbered order of the run, the launcher raises the number on the page of progress, rank 0
+answers with the step at which it applies, and each rank reads the order when it gets there. What a rank did is an event
+of kind ``order`` in its own records, with the id of the command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import rundir
+from engine.errors import InputError
+from engine.progress import Progress
+
+#: What can be ordered, and over how many steps unless told.
+STEPS = {"snapshot": 1, "trace": 3}
+#: Steps between its announced one and the first that counts, in which ranks get ready.
+WARM_UP = {"snapshot": 0, "trace": 1}
+#: The fewest and the most steps; what is written grows with each of them.
+BOUNDS = {"snapshot": (0, 1000), "trace": (1, 100)}
+#: The kind of the event in which a rank tells what it did.
+EVENT = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``id`` is that of the command. With 0 ``steps`` it is done between two steps."""
+
+    number: int
+    id: str
+    command: str
+    steps: int
+
+
+def arguments_of(command: str, values: list[str]) -> dict[str, int]:
+    """The checked arguments of an order, from what was typed after it: ``steps=N`` or nothing.
+
+    Raises:
+        InputError: something else, or a number that is too small or large.
+    """
+    found = {"steps": STEPS[command]}
+    least, most = BOUNDS[command]
+    for value in values:
+        name, _, number = value.partition("=")
+        remedy = f"give steps=N with N from {least} to {most:,}, or nothing"
+        if name not in found or not number.isdecimal() or not least <= int(number) <= most:
+            raise InputError(command, value, remedy)
+        found[name] = int(number)
+    return found
+
+
+class OrderBook:
+    """The launcher's side: numbers the orders among a run's commands, oldest first."""
+
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self._folder, self._progress = folder, progress
+        self._seen: set[str] = set()
+        self._number = 0
+
+    def pass_on(self) -> None:
+        """Hand new orders to the ranks; what is no order, or half of one, is left alone."""
+        inbox = self._folder / rundir.COMMANDS
+        try:
+            for path in sorted(inbox.glob("*.json")):
+                if path.name not in self._seen:
+                    self._take(path)
+                    self._seen.add(path.name)
+        except OSError:
+            return  # asked again at the next look
+
+    def _take(self, path: Path) -> None:
+        found = rundir.read_json(path) or {}
+        command, steps = found.get("command"), (found.get("arguments") or {}).get("steps")
+        if command not in STEPS:
+            return
+        number = self._number + 1
+        order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
+        (self._folder / rundir.ORDERS).mkdir(exist_ok=True)
+        rundir.write_json(_path(self._folder, number), asdict(order))
+        self._number = number
+        self._progress.request_order(number)
+
+
+def read(folder: Path, number: int) -> Order | None:
+    """An order by its number; None if it cannot be read."""
+    found: dict[str, Any] = rundir.read_json(_path(folder, number)) or {}
+    try:
+        return Order(**found)
+    except TypeError:
+        return None
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / rundir.ORDERS / f"{number}.json"

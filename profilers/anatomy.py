@@ -1,0 +1,71 @@
+"""The anatomy of a step for a run's summary: axes, bubble, warm-up, clocks, straggler and gaps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from profilers.clocks import clock_rows, clocks_of
+from profilers.exposed import seconds_by_axis
+from profilers.gaps import gap_rows
+from profilers.pipeline_bubble import pipeline_of
+from profilers.run_summary import RunFacts
+from profilers.step_join import JoinedSteps
+from profilers.step_phases import busy_seconds, slowest_seconds, typical
+from profilers.tail import RunRecords
+from profilers.warmup import warmup_steps
+
+_STILL_WARM = (
+    "by their times the first {found:,} steps are warm-up, but only {left_out:,} were left out: the measured steps "
+    "hold warm-up; raise train.warmup to {found:,}"
+)
+
+
+def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
+    """Steps at the start that were not measured, and those that the step times themselves show to be warm-up.
+
+    Both are counted from the first recorded step. Where measured steps still hold warm-up, a note is added.
+    """
+    if not len(steps.steps):
+        return {"notes": list(notes)}
+    measured = np.flatnonzero(np.ma.filled(steps.values["measured"], 0).max(axis=0))
+    left_out = int(measured[0]) if len(measured) else len(steps.steps)
+    found = warmup_steps(slowest_seconds(steps))
+    more = [_STILL_WARM.format(found=found, left_out=left_out)] if (found or 0) > left_out else []
+    return {"warmup_steps": left_out, "warmup_steps_found": found, "notes": [*notes, *more]}
+
+
+def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
+    """What the measured steps show; there is at least one."""
+    chosen, clocks = typical(measured), clocks_of(records)
+    tables = [records.table(rank, "comm") for rank in measured.ranks]
+    by_axis = seconds_by_axis(measured, chosen, tables)
+    middle = float(np.median(measured.values["start_unix"].filled(0.0)))
+    actions = {rank: records.table(rank, "action") for rank in range(facts.world_size)}
+    return {
+        "exposed_seconds_by_axis": by_axis.exposed,
+        "hidden_seconds_by_axis": by_axis.hidden,
+        "pipeline": pipeline_of(actions, facts.pipelines, measured.steps[np.sort(chosen.steps)], clocks),
+        "clocks": clock_rows(clocks, middle),
+        "gaps": gap_rows({rank: records.table(rank, "span") for rank in measured.ranks}, measured.steps),
+        **_straggler(measured, records),
+    }
+
+
+def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
+    """Of the rank that is busiest by medians: its host, and the share of steps in which it is."""
+    busy = busy_seconds(measured)
+    row = int(np.median(busy, axis=1).argmax())
+    share = float((busy.argmax(axis=0) == row).mean()) if len(measured.ranks) > 1 else None
+    hosts = hosts_of(records)
+    return {"slowest_rank_host": hosts.get(measured.ranks[row]), "slowest_rank_share": share}
+
+
+def hosts_of(records: RunRecords) -> dict[int, str]:
+    """The host of each rank that told it."""
+    told = {
+        rank: [event.data.get("host") for event in records.events(rank) if event.kind == "environment"]
+        for rank in records.ranks()
+    }
+    return {rank: str(names[-1]) for rank, names in told.items() if names and names[-1]}

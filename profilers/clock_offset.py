@@ -1,0 +1,90 @@
+"""How far one host's clock is from another's, from messages between the two; pure.
+
+Source: the on-wire protocol and the clock filter of NTP (RFC 5905, sections 8 and 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+#: A clock may drift by so much a second (RFC 5905, PHI).
+DRIFT = 15e-6
+
+
+class Exchange(NamedTuple):
+    """One question and its answer: ``asked`` and ``heard`` by the asker's clock, ``got`` and ``answered`` by the
+    other's; unix seconds.
+    """
+
+    asked: float
+    got: float
+    answered: float
+    heard: float
+
+    @property
+    def round_trip_seconds(self) -> float:
+        """Time on the way, without the other's own."""
+        return max(0.0, (self.heard - self.asked) - (self.answered - self.got))
+
+    @property
+    def offset_seconds(self) -> float:
+        """The asker's clock minus the other's, if both ways take as long."""
+        return ((self.asked - self.got) + (self.heard - self.answered)) / 2
+
+
+class Offset(NamedTuple):
+    """A clock minus the reference's at ``time_unix``, right within ``error_seconds``."""
+
+    time_unix: float
+    offset_seconds: float
+    error_seconds: float
+
+
+def estimate(exchanges: Iterable[Exchange]) -> Offset:
+    """From the exchange with the shortest round trip; the error is half of that, for however its two ways differ.
+
+    ValueError without exchanges.
+    """
+    best = min(exchanges, key=lambda one: one.round_trip_seconds, default=None)
+    if best is None:
+        raise ValueError("no exchange of messages to estimate an offset from")
+    return Offset(best.heard, best.offset_seconds, best.round_trip_seconds / 2)
+
+
+class ClockOffset:
+    """One clock's offset over a run, from estimates in the order of time; none means the reference's own clock."""
+
+    def __init__(self, estimates: Sequence[Offset] = ()) -> None:
+        self._estimates = tuple(sorted(estimates))
+
+    def aligned(self, times_unix: _Floats) -> _Floats:
+        """Times of this clock by the reference's."""
+        if not self._estimates:
+            return times_unix
+        known = np.array(self._estimates)
+        return np.asarray(times_unix - np.interp(times_unix, known[:, 0], known[:, 1]))
+
+    def at(self, time_unix: float) -> Offset:
+        """Between two estimates on the line through them; before the first and after the last the error grows by
+        ``DRIFT``.
+        """
+        known = self._estimates
+        if not known:
+            return Offset(time_unix, 0.0, 0.0)
+        later = next((place for place, one in enumerate(known) if one.time_unix >= time_unix), len(known))
+        if 0 < later < len(known):
+            return _between(known[later - 1], known[later], time_unix)
+        nearest = known[0] if later == 0 else known[-1]
+        away = abs(time_unix - nearest.time_unix)
+        drift = DRIFT if nearest.error_seconds > 0 else 0.0  # no error: it is the same clock
+        return Offset(time_unix, nearest.offset_seconds, nearest.error_seconds + drift * away)
+
+
+def _between(one: Offset, other: Offset, time_unix: float) -> Offset:
+    share = (time_unix - one.time_unix) / (other.time_unix - one.time_unix)
+    offset = one.offset_seconds + share * (other.offset_seconds - one.offset_seconds)
+    return Offset(time_unix, offset, one.error_seconds + share * (other.error_seconds - one.error_seconds))

@@ -1,0 +1,105 @@
+"""What the readings of each GPU amount to over a stretch of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from profilers import energy, throttle
+from profilers.run_summary import GpuRow
+from profilers.table import Column, Table
+from profilers.tail import RunRecords
+
+#: Fields of GpuRow that are the mean, or the largest, of a field of GpuSample.
+_MEANS = {
+    "utilization": "utilization_fraction",
+    "sm_active": "sm_active_fraction",
+    "sm_occupancy": "sm_occupancy_fraction",
+    "tensor_active": "tensor_active_fraction",
+    "dram_active": "dram_active_fraction",
+    "power_watts": "power_watts",
+    "sm_clock_mhz": "sm_clock_mhz",
+    "pcie_tx_bytes_per_second": "pcie_tx_bytes_per_second",
+    "pcie_rx_bytes_per_second": "pcie_rx_bytes_per_second",
+}
+_LARGEST = {
+    "memory_used_bytes": "memory_used_bytes",
+    "max_power_watts": "power_watts",
+    "power_limit_watts": "power_limit_watts",
+    "max_temperature_celsius": "temperature_celsius",
+    "slowdown_celsius": "slowdown_celsius",
+    "sm_clock_max_mhz": "sm_clock_max_mhz",
+}
+_INTEGERS = frozenset({"memory_used_bytes"})
+
+
+def gpus_of(records: RunRecords, span: tuple[float, float] | None) -> dict[str, Any]:
+    """``gpus`` and ``gpus_reason`` of a run's summary; ``span`` as below."""
+    rows = gpu_rows(records.table("launcher", "gpu"), span)
+    told = [
+        event.data.get("reason") for event in records.events("launcher") if event.kind == "nvml_unavailable"
+    ]
+    reason = next((f"no NVIDIA GPU: {reason}" for reason in told if reason), "no GPU was sampled")
+    return {"gpus": rows, "gpus_reason": None if rows else reason}
+
+
+def gpu_rows(samples: Table, span: tuple[float, float] | None = None) -> list[GpuRow]:
+    """One row for each GPU that was sampled, in the driver's order.
+
+    ``span`` are two wall-clock times; samples outside do not count, unless there is none inside. Limits and counters
+    are of the whole run, since they are read less often.
+    """
+    times = samples.column("time_unix").filled(np.nan)
+    inside = np.ones(len(samples), dtype=bool) if span is None else (times >= span[0]) & (times <= span[1])
+    return [_row(samples, gpu, inside, span) for gpu in energy.gpus(samples)]
+
+
+def _row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | None) -> GpuRow:
+    own = np.asarray((samples.column("gpu") == gpu).filled(False))
+    chosen = own & inside if (own & inside).any() else own
+    times = samples.column("time_unix")[own].compressed()
+    if span is None or not (own & inside).any():
+        span = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
+    known: dict[str, Any] = {name: _mean(samples.column(field)[chosen]) for name, field in _MEANS.items()}
+    for name, field in _LARGEST.items():
+        whole = name in ("power_limit_watts", "slowdown_celsius", "sm_clock_max_mhz")
+        largest = _largest(samples.column(field)[own if whole else chosen])
+        known[name] = int(largest) if largest is not None and name in _INTEGERS else largest
+    for name in ("nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected"):
+        known[name] = _growth(samples.column(name)[own])
+    return GpuRow(
+        gpu=gpu,
+        samples=int(chosen.sum()),
+        energy_joules=energy.of_gpu(samples, gpu, *span),
+        throttled=_throttled(samples.column("throttle_reasons")[chosen]),
+        **known,
+    )
+
+
+def _mean(values: Column) -> float | None:
+    return float(values.mean()) if values.count() else None
+
+
+def _largest(values: Column) -> float | None:
+    return float(values.max()) if values.count() else None
+
+
+def _growth(counter: Column) -> int | None:
+    """By how much a counter grew; what it lost when a driver started anew is not known and counts from zero."""
+    known = counter.compressed()
+    if not len(known):
+        return None
+    steps = np.diff(known)
+    return int(np.where(steps >= 0, steps, known[1:]).sum())
+
+
+def _throttled(masks: Column) -> dict[str, float]:
+    """Share of the samples in which each reason held the clocks down, the most frequent first."""
+    known = masks.compressed()
+    seen: Counter[str] = Counter()
+    for mask, times in zip(*np.unique(known, return_counts=True), strict=True):
+        for reason in throttle.words(int(mask)):
+            seen[reason] += int(times)
+    return {reason: times / len(known) for reason, times in seen.most_common()}

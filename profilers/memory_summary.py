@@ -1,0 +1,56 @@
+"""Memory records of all ranks -> each rank's peak, and the phase of a step in which it was reached. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from profilers.run_summary import MemoryRow
+from profilers.table import Table
+from profilers.tail import RunRecords
+
+#: What a peak is taken of: the CUDA allocator where there is one, else the process.
+KINDS = {"cuda_peak_bytes": "CUDA allocator", "peak_rss_bytes": "resident set"}
+
+
+def memory_rows(records: RunRecords) -> list[MemoryRow]:
+    """One row a rank that recorded its memory; all of the same kind."""
+    tables = {rank: records.table(rank, "memory") for rank in records.ranks()}
+    for column in KINDS:
+        rows = [_row(rank, table, column) for rank, table in tables.items() if table.column(column).count()]
+        if rows:
+            return rows
+    return []
+
+
+def peak(rows: Sequence[MemoryRow]) -> dict[str, Any]:
+    """The keys of a summary that tell the largest peak; empty without a row."""
+    if not rows:
+        return {}
+    most = max(rows, key=lambda row: row.peak_bytes)
+    return {
+        "peak_memory_bytes": most.peak_bytes,
+        "peak_memory_phase": most.phase,
+        "peak_memory_rank": most.rank,
+    }
+
+
+def _row(rank: int, table: Table, column: str) -> MemoryRow:
+    peaks, phases = table.column(column), table.column("phase")
+    # Records keep the reading at which the peak grew, so the first that has it is the one in which it was reached.
+    at = int(peaks.argmax(fill_value=-1))
+    return MemoryRow(
+        rank=rank,
+        kind=KINDS[column],
+        peak_bytes=int(peaks[at]),
+        phase=phases.tolist()[at],
+        step=int(table.column("step")[at]),
+        reserved_bytes=_most(table, "cuda_reserved_bytes"),
+        inactive_split_bytes=_most(table, "cuda_inactive_split_bytes"),
+        allocation_retries=_most(table, "cuda_allocation_retries"),
+    )
+
+
+def _most(table: Table, name: str) -> int | None:
+    column = table.column(name)
+    return int(column.max()) if column.count() else None

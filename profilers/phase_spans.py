@@ -1,0 +1,53 @@
+"""The phases of some steps as spans on the time axis, for a drawing of a step and to find its longest host gaps.
+
+Every step has the sums of its phases; spans are kept of one step in eight and of slow ones, since writing all of them
+would cost more than everything else that is recorded.
+"""
+
+from __future__ import annotations
+
+from profilers.clock import Clock
+from profilers.records import PHASES, SpanSample
+from profilers.step_timer import EXPOSED, StepTimes
+
+#: Spans of every so many steps are kept, and of those this much longer than usual.
+EVERY = 8
+SLOW = 1.5
+#: Weight of the last step in what is usual.
+_WEIGHT = 0.1
+_OWN = frozenset(PHASES.index(name) for name in ("data", "forward", "backward", "optimizer"))
+
+
+class SpanChoice:
+    """Decides, step after step, whether spans are kept."""
+
+    def __init__(self) -> None:
+        self._usual: float | None = None
+
+    def wants(self, step: int, seconds: float) -> bool:
+        """Told once for each step."""
+        slow = self._usual is not None and seconds > SLOW * self._usual
+        self._usual = seconds if self._usual is None else self._usual + _WEIGHT * (seconds - self._usual)
+        return slow or step % EVERY == 0
+
+
+def span_samples(times: StepTimes, clock: Clock) -> list[SpanSample]:
+    """The phases of one step in order, without gaps between them.
+
+    A wait for communication inside a forward, backward, optimizer or data phase does not cut it: it is recorded with
+    its collective.
+    """
+    origin = times.changes[0][1]
+    spans: list[tuple[int, float, float]] = []
+    ends = [mark for _, mark in times.changes[1:]] + [times.end]
+    for (code, begin), end in zip(times.changes, ends, strict=True):
+        span = (code, clock.seconds(origin, begin), clock.seconds(origin, end))
+        if len(spans) > 1 and code in _OWN and spans[-1][0] == EXPOSED and spans[-2][0] == code:
+            spans.pop()
+            spans[-1] = (code, spans[-1][1], span[2])
+        elif span[2] > span[1]:
+            spans.append(span)
+    return [
+        SpanSample(times.step, PHASES[code], times.start_unix + begin, end - begin)
+        for code, begin, end in spans
+    ]

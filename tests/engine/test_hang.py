@@ -1,0 +1,57 @@
+"""What a run that hangs says: which collective ranks waited in, and who did not come."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from engine import rundir
+from engine.launch import hang
+from engine.outcome import Ending
+from engine.progress import Progress
+from engine.session import Session
+from tests.engine.test_faults import LONG, signal_rank, when_at_step
+from tests.support.flight import nccl_bytes, nccl_entry
+from tests.support.runs import execute, small
+
+
+def left(folder: Path, rank: int, calls: int, **known: object) -> None:
+    """What an NCCL rank writes when asked: its last call is under way."""
+    entries = [nccl_entry(number + 1) for number in range(calls - 1)]
+    dump = (
+        nccl_bytes([*entries, nccl_entry(calls, state="started")], {"abc": [0, 1]})
+        if calls
+        else nccl_bytes([])
+    )
+    told = {"since_unix": 0.0, "axes": {"0": "dp"}, "members": {"0": [0, 1]}, "dump": dump.decode()}
+    (folder / rundir.FLIGHT).mkdir(exist_ok=True)
+    (folder / rundir.FLIGHT / f"rank-{rank}.json").write_text(json.dumps(told | known))
+
+
+def test_the_outcome_of_a_hung_run_names_the_collective(session: Session) -> None:
+    """Real gloo ranks, of which one is stopped: its peer still tells what it waits in."""
+    stop = when_at_step(3, signal_rank(1, signal.SIGSTOP))
+    outcome, summary = execute(session, small(**LONG | {"train__step_timeout_seconds": 2.0}), on_start=stop)
+    assert (outcome.ending, outcome.rank) == (Ending.HANG, 1)
+    assert "rank 0 waited, rank 1 did not arrive; rank 1 left no record of its calls" in outcome.reason
+    written = sorted((session.home / summary.id / rundir.FLIGHT).iterdir())
+    assert [path.name for path in written] == ["rank-0.json"]
+
+
+def test_nccl_ranks_are_explained_the_same_way(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    left(tmp_path, 0, 7)
+    left(tmp_path, 1, 0)
+    told = hang.explain(page, tmp_path)
+    assert told == "all_reduce of 48 bytes, call 7 of group dp: rank 0 waited, rank 1 did not arrive"
+    assert page.dump_requested()
+    page.close()
+
+
+def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    left(tmp_path, 0, 7, dump="junk")
+    (tmp_path / rundir.FLIGHT / "rank-1.json").write_text("{")
+    assert hang.explain(page, tmp_path) is None
+    page.close()

@@ -1,0 +1,114 @@
+"""Memory within a step: when it is read, and which phase its peak falls into."""
+
+import torch
+
+from profilers.clock import CpuClock
+from profilers.memory import CudaMemory, MemoryReader, Reading, reset_peak
+from profilers.memory_timeline import MemoryTimeline, samples
+from profilers.records import PHASES
+from profilers.step_timer import StepTimer
+
+
+class Machine:
+    """Memory and a clock that a test moves: each phase takes a millisecond or more."""
+
+    def __init__(self) -> None:
+        self.seconds, self.now, self.peak, self.readings = 0.0, 0, 0, 0
+
+    def read(self) -> Reading:
+        self.readings += 1
+        return Reading(self.seconds, self.now, self.peak)
+
+    def holds(self, now: int, peak: int | None = None, seconds: float = 0.01) -> None:
+        self.seconds += seconds
+        self.now, self.peak = now, max(self.peak, now, peak or 0)
+
+
+def run(*phases: tuple[str, int, int] | tuple[str, int, int, float]) -> tuple[dict[str, Reading], int]:
+    """One step of (phase, memory at its end, highest within it[, seconds])."""
+    machine = Machine()
+    timeline = MemoryTimeline(machine.read, clock=lambda: machine.seconds)
+    for name, now, peak, *seconds in phases:
+        timeline.change(PHASES.index(name))
+        machine.holds(now, peak, *seconds)
+    return timeline.end(), machine.readings
+
+
+def peak_phase(kept: dict[str, Reading]) -> str:
+    most = max(reading.peak_bytes for reading in kept.values())
+    return next(name for name, reading in kept.items() if reading.peak_bytes == most)
+
+
+def test_a_reading_belongs_to_the_phase_that_ended() -> None:
+    kept, readings = run(("data", 1, 1), ("forward", 5, 5), ("backward", 2, 6), ("optimizer", 3, 4))
+    assert {name: (row.rss_bytes, row.peak_rss_bytes) for name, row in kept.items()} == {
+        "data": (1, 1), "forward": (5, 5), "backward": (2, 6), "optimizer": (3, 6),
+    }  # fmt: skip
+    assert (peak_phase(kept), readings) == ("backward", 4)
+
+
+def test_waits_count_to_the_phase_around_them() -> None:
+    kept, readings = run(
+        ("forward", 1, 1), ("bubble", 2, 2), ("forward", 3, 3), ("communication_exposed", 4, 9),
+        ("other", 4, 4), ("backward", 1, 1),
+    )  # fmt: skip
+    assert (list(kept), readings, peak_phase(kept)) == (["forward", "backward"], 2, "forward")
+
+
+def test_of_many_micro_batches_the_one_that_raised_the_peak_is_kept() -> None:
+    kept, _ = run(
+        ("forward", 4, 4), ("backward", 2, 5), ("forward", 6, 7), ("backward", 2, 7), ("forward", 5, 5),
+        ("backward", 1, 5),
+    )  # fmt: skip
+    assert list(kept) == ["forward", "backward"]
+    assert (kept["forward"].rss_bytes, kept["forward"].peak_rss_bytes) == (6, 7)
+    assert peak_phase(kept) == "forward"
+
+
+def test_many_short_phases_are_read_once_a_millisecond() -> None:
+    phases = [(name, 1, 1, 1e-4) for _ in range(50) for name in ("forward", "backward")]
+    kept, readings = run(*phases)
+    assert readings <= 2 + 10 + 1
+    assert kept.keys() == {"forward", "backward"}
+
+
+def test_a_step_leaves_nothing_to_the_next() -> None:
+    machine = Machine()
+    timeline = MemoryTimeline(machine.read)
+    timeline.change(PHASES.index("forward"))
+    assert list(timeline.end()) == ["forward"]
+    assert list(timeline.end()) == ["other"]
+
+
+def test_the_records_of_a_gpu() -> None:
+    reading = Reading(1.5, 10, 20, CudaMemory(allocated=3, peak=4, reserved=5, inactive_split=1, retries=2))
+    assert (reading.now_bytes, reading.peak_bytes) == (3, 4)
+    (sample,) = samples(7, {"backward": reading})
+    assert (sample.step, sample.phase, sample.time_unix) == (7, "backward", 1.5)
+    assert (sample.cuda_allocated_bytes, sample.cuda_peak_bytes, sample.cuda_reserved_bytes) == (3, 4, 5)
+    assert (sample.cuda_inactive_split_bytes, sample.cuda_allocation_retries) == (1, 2)
+
+
+def test_memory_that_is_gone_again_is_seen_in_its_phase() -> None:
+    """Real memory of this process: 200 MB that only live within backward."""
+    device = torch.device("cpu")
+    reader, timer = MemoryReader(device), StepTimer(CpuClock())
+    timeline = MemoryTimeline(reader.read)
+    timer.on_change = timeline.change
+    reset_peak(device)
+    timer.begin(0)
+    with timer.phase("forward"):
+        torch.ones(1000)
+    with timer.phase("backward"):
+        before = reader.read().rss_bytes
+        torch.ones(50_000_000).sum()
+    with timer.phase("optimizer"):
+        torch.ones(1000)
+    timer.end()
+    kept = timeline.end()
+    assert peak_phase(kept) == "backward"
+    assert kept["backward"].peak_rss_bytes > before + 150e6
+    assert kept["backward"].rss_bytes < before + 50e6
+    reset_peak(device)
+    assert reader.read().peak_rss_bytes < kept["backward"].peak_rss_bytes - 100e6
+    reader.close()

@@ -1,0 +1,49 @@
+"""Calibrations by formula: times that follow alpha + S / beta exactly, for tests that need no ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engine.calibration import fingerprint, store
+from engine.calibration.fit import fit
+from engine.calibration.table import Calibration, Curve, Kind, Point
+from profilers.links import OPERATIONS
+
+ALPHA_SECONDS, BYTES_PER_SECOND = 50e-6, 2e9
+SIZES = tuple(2**power for power in range(8, 25))
+
+
+def point(size: int, seconds: float, held_out: bool = False) -> Point:
+    """A point without spread."""
+    return Point(size, seconds, seconds, seconds, 5, held_out)
+
+
+def curve(kind: Kind, name: str, ranks: int, points: Sequence[Point], measured_unix: float = 1.0e9) -> Curve:
+    """A curve measured on CPU ranks, fitted where sizes are payloads."""
+    fitted = fit(points) if kind == "collective" else None
+    return Curve(kind, name, ranks, 1, "cpu", "gloo", measured_unix, tuple(points), fitted)
+
+
+def collective(name: str, ranks: int) -> Curve:
+    """Seconds by the formula; every other size is held out."""
+    times = [ALPHA_SECONDS + size / BYTES_PER_SECOND for size in SIZES]
+    pairs = enumerate(zip(SIZES, times, strict=True))
+    return curve("collective", name, ranks, [point(*pair, number % 2 == 1) for number, pair in pairs])
+
+
+def calibration(ranks: Sequence[int] = (2,)) -> Calibration:
+    """Of this machine, with every kind of curve that a CPU has."""
+    curves = [collective(name, size) for size in ranks for name in OPERATIONS if name != "send" or size == 2]
+    curves.append(curve("gemm", "fp32", 1, [point(edge, 2 * edge**3 / 1e11) for edge in (128, 512, 1024)]))
+    curves.append(curve("memory", "copy", 1, [point(2**27, 2 * 2**27 / 2e10)]))
+    return Calibration(fingerprint.here(), 1.0e9, 40.0, True, tuple(curves))
+
+
+def write_stale(home: Path) -> Calibration:
+    """One that was made with another torch."""
+    old = calibration()
+    stale = replace(old, fingerprint=replace(old.fingerprint, torch="1.0.0"))
+    store.save(home, stale)
+    return stale

@@ -1,0 +1,44 @@
+"""Tests that need network namespaces, and what they count there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from engine import netns
+from profilers import procfs
+from profilers.wire_counters import ETHERNET_HEADER_BYTES
+
+REASON = netns.unavailable()
+needs_lab = pytest.mark.skipif(REASON is not None, reason=f"no network namespaces: {REASON}")
+
+
+def counted(call: Callable[[], object], times: int) -> float:
+    """Payload of TCP that this rank's host sent through its data interface, per call; every rank counts its own.
+
+    The barriers around both readings keep other calls out; what they send themselves is taken off.
+    """
+
+    def between(repeated: int) -> int:
+        dist.barrier()
+        before = _payload()
+        dist.barrier()
+        for _ in range(repeated):
+            call()
+        dist.barrier()
+        after = _payload()
+        dist.barrier()
+        return after - before
+
+    call()
+    return (between(times) - between(0)) / times
+
+
+def _payload() -> int:
+    time.sleep(0.05)  # notes of readiness may still be under way after a barrier
+    traffic = procfs.interfaces(Path("/proc/self/net/dev").read_bytes())["data"]
+    return traffic.sent_bytes - ETHERNET_HEADER_BYTES * traffic.sent_packets

@@ -1,0 +1,50 @@
+"""The page of a run shows the anatomy of a step, of a run that kept spans and of one that did not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.session import Session
+from tests.support.runs import execute, small
+from tests.ui.homes import full_home
+from tests.ui.test_pages import texts, visit
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A real pipeline run in a home of its own."""
+    home = tmp_path_factory.mktemp("home")
+    with Session(home) as session:
+        outcome, summary = execute(session, small(parallel__pp=2, train__steps=10, train__warmup=2))
+    assert outcome.good
+    return home, summary.id
+
+
+def test_a_real_run_shows_its_anatomy(trained: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    home, run = trained
+    monkeypatch.setenv("WORKBENCH_HOME", str(home))
+    app = visit("runs")
+    assert not app.exception
+    said = texts(app)
+    assert "Bubble as the actions ran:" in said
+    assert "by closed form at these costs" in said
+    assert "All these ranks read one clock." in said
+    assert "Warm-up: 2 steps left out" in said
+    assert "is the busiest" in said
+    (steps,) = [box for box in app.selectbox if box.key == "run-lanes-step"]
+    assert steps.options[-2:] == ["8", "0"]
+    gaps = [one.value for one in app.dataframe if "between" in one.value]
+    assert len(gaps) == 1
+    assert (gaps[0]["longest, ms"] > 0).all()
+    steps.set_value(0).run()
+    assert not app.exception
+    assert run in texts(app)
+
+
+def test_a_run_that_kept_no_spans_has_no_choice_of_steps(home: Path) -> None:
+    full_home(home)
+    app = visit("runs")
+    assert not app.exception
+    assert not [box for box in app.selectbox if box.key == "run-lanes-step"]

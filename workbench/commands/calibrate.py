@@ -1,0 +1,61 @@
+"""``calibrate``: what this machine reaches, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench.commands.options import Home, Json
+
+if TYPE_CHECKING:
+    from engine.calibration.store import Found
+    from engine.calibration.table import Calibration
+    from engine.measure.calibrate import Asked
+
+
+def calibrate(
+    home: Home,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", help="How many; default: one per GPU, or one per core from 4 to 8."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, in a quarter of the time.")] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    *,
+    show: Annotated[bool, typer.Option("--show", help="Print what is stored instead of measuring.")] = False,
+    json: Json = False,
+) -> int:
+    """Measure this machine: matrix products, memory, copies, and every collective by size and group."""
+    from workbench.calibrations import found_here
+
+    if show:
+        _report(home, found_here(home), json)
+        return 0
+    from engine.measure.calibrate import Asked
+
+    done = _measured(home, Asked(ranks, quick, device))
+    _report(home, found_here(home), json)
+    return 0 if done.complete else 1
+
+
+def _measured(home: Path, asked: Asked) -> Calibration:
+    from engine.measure.calibrate import calibrate as measure
+    from tuning.interruption import Interruption
+    from workbench.calibrate_progress import CalibrateProgress
+    from workbench.output import stdout_for_results
+
+    with stdout_for_results(), Interruption() as interruption, CalibrateProgress(interruption) as shown:
+        return measure(home, asked, shown.should_stop, shown.draw)
+
+
+def _report(home: Path, found: Found, json: bool) -> None:
+    from workbench.calibrations import document
+    from workbench.output import emit_json, result_console
+    from workbench.render_calibration import print_calibration
+
+    if json:
+        emit_json(document(home, found))
+    else:
+        print_calibration(result_console(), found)

@@ -1,0 +1,114 @@
+"""The numbers behind the panel of one GPU, made by pure functions from NVML's samples."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from profilers import throttle
+from workbench.series import GIB, Array, Columns, Line, line
+
+#: Stretches of throttling closer together than this share of the time shown are drawn as one.
+_GAP_SHARE = 1 / 200
+_ACTIVITY = {
+    "busy at all (NVML)": "utilization_fraction",
+    "SMs active": "sm_active_fraction",
+    "warps on SMs": "sm_occupancy_fraction",
+    "tensor cores": "tensor_active_fraction",
+    "memory bandwidth": "dram_active_fraction",
+}
+_PCIE = {"PCIe sent": "pcie_tx_bytes_per_second", "PCIe received": "pcie_rx_bytes_per_second"}
+_NVLINK = {"NVLink sent": "nvlink_tx_bytes", "NVLink received": "nvlink_rx_bytes"}
+
+
+class Throttled(NamedTuple):
+    """From when to when, in seconds since the start, a reason held the clocks down."""
+
+    reason: str
+    begin: float
+    end: float
+
+
+class GpuDetail(NamedTuple):
+    """Lines of one GPU over the seconds since the start: percent, GiB, W, degrees Celsius, MHz and GB/s.
+
+    Limits are lines too, named "limit", "slowdown" and "highest clock".
+    """
+
+    activity: list[Line]
+    memory: list[Line]
+    power: list[Line]
+    temperature: list[Line]
+    clocks: list[Line]
+    throttled: list[Throttled]
+    traffic: list[Line]
+
+
+def gpus(columns: Columns) -> list[int]:
+    """The GPUs that were sampled."""
+    return [int(gpu) for gpu in np.unique(columns.get("gpu", np.empty(0)))]
+
+
+def detail(columns: Columns, gpu: int, start_unix: float) -> GpuDetail:
+    """All readings of one GPU; a quantity that it does not give has no line."""
+    own = columns["gpu"] == gpu
+    seconds = columns["time_unix"][own] - start_unix
+
+    def lines(named: dict[str, str], factor: float = 1.0) -> list[Line]:
+        drawn = [_line(name, seconds, columns[field][own] * factor) for name, field in named.items()]
+        return [one for one in drawn if one.x]
+
+    return GpuDetail(
+        activity=lines(_ACTIVITY, 100),
+        memory=lines({"used": "memory_used_bytes", "there is": "memory_total_bytes"}, 1 / GIB),
+        power=lines({"power": "power_watts", "limit": "power_limit_watts"}),
+        temperature=lines({"temperature": "temperature_celsius", "slowdown": "slowdown_celsius"}),
+        clocks=lines(
+            {"SM": "sm_clock_mhz", "memory": "memory_clock_mhz", "highest clock": "sm_clock_max_mhz"}
+        ),
+        throttled=throttled(seconds, columns["throttle_reasons"][own]),
+        traffic=lines(_PCIE, 1e-9) + [one for one in _nvlink(columns, own, seconds) if one.x],
+    )
+
+
+def throttled(seconds: Array, masks: Array) -> list[Throttled]:
+    """Stretches in which something other than a choice held the clocks down, by reason and time.
+
+    A reading holds until the next one; the last for as long as the one before.
+    """
+    if not len(seconds):
+        return []
+    steps = np.diff(seconds)
+    ends = np.append(seconds[1:], seconds[-1] + (steps[-1] if len(steps) else 0.0))
+    gap = (seconds[-1] - seconds[0]) * _GAP_SHARE
+    found: dict[str, list[Throttled]] = {}
+    for begin, end, mask in zip(seconds, ends, masks, strict=True):
+        for reason in throttle.slows(int(mask)) if np.isfinite(mask) else ():
+            spans = found.setdefault(reason, [])
+            joins = bool(spans) and begin - spans[-1].end <= gap
+            first = spans.pop().begin if joins else float(begin)
+            spans.append(Throttled(reason, first, float(end)))
+    return [span for spans in found.values() for span in spans]
+
+
+def _nvlink(columns: Columns, own: Array, seconds: Array) -> list[Line]:
+    """NVLink's rates as NVML tells them, else from its counters."""
+    drawn = []
+    for name, counter in _NVLINK.items():
+        rates = columns[f"{counter}_per_second"][own]
+        if np.isfinite(rates).any():
+            drawn.append(_line(name, seconds, rates * 1e-9))
+            continue
+        counts = columns[counter][own]
+        known = np.isfinite(counts)
+        gained, passed = np.diff(counts[known]), np.diff(seconds[known])
+        usable = (gained >= 0) & (passed > 0)
+        drawn.append(_line(name, seconds[known][1:][usable], gained[usable] / passed[usable] * 1e-9))
+    return drawn
+
+
+def _line(name: str, seconds: Array, values: Array) -> Line:
+    """Only what was read: some readings are taken less often than others."""
+    known = np.isfinite(values)
+    return line(name, seconds[known], values[known])

@@ -1,0 +1,1 @@
+"""Running runs as numbers that a Prometheus server can fetch."""

@@ -1,0 +1,166 @@
+"""Followed runs as Prometheus metric families: base units in the names, totals as counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from engine.outcome import Ending
+from profilers.records import STREAMS
+from workbench.metrics.follow import KEYS, FollowedRun
+from workbench.metrics.sums import STEP_BOUNDS, CallSums
+
+STATES = ("starting", "running", *(ending.value for ending in Ending))
+#: Readings that only grow while a run goes on; everything else can go up and down.
+GROWING = frozenset(
+    {
+        ("memory", "cuda_allocation_retries"),
+        ("gpu", "energy_joules"),
+        ("host", "network_sent_bytes"),
+        ("host", "network_received_bytes"),
+        ("host", "loopback_sent_bytes"),
+        ("host", "disk_read_bytes"),
+        ("host", "disk_written_bytes"),
+        *(("network", name) for name in ("sent_bytes", "received_bytes", "sent_packets", "received_packets")),
+        ("process", "cpu_seconds"),
+        ("process", "voluntary_switches"),
+        ("process", "involuntary_switches"),
+        ("process", "read_bytes"),
+        ("process", "written_bytes"),
+    }
+)
+#: Prometheus asks for base units and for ratio instead of fraction.
+_UNITS = {"_fraction": ("_ratio", 1.0), "_mhz": ("_hertz", 1e6)}
+_PER_RANK = ["run", "rank"]
+
+
+def families(runs: list[FollowedRun]) -> Iterator[Metric]:
+    """Every family that has something to say about one of the runs."""
+    for family in (*_of_runs(runs), *_of_steps(runs), *_of_calls(runs), *_of_readings(runs)):
+        if family.samples:
+            yield family
+
+
+def _of_runs(runs: list[FollowedRun]) -> Iterator[Metric]:
+    info = GaugeMetricFamily("workbench_run_info", "What a run is; always 1.",
+                             labels=["run", "study", "trial", "backend"])  # fmt: skip
+    state = GaugeMetricFamily("workbench_run_state", "1 for the state that a run is in, or how it ended.",
+                              labels=["run", "state"])  # fmt: skip
+    rate = GaugeMetricFamily("workbench_tokens_per_second", "Tokens of all ranks over the last 20 steps.",
+                             labels=["run"])  # fmt: skip
+    dropped = CounterMetricFamily("workbench_dropped_records", "Records that a process could not write.",
+                                  labels=["run", "process"])  # fmt: skip
+    problems = GaugeMetricFamily("workbench_unreadable_parts", "Parts of the records that could not be read.",
+                                 labels=["run"])  # fmt: skip
+    for run in runs:
+        info.add_metric([run.id, *run.labels.values(), str(run.status.get("backend") or "")], 1)
+        for name in STATES:
+            state.add_metric([run.id, name], run.state == name)
+        if (tokens := run.tokens_per_second()) is not None:
+            rate.add_metric([run.id], tokens)
+        for process, count in run.dropped.items():
+            dropped.add_metric([run.id, process], count)
+        problems.add_metric([run.id], len(run.problems))
+    yield from (info, state, rate, dropped, problems)
+
+
+def _of_steps(runs: list[FollowedRun]) -> Iterator[Metric]:
+    histogram = HistogramMetricFamily(
+        "workbench_step_seconds", "Seconds of a step on a rank.", labels=_PER_RANK
+    )
+    phases = CounterMetricFamily("workbench_phase_seconds", "Seconds of all steps in a phase; phases are disjoint.",
+                                 labels=[*_PER_RANK, "phase"])  # fmt: skip
+    processor = CounterMetricFamily(
+        "workbench_step_cpu_seconds", "Processor seconds of all steps.", labels=_PER_RANK
+    )
+    step = GaugeMetricFamily("workbench_step", "The last step that a rank has ended.", labels=_PER_RANK)
+    loss = GaugeMetricFamily("workbench_loss", "Training loss of the last step.", labels=_PER_RANK)
+    norm = GaugeMetricFamily(
+        "workbench_gradient_norm", "Norm of the last gradient before clipping.", labels=_PER_RANK
+    )
+    for run, rank, sums in _ranks(runs, lambda run: run.steps.items()):
+        labels = [run.id, rank]
+        counts = accumulate(sums.buckets)
+        bounds = [*(str(bound) for bound in STEP_BOUNDS), "+Inf"]
+        histogram.add_metric(labels, list(zip(bounds, counts, strict=True)), sums.seconds)
+        for phase, seconds in sums.phase_seconds.items():
+            phases.add_metric([*labels, phase], seconds)
+        processor.add_metric(labels, sums.cpu_seconds)
+        for family, value in (
+            (step, max(sums.recent, default=None)),
+            (loss, sums.loss),
+            (norm, sums.gradient_norm),
+        ):
+            if value is not None:
+                family.add_metric(labels, value)
+    yield from (histogram, phases, processor, step, loss, norm)
+
+
+_CALLS: tuple[tuple[str, str, Callable[[CallSums], float]], ...] = (
+    ("workbench_collectives", "Collectives and messages.", lambda sums: sums.calls),
+    ("workbench_collective_bytes", "Payload handed to collectives.", lambda sums: sums.bytes),
+    ("workbench_collective_seconds", "Seconds of collectives whose time is known.", lambda sums: sums.seconds),
+    ("workbench_collective_exposed_seconds", "Seconds for which the main thread stood waiting.",
+     lambda sums: sums.exposed_seconds),
+)  # fmt: skip
+
+
+def _of_calls(runs: list[FollowedRun]) -> Iterator[Metric]:
+    for name, text, value in _CALLS:
+        family = CounterMetricFamily(name, text, labels=[*_PER_RANK, "axis", "operation"])
+        for run, rank, of_rank in _ranks(runs, lambda run: run.calls.items()):
+            for (axis, operation), sums in of_rank.items():
+                family.add_metric([run.id, rank, axis, operation], value(sums))
+        yield family
+
+
+def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
+    made: dict[tuple[str, str], Metric] = {}
+    for run in runs:
+        for stream, processes in run.readings.items():
+            for process, readings in processes.items():
+                for of, values in readings.items():
+                    for field, value in values.items():
+                        family = made.setdefault((stream, field), _reading_family(stream, field))
+                        _add(family, [run.id, *_of_what(process, of)], value * _unit(field)[1])
+    yield from made.values()
+
+
+def _reading_family(stream: str, field: str) -> Any:
+    key = "rank" if stream == "memory" else KEYS.get(stream)
+    text = f"The last {field.replace('_', ' ')} of a {stream} record. {_about(stream)}"
+    kind = CounterMetricFamily if (stream, field) in GROWING else GaugeMetricFamily
+    return kind(f"workbench_{stream}_{_unit(field)[0]}", text, labels=["run", key] if key else ["run"])
+
+
+def _about(stream: str) -> str:
+    return (STREAMS[stream].__doc__ or "").partition("\n")[0]
+
+
+def _of_what(process: str, of: str) -> list[str]:
+    """The label beside the run: what a record is about, else its rank; the launcher's own have none."""
+    if of:
+        return [of]
+    return [process.removeprefix("rank-")] if process.startswith("rank-") else []
+
+
+def _add(family: Any, labels: list[str], value: float) -> None:
+    family.add_metric(labels, value)
+
+
+def _unit(field: str) -> tuple[str, float]:
+    for suffix, (ours, factor) in _UNITS.items():
+        if field.endswith(suffix):
+            return field.removesuffix(suffix) + ours, factor
+    return field, 1.0
+
+
+def _ranks(
+    runs: list[FollowedRun], items: Callable[[FollowedRun], Iterable[tuple[str, Any]]]
+) -> Iterator[tuple[FollowedRun, str, Any]]:
+    for run in runs:
+        for rank, sums in sorted(items(run)):
+            yield run, rank, sums

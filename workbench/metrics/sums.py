@@ -1,0 +1,107 @@
+"""What a run's records amount to so far: sums and latest readings, kept up with what was written since."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from profilers.records import PHASES
+from profilers.table import Table
+
+#: Upper bounds of the step histogram in seconds; the last bucket has none.
+STEP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
+#: Steps that the current rate is taken over.
+WINDOW_STEPS = 20
+_TIMES = ("time_unix", "start_unix")
+
+
+@dataclass(slots=True)
+class StepSums:
+    """One rank's steps. ``buckets`` counts steps between two bounds, ``recent`` has seconds of the last ones."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(STEP_BOUNDS) + 1))
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    recent: dict[int, float] = field(default_factory=dict)
+    loss: float | None = None
+    gradient_norm: float | None = None
+
+    def add(self, table: Table) -> None:
+        """Counts new steps in."""
+        if not len(table):
+            return
+        seconds = table.column("step_seconds").filled(0.0)
+        places = np.bincount(np.searchsorted(STEP_BOUNDS, seconds), minlength=len(self.buckets))
+        self.buckets = [before + int(new) for before, new in zip(self.buckets, places, strict=True)]
+        self.seconds += float(seconds.sum())
+        self.cpu_seconds += float(table.column("cpu_seconds").filled(0.0).sum())
+        for phase in PHASES:
+            self.phase_seconds[phase] += float(table.column(f"{phase}_seconds").filled(0.0).sum())
+        self._remember(table.part(max(0, len(table) - WINDOW_STEPS), len(table)))
+
+    def _remember(self, last: Table) -> None:
+        steps, seconds = last.column("step").filled(-1).tolist(), last.column("step_seconds").filled(0.0)
+        merged = self.recent | dict(zip(steps, seconds.tolist(), strict=True))
+        self.recent = {step: merged[step] for step in sorted(merged)[-WINDOW_STEPS:]}
+        self.loss = last.column("loss").tolist()[-1]
+        self.gradient_norm = last.column("gradient_norm").tolist()[-1]
+
+
+@dataclass(slots=True)
+class CallSums:
+    """One rank's collectives of one axis and operation; ``seconds`` only of calls whose time is known."""
+
+    calls: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    exposed_seconds: float = 0.0
+
+
+def add_calls(sums: defaultdict[tuple[str, str], CallSums], table: Table) -> None:
+    """Counts new collectives in, by axis and operation."""
+    (axes, axis_names), (operations, operation_names) = table.codes("axis"), table.codes("operation")
+    columns = {name: table.column(name).filled(0) for name in ("bytes", "seconds", "exposed_seconds")}
+    for axis, axis_name in axis_names.items():
+        for operation, operation_name in operation_names.items():
+            chosen = np.ma.filled((axes == axis) & (operations == operation), False)
+            if not (count := int(np.count_nonzero(chosen))):
+                continue
+            total = sums[axis_name, operation_name]
+            total.calls += count
+            total.bytes += int(columns["bytes"][chosen].sum())
+            total.seconds += float(columns["seconds"][chosen].sum())
+            total.exposed_seconds += float(columns["exposed_seconds"][chosen].sum())
+
+
+Readings = dict[str, dict[str, float]]
+
+
+def latest(table: Table, key: str | None) -> Readings:
+    """The last record of each value of ``key`` (all records are of one thing without it), as numbers.
+
+    What was not available in that record is left out; so are times, steps, names and the key itself.
+    """
+    if not len(table):
+        return {}
+    left_out = (*_TIMES, "step", key)
+    names = [each.name for each in fields(table.record_class) if each.name not in left_out]
+    rows = _last_rows(table, key)
+    found: Readings = {of: {} for of in rows}
+    for name in names:
+        column: Any = table.column(name)
+        if column.dtype.kind in "iuf":
+            for of, row in rows.items():
+                if column[row] is not np.ma.masked:
+                    found[of][name] = float(column[row])
+    return found
+
+
+def _last_rows(table: Table, key: str | None) -> dict[str, int]:
+    if key is None:
+        return {"": len(table) - 1}
+    keys = table.column(key).tolist()
+    return {str(of): row for row, of in enumerate(keys) if of is not None}

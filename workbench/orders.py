@@ -1,0 +1,111 @@
+"""What became of the orders to a run: what its ranks tell in their records."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import orders, progress, rundir
+from profilers.tail import RunRecords
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one rank did for one order; ``files`` are relative to the run's folder."""
+
+    id: str
+    rank: int
+    command: str
+    step: int
+    files: list[str]
+    note: str | None
+    problem: str | None
+    #: The first step that was recorded, and how many were; None for what is done between steps.
+    first: int | None = None
+    recorded: int | None = None
+
+    @property
+    def told(self) -> str:
+        """In one line: what went wrong, or what was written."""
+        if self.problem:
+            return f"failed before step {self.step:,}: {self.problem}"
+        return ", ".join(self.files) + (f" ({self.note})" if self.note else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def answers(records: RunRecords) -> list[Answer]:
+    """All of a run, by order and rank."""
+    found = []
+    for rank in records.ranks():
+        for event in records.events(rank):
+            if event.kind == orders.EVENT:
+                found.append(_answer(rank, event.data))
+    return sorted(found, key=lambda answer: (answer.id, answer.rank))
+
+
+def _answer(rank: int, told: dict[str, Any]) -> Answer:
+    return Answer(
+        id=str(told.get("id")),
+        rank=rank,
+        command=str(told.get("command")),
+        step=int(told.get("step") or 0),
+        files=[str(name) for name in told.get("files") or []],
+        note=told.get("note"),
+        problem=told.get("problem"),
+        first=told.get("first"),
+        recorded=told.get("recorded"),
+    )
+
+
+def of_run(folder: Path) -> list[Answer]:
+    """As :func:`answers`; none without any order."""
+    if not (folder / rundir.ORDERS).is_dir():
+        return []
+    return answers(RunRecords(folder / rundir.RECORDS))
+
+
+def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answer]:
+    """The answers to one order, once all ``ranks`` gave theirs or after ``patience`` seconds without any change."""
+    records = RunRecords(folder / rundir.RECORDS)
+    deadline, places = time.monotonic() + patience, None
+    while True:
+        ended = (rundir.read_json(folder / rundir.STATUS) or {}).get("state") == "ended"
+        records.refresh()
+        found = [answer for answer in answers(records) if answer.id == order]
+        if len(found) >= ranks or ended or time.monotonic() >= deadline:
+            return found
+        before, places = places, [(at.step, at.phase) for at in progress.read(folder)]
+        moving = places != before or any(phase == "tracing" for _, phase in places)
+        if moving and _begun(folder, order):
+            deadline = time.monotonic() + patience
+        time.sleep(_POLL_SECONDS)
+
+
+def _begun(folder: Path, order: str) -> bool:
+    """Whether ranks have agreed on a step for an order, or for a later one."""
+    number, _ = progress.announced(folder)
+    known = [orders.read(folder, earlier) for earlier in range(1, number + 1)]
+    return any(one is not None and one.id == order for one in known)
+
+
+def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, str]:
+    """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
+    problems = [f"rank {answer.rank}: {answer.problem}" for answer in found if answer.problem]
+    if problems:
+        return False, "; ".join(problems)
+    if not found and (rundir.read_json(folder / rundir.STATUS) or {}).get("state") == "ended":
+        return False, f"{folder.name} ended before its ranks came to it"
+    if len(found) < ranks:
+        return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / rundir.ORDERS}"
+    files = [folder / name for answer in found for name in answer.files]
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    where = sorted({str(path.parent) for path in files})
+    notes = dict.fromkeys(answer.note for answer in found if answer.note)
+    return True, "; ".join([f"{len(files)} files, {size / 2**20:,.1f} MiB, in {', '.join(where)}", *notes])

@@ -1,0 +1,91 @@
+"""The GPUs of a run: what each amounted to, and one of them over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from workbench import gpu_figures, gpu_series
+from workbench.live import Snapshot
+from workbench.ui import words
+from workbench.ui.chart import chart
+from workbench.ui.live_charts import why_no_gpu
+from workbench.ui.shared import table
+
+#: Function of gpu_figures -> what it shows, in the order of the page.
+CHARTS = {
+    gpu_figures.activity: "How busy the GPU and its parts were",
+    gpu_figures.clocks: "Clocks and what held them down",
+    gpu_figures.power: "Power and its limit",
+    gpu_figures.temperature: "Temperature and where the GPU slows down",
+    gpu_figures.traffic: "Traffic over PCIe and NVLink",
+    gpu_figures.memory: "Memory in use",
+}
+
+
+def draw(seen: Snapshot, found: dict[str, Any]) -> None:
+    """A table of all GPUs and the charts of one; or the reason why there are none."""
+    numbers = gpu_series.gpus(seen.gpu)
+    if not numbers:
+        reason = found.get("gpus_reason") or f"no NVIDIA GPU: {why_no_gpu(seen.launcher_events)}"
+        st.caption(f":material/memory: {reason}")
+        return
+    _table(found.get("gpus") or [])
+    chosen = st.segmented_control(
+        "GPU", numbers, default=numbers[0], required=True, key="run-gpu", format_func=lambda gpu: f"GPU {gpu}"
+    )
+    start = float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
+    drawn = gpu_series.detail(seen.gpu, chosen if chosen is not None else numbers[0], start)
+    columns = st.columns(2)
+    for place, (make, alt) in enumerate(CHARTS.items()):
+        with columns[place % 2]:
+            chart(make(drawn, f"{seen.id}-{chosen}"), f"run-gpu-{make.__name__}", alt)
+    _troubles(seen)
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    number = st.column_config.NumberColumn
+    table(
+        {
+            "GPU": [row["gpu"] for row in rows],
+            "busy, %": [_scaled(row["utilization"], 100) for row in rows],
+            "tensor cores, %": [_scaled(row["tensor_active"], 100) for row in rows],
+            "mean W": [row["power_watts"] for row in rows],
+            "most W": [row["max_power_watts"] for row in rows],
+            "kJ": [_scaled(row["energy_joules"], 1e-3) for row in rows],
+            "most °C": [row["max_temperature_celsius"] for row in rows],
+            "clocks held down by": [throttled(row["throttled"]) for row in rows],
+            "ECC, not corrected": [row["ecc_uncorrected"] for row in rows],
+        },
+        "run-gpu-table",
+        {
+            "busy, %": number(format="%.0f"),
+            "tensor cores, %": number(format="%.0f"),
+            "mean W": number(format="%,.0f"),
+            "most W": number(format="%,.0f"),
+            "kJ": number(format="%,.1f"),
+            "most °C": number(format="%.0f"),
+        },
+    )
+
+
+def throttled(shares: dict[str, float]) -> str:
+    """ "power cap 75 %, idle 3 %"; a dash if the clocks were free."""
+    return ", ".join(f"{reason} {words.percent(share)}" for reason, share in shares.items()) or words.NOTHING
+
+
+def _troubles(seen: Snapshot) -> None:
+    """What the driver refused in the middle of the run."""
+    for event in seen.launcher_events:
+        if event.kind == "gpu_error":
+            data = event.data
+            st.caption(
+                f":material/warning: GPU {data.get('gpu')} did not answer {data.get('function')}: {data.get('error')}"
+            )
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

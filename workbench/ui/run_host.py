@@ -1,0 +1,81 @@
+"""The host's processors, network and disk, the ranks' shares of them, and the memory of each rank over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from workbench import host_figures, host_series, memory_series
+from workbench.live import Snapshot
+from workbench.ui import words
+from workbench.ui.chart import chart
+from workbench.ui.shared import table
+
+
+def start_of(seen: Snapshot) -> float:
+    """When the run began, in unix seconds: the origin of every time axis."""
+    return float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
+
+
+def draw(seen: Snapshot) -> None:
+    """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
+    start = start_of(seen)
+    processors(seen, "run")
+    network = host_series.network_series(seen.network, seen.host, start)
+    disk = host_series.disk_series(seen.host, start)
+    chart(host_figures.traffic(network, disk, seen.id), "run-traffic", "Network by interface, and disk")
+    for event in seen.launcher_events:
+        if event.kind == "readings_missing":
+            st.caption(f":material/warning: Not available: {'; '.join(event.data.get('functions') or [])}.")
+        if event.kind == "sampler":
+            st.caption(f":material/info: {_cost(event.data, seen)}")
+
+
+def processors(seen: Snapshot, page: str) -> None:
+    """Cores, and the ranks' shares of them, side by side."""
+    start = start_of(seen)
+    left, right = st.columns(2)
+    with left:
+        cores = host_series.core_series(seen.cores, start)
+        chart(host_figures.cores(cores, seen.id), f"{page}-cores", "How busy each core was over time")
+    with right:
+        shares = host_series.share_series(seen.processes, seen.host, seen.cores, start)
+        chart(host_figures.shares(shares, seen.id), f"{page}-shares", "Share of the processors by rank")
+
+
+def _cost(told: dict[str, Any], seen: Snapshot) -> str:
+    times = seen.host.get("time_unix", np.empty(0))
+    seconds = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    share = f", {words.percent(told['cpu_seconds'] / seconds, 2)} of one core" if seconds else ""
+    return f"These readings took {words.seconds(told['cpu_seconds'])} of processor time{share}."
+
+
+def memory(seen: Snapshot, key: str) -> None:
+    """The memory timeline."""
+    drawn = memory_series.memory_series(seen.memory, start_of(seen))
+    chart(host_figures.memory(drawn, seen.id), key, "Memory by rank over time, with the peak")
+
+
+def where(found: dict[str, Any]) -> str:
+    """Whose peak it was, and during what."""
+    rank, phase = found.get("peak_memory_rank"), found.get("peak_memory_phase")
+    if rank is None:
+        return "of the largest rank"
+    return f"rank {rank}, {words.spoken(phase)}" if phase else f"of rank {rank}"
+
+
+def answers(found: dict[str, Any]) -> None:
+    """What ranks wrote when they were asked to."""
+    rows = found.get("orders") or []
+    if not rows:
+        command = f"workbench control {found['id']} snapshot"
+        st.caption(f"For a snapshot of each rank's memory while a run goes: `{command}`.")
+        return
+    st.markdown("**Written on request**")
+    columns = ("command", "step", "rank")
+    wide = {name: [row[name] for row in rows] for name in columns}
+    wide["files"] = [", ".join(row["files"]) for row in rows]
+    wide["remark"] = [row["problem"] or row["note"] for row in rows]
+    table(wide, "run-orders", {"step": st.column_config.NumberColumn(format="%,d")})

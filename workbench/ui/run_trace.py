@@ -1,0 +1,131 @@
+"""The next steps of a running job as a trace: a button, how far it is, and the files."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from engine import orders
+from tuning.command import send
+from workbench import traces
+from workbench.traces import Trace
+from workbench.ui import words
+from workbench.ui.shared import guarded, home, pressed
+
+REFRESH_SECONDS = 1.0
+VIEWER = "https://ui.perfetto.dev"
+
+
+def draw(found: dict[str, Any]) -> None:
+    """Moves by itself while the run goes on, and while a trace is merged."""
+    going = found["state"] != "ended"
+    unmerged = any(trace.files and trace.merged is None for trace in traces.of_run(home() / found["id"]))
+    st.fragment(_draw, run_every=REFRESH_SECONDS if going or unmerged else None)(found["id"], going)
+
+
+def _draw(run_id: str, going: bool) -> None:
+    guarded(lambda: _parts(home() / run_id, going))
+
+
+def _parts(folder: Path, going: bool) -> None:
+    known = traces.of_run(folder)
+    busy = next((trace for trace in known if trace.under_way), None)
+    if going:
+        _button(folder, busy)
+    elif not known:
+        st.caption("No trace was recorded; that takes a run that goes on.")
+    if busy is not None:
+        _progress(busy)
+    for trace in known:
+        if not trace.under_way:
+            _ended(folder, trace)
+    if any(trace.files for trace in known):
+        st.caption(
+            f":material/info: Open the file at {VIEWER}, which reads it in your browser; for Holistic Trace Analysis "
+            f"there is a folder `{traces.EACH}` beside it. The steps of a trace, and those before and after it, take "
+            "longer than others: they do not count as measured."
+        )
+
+
+def _button(folder: Path, busy: Trace | None) -> None:
+    least, most = orders.BOUNDS[traces.COMMAND]
+    with st.container(horizontal=True, vertical_alignment="bottom", key="trace-ask"):
+        steps = st.number_input(
+            "Steps", least, most, orders.STEPS[traces.COMMAND], key="trace-steps", width=140
+        )
+        asked = pressed(
+            st.button,
+            "Record the next steps",
+            "trace-start",
+            icon=":material/radio_button_checked:",
+            type="primary",
+            disabled=busy is not None,
+        )
+    if asked and busy is None:
+        send(folder, traces.COMMAND, {"steps": int(steps)}, by="page")
+        st.rerun(scope="fragment")
+
+
+def _progress(trace: Trace) -> None:
+    if trace.first is None:
+        st.progress(0.0, "Asked; ranks begin two steps after they have seen it.")
+        return
+    named = words.steps(trace.first, trace.steps)
+    if trace.state == "writing":
+        st.progress(1.0, f"Recorded {named}; ranks write their files.")
+    else:
+        st.progress(trace.done / trace.steps, f"Recording {named}: {trace.done} of {trace.steps} done.")
+
+
+def _ended(folder: Path, trace: Trace) -> None:
+    with st.container(border=True, gap="xsmall", key=f"trace-{trace.id}"):
+        if trace.files and trace.first is not None:
+            _files(folder, trace, trace.first)
+        else:
+            st.markdown("**Nothing was recorded**")
+        for problem in trace.problems:
+            st.caption(f":material/warning: {problem}.")
+
+
+def _files(folder: Path, trace: Trace, first: int) -> None:
+    ranks = f"{len(trace.files)} rank{'s' if len(trace.files) > 1 else ''}"
+    title, button = st.columns([3, 1], vertical_alignment="center")
+    title.markdown(f"**{words.steps(first, trace.done).capitalize()}**, {ranks}")
+    try:
+        path = _merged(folder, trace)
+    except traces.MergeError as error:
+        title.caption(f":material/warning: {error}")
+        return
+    if path is None:
+        title.caption("The ranks' files are merged into one; that takes some seconds.")
+        return
+    title.caption(f"`{path}`")
+    button.download_button(
+        f"Download, {words.gib(path.stat().st_size)}",
+        path.read_bytes,
+        file_name=f"{folder.name}-{path.parent.name}.json.gz",
+        mime="application/gzip",
+        key=f"trace-download-{trace.id}",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+
+
+@st.cache_resource
+def _merging() -> tuple[ThreadPoolExecutor, dict[Path, Future[Path]]]:
+    """One after the other for all browsers, and what became of each by its first file."""
+    return ThreadPoolExecutor(1, "merge"), {}
+
+
+def _merged(folder: Path, trace: Trace) -> Path | None:
+    """The merged file, once it is there. MergeError if it cannot be; tried again when the server starts again."""
+    if trace.merged is not None:
+        return trace.merged
+    pool, known = _merging()
+    if trace.files[0] not in known:
+        known[trace.files[0]] = pool.submit(traces.merged, folder, trace)
+    future = known[trace.files[0]]
+    return future.result() if future.done() else None
