@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-slow bench lock clean chromium
+.PHONY: help demo test check test-slow bench lock clean chromium prometheus
 
 help: ## list the targets
 	sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -18,7 +18,7 @@ help: ## list the targets
 demo: $(READY) ## open the page at 127.0.0.1:8501 and start the demo study; HEADLESS=1 runs it in the terminal
 	exec $(BIN)/workbench $(if $(filter-out 0,$(HEADLESS)),tune examples/quickstart.yaml,ui --demo)
 
-test: $(READY) chromium ## run the tests, without the slow ones
+test: $(READY) chromium prometheus ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -m "not slow" -q --durations=10 -rs
 
 check: $(READY) ## formatting, lint, types, import contracts, house rules
@@ -28,7 +28,7 @@ check: $(READY) ## formatting, lint, types, import contracts, house rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-test-slow: $(READY) chromium ## run the slow tests, a file at a time; goes on where it was stopped
+test-slow: $(READY) chromium prometheus ## run the slow tests, a file at a time; goes on where it was stopped
 	$(BIN)/python -m tests.slow_parts
 
 bench: $(READY) ## run the benchmarks that need no GPU
@@ -92,3 +92,16 @@ chromium:
 	export DEBIAN_FRONTEND=noninteractive
 	{ timeout 300 apt-get update && timeout 900 apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 ||
 	  echo "chromium could not be installed; the browser tests will be skipped." >&2
+
+# The test of the metrics endpoint scrapes with a real server. Unpacked, not installed: no service starts, and no root.
+prometheus: $(READY)
+	if command -v prometheus >/dev/null || [[ -x $(BIN)/prometheus ]] || ! command -v apt-get >/dev/null; then exit 0; fi
+	echo "Unpacking the system package prometheus into .venv for one test ..." >&2
+	scratch=$$(mktemp -d)
+	trap 'rm -rf "$$scratch"' EXIT
+	unpack() {
+	  if [[ $$(id -u) == 0 ]]; then timeout 300 apt-get update; fi
+	  (cd "$$scratch" && timeout 600 apt-get download prometheus && dpkg-deb -x prometheus_*.deb .) &&
+	    cp "$$scratch"/usr/bin/{prometheus,promtool} $(BIN)/
+	}
+	unpack >/dev/null 2>&1 || echo "prometheus could not be had; the tests that scrape with it will be skipped." >&2

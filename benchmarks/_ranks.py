@@ -205,7 +205,7 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank with all its instruments, as a worker makes it."""
     layout, progress, device = layout_of(config), Progress(folder), torch.device("cpu")
     made = groups.build(layout, rank, device, group_timeout(config))
-    timer = SilentTimer(CpuClock(), progress.reporter(rank))
+    timer = SilentTimer(CpuClock(), progress.standing(rank))
     return RankContext(
         rank=rank,
         config=config,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from engine.exchange import Exchange, can_reduce
 from profilers import collectives
-from profilers.collectives import Call
+from profilers.lookout import waits_here
+from profilers.step_timer import Noted
 from profilers.wire import EXCHANGE
 
 Group = dist.ProcessGroup
@@ -35,12 +36,19 @@ reduce_scatter_single = _either("reduce_scatter_single", "reduce_scatter_tensor"
 _REDUCTIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
+class Waitable(Protocol):
+    """A call under way."""
+
+    def wait(self) -> Any:
+        """Return when it is through. RuntimeError if it failed."""
+
+
 class Message:
     """A point-to-point message under way."""
 
     __slots__ = ("_call", "_recorder", "_work", "tensor")
 
-    def __init__(self, tensor: Tensor, work: Any, call: Call | None) -> None:
+    def __init__(self, tensor: Tensor, work: Any, call: Noted | None) -> None:
         self.tensor, self._work, self._call = tensor, work, call
         self._recorder = collectives.active()
 
@@ -49,6 +57,7 @@ class Message:
         """Whether waiting would take no time."""
         return bool(self._work.is_completed())
 
+    @waits_here
     def wait(self) -> Tensor:
         """The tensor, once it has arrived or left."""
         self._work.wait()
@@ -113,6 +122,20 @@ class Channel:
         self._reduce_scatter.reduceOp = operation
         self._wait("reduce_scatter", x, self._backend._reduce_scatter_base, out, x, self._reduce_scatter)
 
+    def start_reduce_scatter_into(
+        self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM
+    ) -> Waitable:
+        """The same beside computation; ``out`` may be this rank's part of ``x``. Outside compiled code."""
+        exchange = self._exchange
+        if exchange is None or not can_reduce(operation):
+            work: Waitable = reduce_scatter_single(out, x, op=operation, group=self.group, async_op=True)
+            return work
+        recorder = collectives.active()
+        if recorder is None:
+            return exchange.start_reduce_scatter(out, x, operation, lambda: None)
+        call = recorder.issue("reduce_scatter", self.group, x, EXCHANGE)
+        return exchange.start_reduce_scatter(out, x, operation, lambda: recorder.finish(call))
+
     def all_reduce(self, x: Tensor, operation: Literal["sum", "max"] = "sum") -> None:
         """In place, on a contiguous tensor."""
         if torch.compiler.is_compiling():
@@ -152,6 +175,7 @@ class Channel:
         """Start receiving from a member of the group."""
         return self._start("recv", into, self._backend.recv, source)
 
+    @waits_here
     def _wait(
         self,
         name: str,
@@ -165,9 +189,11 @@ class Channel:
         if recorder is None:
             function(*arguments).wait()
             return
-        begin = recorder.begin()
+        kind = name, self.group, payload.dtype, payload.nbytes, sent_bytes, algorithm
+        mark, note = recorder.mark, recorder.note
+        begin = mark()
         function(*arguments).wait()
-        recorder.end(name, self.group, payload, begin, sent_bytes, algorithm)
+        note((begin, mark(), kind))  # as little as can be: after a wait nothing is in a cache
 
     def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
         recorder = collectives.active()

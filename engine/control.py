@@ -19,6 +19,8 @@ class StopControl:
         """Whether this rank must not run ``step`` any more."""
         if self._progress is None:
             return False
+        if self._rank == 0:
+            self._progress.settle()
         announced = self._progress.stop_at()
         if announced is None and self._rank == 0 and self._progress.stop_requested():
             announced = step + _AHEAD
@@ -37,6 +39,8 @@ class OrderControl:
         """The number of the order that applies from ``step`` on; ``busy`` while one before it still goes on."""
         if self._progress is None:
             return None
+        if self._rank == 0:
+            self._progress.settle()
         number, first = self._progress.announced_order()
         # Rank 0 got past the announced step, so every rank has seen it: it may be replaced.
         free = self._rank == 0 and number == self._done and not busy and step > first

@@ -3,17 +3,20 @@
 gloo gathers and reduces around a ring, so a tensor of few bytes takes as long as the ring's messages one after the
 other; and its reduce-scatter reduces everything on every rank, which sends twice what is needed. In an exchange
 every rank sends its part to every other at once and adds up what it gets, in the order of ranks: all ranks then hold
-the same bits.
+the same bits. And gloo's reduce-scatter has no future: nobody can tell when one that runs beside computation ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+
+from profilers.lookout import waits_here
 
 #: Bytes that a rank may send before a ring's even load counts for more than its number of messages.
 SMALL = 1 << 16
@@ -26,8 +29,8 @@ class Exchange:
 
     def __init__(self, backend: Any, size: int) -> None:
         self._backend, self._size = backend, size
-        self._options = c10d.AllToAllOptions()
-        self._options.asyncOp = False
+        self._options, self._later = c10d.AllToAllOptions(), c10d.AllToAllOptions()
+        self._options.asyncOp, self._later.asyncOp = False, True
 
     def gathers(self, x: Tensor) -> bool:
         """Whether to gather [n] this way; two ranks have only one message in either."""
@@ -47,6 +50,24 @@ class Exchange:
         work = self._backend.alltoall_base(parts, x, [], [], self._options)
         return _Reduced(work, parts.view(self._size, *out.shape), out, operation)
 
+    def start_reduce_scatter(
+        self, out: Tensor, x: Tensor, operation: Any, ended: Callable[[], None]
+    ) -> torch.futures.Future[None]:
+        """The same beside computation: one of gloo's threads reduces when the parts are there, then calls ``ended``.
+
+        Its ``wait()`` raises RuntimeError if the exchange failed; then nothing was reduced.
+        """
+        parts = torch.empty_like(x)
+        work = self._backend.alltoall_base(parts, x, [], [], self._later)
+
+        def reduce(done: torch.futures.Future[Any]) -> None:
+            done.value()
+            reduce_parts(parts.view(self._size, *out.shape), out, operation)
+            ended()
+
+        future: torch.futures.Future[None] = work.get_future().then(reduce)
+        return future
+
     def all_reduce(self, x: Tensor, operation: Any) -> _Reduced:
         """In place."""
         parts = x.new_empty((self._size, *x.shape))
@@ -65,6 +86,7 @@ class _Reduced:
     def __init__(self, work: Any, parts: Tensor, out: Tensor, operation: Any) -> None:
         self._work, self._parts, self._out, self._operation = work, parts, out, operation
 
+    @waits_here
     def wait(self) -> None:
         """Wait and reduce."""
         self._work.wait()

@@ -23,10 +23,10 @@ class Hop(NamedTuple):
         if recorder is None:
             self.sent.wait()
             return self.received.wait()
-        begin = recorder.begin()
+        begin = recorder.mark()
         self.sent.wait()
         arrived = self.received.wait()
-        recorder.waited(begin)
+        recorder.note((begin, recorder.mark(), None))
         return arrived
 
 

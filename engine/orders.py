@@ -78,10 +78,21 @@ class OrderBook:
             return
         number = self._number + 1
         order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
-        (self._folder / rundir.ORDERS).mkdir(exist_ok=True)
-        rundir.write_json(_path(self._folder, number), asdict(order))
+        write(self._folder, order)
         self._number = number
         self._progress.request_order(number)
+
+
+def stop_commanded(folder: Path) -> bool:
+    """Whether someone left a stop command in a run folder; an unreadable one is not a command."""
+    commands = sorted((folder / rundir.COMMANDS).glob("*.json"))
+    return any((rundir.read_json(path) or {}).get("command") == "stop" for path in commands)
+
+
+def write(folder: Path, order: Order) -> None:
+    """An order's document, for the ranks that read this folder. OSError if that is not possible."""
+    (folder / rundir.ORDERS).mkdir(exist_ok=True)
+    rundir.write_json(_path(folder, order.number), asdict(order))
 
 
 def read(folder: Path, number: int) -> Order | None:

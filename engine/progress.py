@@ -6,12 +6,15 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.rundir import PROGRESS
 from profilers.records import PHASES
+from profilers.standing import Standing
+
+#: The page of a host of the run other than rank 0's: memory is shared within one host only.
+PAGE_OF_HOST = f"{PROGRESS}-{{}}"
 
 _MAGIC = b"WBPROG1\0"
 _HEADER = struct.Struct("<8sI")
@@ -37,7 +40,7 @@ WAITING = frozenset({"communication_exposed", "bubble"})
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """Where one rank stands. ``age_seconds`` is the time since it last changed phase."""
+    """Where one rank stands. ``age_seconds`` is the time since it last changed phase or was seen moving."""
 
     rank: int
     pid: int
@@ -49,8 +52,8 @@ class RankProgress:
 class Progress:
     """The page of one run, open for reading and writing. The launcher creates it, ranks write their own slot."""
 
-    def __init__(self, folder: Path, world_size: int | None = None) -> None:
-        path = folder / PROGRESS
+    def __init__(self, folder: Path, world_size: int | None = None, name: str = PROGRESS) -> None:
+        path = folder / name
         if world_size is not None:
             size = _SLOT_BYTES * (world_size + 1)
             path.write_bytes(_HEADER.pack(_MAGIC, world_size).ljust(size, b"\0"))
@@ -64,33 +67,28 @@ class Progress:
         if world_size is not None:
             self._words[_STOP_WORD] = _NEVER
 
-    def reporter(self, rank: int) -> Callable[[int, int], None]:
-        """What a rank calls with (step, phase code) at every change: three words, well under a microsecond."""
-        words, times, slot = self._words, self._times, _SLOT_WORDS * (rank + 1)
-        now = time.monotonic
-
-        def report(step: int, code: int) -> None:
-            times[slot + 3] = now()
-            words[slot + 2] = code
-            words[slot + 1] = step
-
-        words[slot] = os.getpid()
-        return report
+    def standing(self, rank: int) -> Standing:
+        """Where a rank tells its step and phase; from now on this process is the rank."""
+        self._words[_SLOT_WORDS * (rank + 1)] = os.getpid()
+        return self._standing(rank)
 
     def enter_state(self, rank: int, step: int, state: str) -> None:
         """Note by name what a rank is doing."""
-        self.reporter(rank)(step, _CODES[state])
+        self.standing(rank).tell(step, _CODES[state])
 
     def ranks(self) -> list[RankProgress]:
         """Every rank that has written its slot."""
         found = []
         for rank in range(self.world_size):
-            slot = _SLOT_WORDS * (rank + 1)
-            pid, step, code = self._words[slot : slot + 3]
+            pid = self._words[_SLOT_WORDS * (rank + 1)]
             if pid:
-                age_seconds = max(0.0, time.monotonic() - self._times[slot + 3])
+                step, code, since = self._standing(rank).read()
+                age_seconds = max(0.0, time.monotonic() - since)
                 found.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
         return found
+
+    def _standing(self, rank: int) -> Standing:
+        return Standing(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)
 
     def request_stop(self) -> None:
         """The launcher asks; rank 0 answers by announcing a step."""
@@ -133,6 +131,9 @@ class Progress:
         """Number and step of the order announced last; (0, 0) before the first."""
         number, step = divmod(self._words[_ORDER_WORD], 1 << _ORDER_STEP_BITS)
         return number, step
+
+    def settle(self) -> None:
+        """Wait until every host has heard what was announced; on one host it has at once."""
 
     def close(self) -> None:
         """Release the mapping."""

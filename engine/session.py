@@ -14,6 +14,7 @@ from engine.errors import LayoutError
 from engine.launch import lab
 from engine.launch.launcher import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
+from engine.orders import stop_commanded
 from engine.outcome import Ending, RunOutcome
 from engine.workloads.data import check_path
 from profilers.sampler import Sampler
@@ -95,12 +96,6 @@ class Session:
 
             self._launcher = LocalPool()
         return self._launcher
-
-
-def stop_commanded(folder: Path) -> bool:
-    """Whether someone left a stop command in a run folder; an unreadable one is not a command."""
-    commands = sorted((folder / rundir.COMMANDS).glob("*.json"))
-    return any((rundir.read_json(path) or {}).get("command") == "stop" for path in commands)
 
 
 def _note_pids(folder: Path, pids: list[int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from engine.context import RankContext
 from engine.interface_log import InterfaceLog
@@ -16,7 +15,7 @@ from profilers.records import StepSample
 from profilers.step_spans import every_span
 from profilers.step_timer import StepTimes
 
-_Pending = tuple[StepTimes, list[Any], list[Done], dict[str, Reading], float | None, float]
+_Pending = tuple[StepTimes, list[Done], dict[str, Reading], float | None, float]
 
 
 class StepLog:
@@ -66,17 +65,16 @@ class StepLog:
         self._left_out.add(step)
 
     def before(self, step: int) -> None:
-        """Forget calls made between steps."""
+        """Forget actions between steps."""
+        self._reader.leave_out(step in self._left_out)
         if step == self._first_measured:
             self._interfaces.at_rest()
-        self._rank.recorder.take()
         self._take_actions()
 
     def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
         """Take over a finished step and write what the device has completed."""
         readings = {} if self._timeline is None else self._timeline.end()
-        calls, actions = self._rank.recorder.take(), self._take_actions()
-        self._pending.append((times, calls, actions, readings, loss, norm))
+        self._pending.append((times, self._take_actions(), readings, loss, norm))
         self._flush(wait=False)
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.at_rest()
@@ -96,7 +94,6 @@ class StepLog:
     def _write(
         self,
         times: StepTimes,
-        calls: list[Any],
         actions: list[Done],
         readings: dict[str, Reading],
         loss: float | None,
@@ -108,7 +105,7 @@ class StepLog:
             writer.write_many(every_span(times, self._rank.timer.clock))
         elif self._spans is not None and self._spans.wants(times.step, sample.step_seconds):
             writer.write_many(span_samples(times, self._rank.timer.clock))
-        writer.write_many(self._rank.recorder.samples(calls, times))
+        self._rank.recorder.write(times, writer)
         if self._actions is not None:
             writer.write_many(self._actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))

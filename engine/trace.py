@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import shutil
@@ -13,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from engine.context import RankContext
 from engine.errors import WorkbenchError
 from engine.rundir import TRACES, trace_name
+from profilers.memory import give_back_freed
 
 #: Higher levels take several times as long for a few percent.
 _GZIP_LEVEL = 3
@@ -51,6 +53,14 @@ class TraceSteps:
     def end(self, step: int) -> dict[str, Any]:
         """Write the file of this rank: whole or not at all. OSError if that is not possible."""
         self._rank.state("tracing")
+        try:
+            return self._end(step)
+        finally:
+            del self._profiler
+            gc.collect()  # the profiler refers to itself, and holds more than the rank does
+            give_back_freed()
+
+    def _end(self, step: int) -> dict[str, Any]:
         if not self._steps:
             self._profiler.start_trace()  # one that was only set up cannot be taken down
             self._profiler.stop_trace()

@@ -30,6 +30,9 @@ from engine.scheduling import yield_to_running_threads
 from profilers.actions import ActionRecorder
 from profilers.clock import clock_for
 from profilers.collectives import CollectiveRecorder
+from profilers.lookout import Lookout
+from profilers.rank_gpus import cuda_identity
+from profilers.standing import untold
 from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
@@ -112,8 +115,8 @@ def train_in_group(
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
     made = groups.build(layout, rank, device, group_timeout(config))
-    on_phase = None if progress is None else progress.reporter(rank)
-    timer = StepTimer(clock_for(device.type), on_phase)
+    standing = untold() if progress is None else progress.standing(rank)
+    timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     writer.event("environment", **_environment(), **_arithmetic(device), host=_host(seat))
     context = RankContext(
@@ -133,7 +136,7 @@ def train_in_group(
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
-        with flight.listening(progress, rank, folder, made):
+        with flight.listening(progress, rank, folder, made), Lookout(timer, standing):
             return loop.train(context)
     finally:
         nccl.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
@@ -187,13 +190,14 @@ def _host(seat: Seat | None) -> str:
     return socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
 
 
-def _arithmetic(device: torch.device) -> dict[str, str | int]:
+def _arithmetic(device: torch.device) -> dict[str, str | int | None]:
     """What computes here, and how: the peak that a summary compares with depends on it."""
     return {
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "fp32_precision": torch.get_float32_matmul_precision(),
+        **(cuda_identity(torch.cuda.get_device_properties(device)) if device.type == "cuda" else {}),
         **nccl.facts(),
     }
 

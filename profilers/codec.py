@@ -95,22 +95,25 @@ class Encoder:
         self._pack = record_struct(layout).pack
         self._values = attrgetter(*(field.name for field in layout))
         self._all_valid = (1 << len(layout)) - 1
-        self._optional = [(index, 1 << index) for index, field in enumerate(layout) if field.optional]
-        self._strings = [index for index, field in enumerate(layout) if field.base == "name"]
+        self._optional = [(place, 1 << place - 1) for place, field in enumerate(layout, 1) if field.optional]
+        self._strings = [place for place, field in enumerate(layout, 1) if field.base == "name"]
         self._names = names
 
     def encode(self, record: FixedRecord) -> bytes:
         """The record as bytes; struct.error if a value does not have its annotated type."""
-        values = list(self._values(record))
-        mask = self._all_valid
+        return self._pack(*self.values(record))
+
+    def values(self, record: FixedRecord) -> list[Any]:
+        """What is packed: the validity mask, then the fields with names as ids and 0 for what is absent."""
+        values = [self._all_valid, *self._values(record)]
         for index in self._strings:
             if values[index] is not None:
                 values[index] = self._names[values[index]]
         for index, bit in self._optional:
             if values[index] is None:
                 values[index] = 0
-                mask ^= bit
-        return self._pack(mask, *values)
+                values[0] ^= bit
+        return values
 
 
 def encode_header(header: Header) -> bytes:

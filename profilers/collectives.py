@@ -11,16 +11,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from profilers.call_encoder import AnyKind, CallEncoder, Kind, Timed
+from profilers.lookout import waits_here
+from profilers.noticed import until_noticed
 from profilers.records import CommSample
-from profilers.step_timer import EXPOSED, StepTimer, StepTimes
+from profilers.step_timer import Noted, StepTimer, StepTimes
+from profilers.writer import RecordWriter
 
 #: Operator -> (operation, argument whose bytes are the payload S of nccl-tests' definitions).
 OPERATIONS: dict[str, tuple[str, str]] = {
@@ -48,24 +51,6 @@ OPERATIONS: dict[str, tuple[str, str]] = {
 
 _new = tuple.__new__
 
-
-class Call(NamedTuple):
-    """One call as the kernel notes it; what takes longer to find out waits for the end of the step.
-
-    ``end`` is a list that holds the mark once it is known: an asynchronous call ends on another thread.
-    """
-
-    operation: str
-    group: Any
-    dtype: torch.dtype | None
-    bytes: int
-    begin: Any
-    end: list[Any]
-    blocking: bool
-    sent_bytes: int | None = None
-    algorithm: str | None = None
-
-
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
 
@@ -90,6 +75,18 @@ def active() -> CollectiveRecorder | None:
     return _started[0] if _started else None
 
 
+class Call:
+    """A call outside steps."""
+
+    def __init__(self, noted: Noted) -> None:
+        self.kind, self.end = Kind(*noted.kind), noted.end
+        self.operation, self.bytes, self.blocking = (
+            self.kind.operation,
+            self.kind.bytes,
+            type(noted.end) is not list,
+        )
+
+
 class CollectiveRecorder:
     """Records the collectives of one rank.
 
@@ -99,8 +96,10 @@ class CollectiveRecorder:
 
     def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
         self._timer, self._axes = timer, axes
-        self._places: dict[dist.ProcessGroup, tuple[str, int]] = {}
-        self._calls: list[Call] = []
+        #: What a call that its caller waits for needs: ``begin = mark()``, the call, ``note((begin, mark(), kind))``
+        #: with the values of a ``Kind``; None as kind for a wait that is no call.
+        self.mark, self.note = timer.clock.mark, timer.note
+        self._encoder = CallEncoder(self._place)
         self._futureless: set[str] = set()
         self._library: Library | None = None
 
@@ -123,78 +122,57 @@ class CollectiveRecorder:
             self._library = None
             _started.remove(self)
 
-    def begin(self) -> Any:
-        """A call begins that is waited for at once; returns its mark."""
-        return self._timer.pause(EXPOSED)
-
-    def end(
-        self,
-        operation: str,
-        group: Any,
-        tensor: torch.Tensor,
-        begin: Any,
-        sent_bytes: int | None = None,
-        algorithm: str | None = None,
-    ) -> None:
-        """It has ended; all of its seconds count as exposed."""
-        end = self._timer.resume(EXPOSED, begin)
-        # Without the named tuple's own constructor: this runs right after a wait, when nothing is in a cache.
-        about = (operation, group, tensor.dtype, tensor.nbytes, begin, [end], True, sent_bytes, algorithm)
-        self._calls.append(_new(Call, about))
-
-    def waited(self, begin: Any) -> None:
-        """The end of a wait, begun with ``begin``, for calls that were issued earlier."""
-        self._timer.resume(EXPOSED, begin)
-
-    def issue(self, operation: str, group: Any, tensor: torch.Tensor) -> Call:
+    def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Noted:
         """A call begins that is waited for later."""
-        call = Call(operation, group, tensor.dtype, tensor.nbytes, self._timer.clock.mark(), [], False)
-        self._calls.append(call)
+        kind = Kind(operation, group, tensor.dtype, tensor.nbytes, None, algorithm)
+        call = Noted(self.mark(), [], kind)
+        self.note(call)
         return call
 
-    def finish(self, call: Call) -> None:
+    def finish(self, call: Noted) -> None:
         """A call that was issued has been waited for."""
-        call.end.append(self._timer.clock.mark())
+        call.end.append(self.mark())
 
     def take(self) -> list[Call]:
-        """The calls since the last take, oldest first."""
-        calls = self._calls.copy()
-        self._calls.clear()
-        return calls
+        """The calls outside steps since the last take, oldest first."""
+        return [Call(noted) for noted in self._timer.take() if noted.kind is not None]
 
-    def samples(self, calls: list[Call], times: StepTimes) -> list[CommSample]:
-        """The calls of one step as records; exposed is the part during which the main thread stood waiting.
+    def timed(self, times: StepTimes) -> list[Timed]:
+        """The calls of one step and their times; exposed is the part during which the main thread stood waiting.
 
         A call whose end the device has not passed, or that failed, has no seconds: nothing here waits for it.
         """
-        if not calls:
-            return []
-        clock, origin, waits = self._timer.clock, times.changes[0][1], times.spans(self._timer.clock, EXPOSED)
-        samples = []
-        for call in calls:
-            ended = bool(call.end) and clock.ready(call.end[0])
+        clock, found = self._timer.clock, []
+        ready, between, origin = clock.ready, clock.seconds, times.changes[0][1]
+        waits: list[tuple[float, float]] | None = None
+        later: list[int] = []
+        for begin, end, kind in times.calls:
+            blocking = type(end) is not list
+            if blocking and ready(end):
+                seconds = between(begin, end)
+                found.append(_new(Timed, (kind, between(origin, begin), seconds, seconds)))
+                continue
+            waits = times.exposed(clock) if waits is None else waits
             # One that has not even begun, on a stream of its own, is put where its step began.
-            begin = clock.seconds(origin, call.begin) if ended or clock.ready(call.begin) else 0.0
-            seconds = exposed = clock.seconds(call.begin, call.end[0]) if ended else None
-            if seconds is not None and not call.blocking:
-                exposed = _overlap_seconds(begin, begin + seconds, waits)
-            axis, size = self._place(call.group)
-            dtype = _dtype_name(call.dtype)
-            start = times.start_unix + begin
-            told = call.sent_bytes, call.algorithm
-            samples.append(
-                CommSample(
-                    times.step, call.operation, axis, dtype, size, call.bytes, start, seconds, exposed, *told
-                )
-            )
-        return samples
+            start = between(origin, begin) if ready(begin) else 0.0
+            ended = not blocking and bool(end) and ready(end[0])
+            later.append(len(found))
+            found.append(_later(kind, start, between(begin, end[0]) if ended else None, waits))
+        if waits:
+            until_noticed(found, later, waits)
+        return found
 
-    def _place(self, known: Any) -> tuple[str, int]:
-        group = known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
-        place = self._places.get(group)
-        if place is None:
-            place = self._places[group] = self._axes.get(group.group_name, "world"), group.size()
-        return place
+    def write(self, times: StepTimes, writer: RecordWriter) -> None:
+        """Write the calls of one step as records."""
+        timed = self.timed(times)
+        writer.write_encoded(
+            CommSample,
+            lambda names: self._encoder.encode(timed, times.step, times.start_unix, names),
+            len(timed),
+        )
+
+    def _place(self, group: dist.ProcessGroup) -> tuple[str, int]:
+        return self._axes.get(group.group_name, "world"), group.size()
 
     def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
         """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
@@ -204,36 +182,38 @@ class CollectiveRecorder:
         async_at = names.index("async_op") if "async_op" in names else len(names)
         below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
-        timer, mark, note = self._timer, self._timer.clock.mark, self._calls.append
+        mark, note = self.mark, self.note
 
+        @waits_here
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
             if _unseen and get_ident() in _unseen:
                 return redispatch(keys & below, *arguments, **named)
             dtype, size = _payload(arguments[tensors_at])
             blocking = len(arguments) > async_at and not arguments[async_at]
-            begin = timer.enter(EXPOSED) if blocking else mark()
+            begin = mark()
             out = redispatch(keys & below, *arguments, **named)
             work = unbox(out[-1] if several else out)
-            call = Call(operation, arguments[group_at], dtype, size, begin, [], blocking)
+            kind = Kind(operation, _group(arguments[group_at]), dtype, size, None, None)
             if blocking:
                 work.wait()
-                call.end.append(timer.leave())
+                note((begin, mark(), kind))
             else:
+                call = Noted(begin, [], kind)
                 self._follow(call, work)
-            note(call)
+                note(call)
             return out
 
         return kernel
 
-    def _follow(self, call: Call, work: Any) -> None:
+    def _follow(self, call: Noted, work: Any) -> None:
         clock = self._timer.clock
-        if call.operation in self._futureless:
+        if call.kind.operation in self._futureless:
             return
         try:
             future = work.get_future()
         except RuntimeError:
             # The refusal collects a C++ stack trace, which costs more than the call: ask once for each operation.
-            self._futureless.add(call.operation)
+            self._futureless.add(call.kind.operation)
             return
 
         def note(done: Any) -> None:
@@ -246,9 +226,15 @@ class CollectiveRecorder:
         future.add_done_callback(note)
 
 
-@lru_cache
-def _dtype_name(dtype: torch.dtype | None) -> str:
-    return str(dtype).removeprefix("torch.") if dtype else ""
+def _group(known: Any) -> dist.ProcessGroup:
+    return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
+
+
+def _later(kind: AnyKind, start: float, seconds: float | None, waits: list[tuple[float, float]]) -> Timed:
+    """A call that was not waited for at once."""
+    if seconds is None:
+        return Timed(kind, start, None, None)
+    return Timed(kind, start, seconds, _overlap_seconds(start, start + seconds, waits))
 
 
 def _payload(tensors: Any) -> tuple[torch.dtype | None, int]:

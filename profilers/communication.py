@@ -11,13 +11,20 @@ import numpy as np
 
 from profilers.bandwidth import bus_bytes
 from profilers.intervals import union_seconds
-from profilers.links import OPERATIONS, Links, expected_seconds, link_of
+from profilers.links import OPERATIONS, Links, expected_seconds
 from profilers.run_summary import CommunicationRow
 from profilers.table import Table
 from profilers.wire import message_bytes, wire_bytes
 
 _Selection = np.ndarray[Any, np.dtype[np.bool_]]
 _Steps = np.ndarray[Any, np.dtype[np.int64]]
+
+#: Operations that nobody can time: one end is posted before the other is there, and ends when somebody looks.
+MESSAGES = ("send", "recv")
+_MESSAGES_REASON = (
+    "a message is recorded from when it is posted until it is noticed, which is no transfer time; what the messages of "
+    "a pipeline cost is told by its actions"
+)
 
 
 @dataclass(slots=True)
@@ -44,8 +51,8 @@ def communication_rows(
 ) -> list[CommunicationRow]:
     """One row per axis and operation: the calls within ``steps``, divided by ``rank_steps`` (ranks x steps).
 
-    If the time of some calls is unknown, they count with the mean of the known ones. ``links`` are what a
-    calibration measured. What goes over the wire is known for a known ``backend``.
+    If the time of some calls is unknown, they count with the mean of the known ones; that of ``MESSAGES`` always is.
+    ``links`` are what a calibration measured. What goes over the wire is known for a known ``backend``.
     """
     totals: dict[tuple[str, str], _Total] = defaultdict(_Total)
     for table in tables:
@@ -57,13 +64,21 @@ def communication_rows(
 
 def peak_bandwidth_reason(rows: Iterable[CommunicationRow], links_reason: str | None) -> str | None:
     """Why rows have no measured peak; None if all have one."""
-    without = [row for row in rows if row.peak_bandwidth is None and row.operation in (*OPERATIONS, "recv")]
+    measured = [row for row in rows if row.operation in OPERATIONS and row.operation not in MESSAGES]
+    without = [row for row in measured if row.peak_bandwidth is None]
     if not without or links_reason:
         return links_reason if without else None
     named = sorted({f"{row.operation} {_among(row.group_size)}" for row in without})
     most = max(row.group_size or 0 for row in without)
     remedy = f"; run `workbench calibrate --ranks {most}`" if most > 1 else ""
     return f"the calibration does not have {', '.join(named)}{remedy}"
+
+
+def message_seconds_reason(operations: Iterable[str]) -> str | None:
+    """Why rows of messages have no seconds, and so no bandwidth; None if there are none."""
+    found = set(operations)
+    named = [operation for operation in MESSAGES if operation in found]
+    return f"{' and '.join(named)}: {_MESSAGES_REASON}" if named else None
 
 
 def _among(ranks: int | None) -> str:
@@ -136,16 +151,15 @@ def _wire_bytes(table: Table, chosen: _Selection, operation: str, backend: str) 
 
 
 def _row(axis: str, operation: str, total: _Total, rank_steps: int) -> CommunicationRow:
-    calls = total.calls / rank_steps
-    bandwidth = total.bus_bytes / total.seconds if total.seconds > 0 and total.bus_bytes is not None else None
+    calls, timed = total.calls / rank_steps, operation not in MESSAGES and total.seconds > 0
     return CommunicationRow(
         axis=axis,
         operation=operation,
         calls=calls,
         bytes=total.bytes / rank_steps,
-        seconds=_mean(total.seconds, total.timed_calls, calls),
+        seconds=None if operation in MESSAGES else _mean(total.seconds, total.timed_calls, calls),
         exposed_seconds=_mean(total.exposed_seconds, total.exposed_calls, calls),
-        bus_bandwidth=bandwidth,
+        bus_bandwidth=total.bus_bytes / total.seconds if timed and total.bus_bytes is not None else None,
         group_size=next(iter(total.group_sizes)) if len(total.group_sizes) == 1 else None,
         wire_bytes=None if total.wire_bytes is None else total.wire_bytes / rank_steps,
     )
@@ -153,8 +167,8 @@ def _row(axis: str, operation: str, total: _Total, rank_steps: int) -> Communica
 
 def _beside_link(row: CommunicationRow, links: Links) -> CommunicationRow:
     """The row with what its link was measured to reach."""
-    link = None if row.group_size is None else link_of(links, row.operation, row.group_size)
-    if link is None:
+    link = None if row.group_size is None else links.get((row.operation, row.group_size))
+    if link is None or row.operation in MESSAGES:
         return row
     reached, peak = row.bus_bandwidth, link.peak_bandwidth
     each = expected_seconds(link.segments, row.bytes / row.calls)

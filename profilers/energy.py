@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from profilers.rank_gpus import RankGpus
 from profilers.table import Table
+from profilers.tail import RunRecords
 
 
-def joules(gpu_samples: Table, start_unix: float, end_unix: float) -> float | None:
-    """Energy of all sampled GPUs between two wall-clock times; None if that of one of them is not known.
+def joules(readings: Iterable[tuple[Table, int]], start_unix: float, end_unix: float) -> float | None:
+    """Energy of some GPUs between two wall-clock times, each by its number in a table of readings; None if that of one
+    of them is not known, or without any.
 
     The counter is read at intervals: the mean power between the samples within the span stands for all of it.
     """
-    watts = [_mean_watts(gpu_samples, gpu, start_unix, end_unix) for gpu in gpus(gpu_samples)]
-    known = [power for power in watts if power is not None]
-    if not known or len(known) < len(watts):
-        return None
-    return sum(known) * (end_unix - start_unix)
+    found = [of_gpu(table, gpu, start_unix, end_unix) for table, gpu in readings]
+    known = [energy for energy in found if energy is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
+def joules_of_ranks(
+    records: RunRecords, used: RankGpus, start_unix: float, end_unix: float
+) -> tuple[float | None, str | None]:
+    """As ``joules``, of the GPUs that ranks compute on, of all hosts; or the reason why it is not known."""
+    if used.unknown or not used.gpus:
+        return None, used.reason or "no rank computes on a GPU"
+    readings = [(records.table(process, "gpu"), gpu) for process, gpu, _ in used.gpus]
+    energy = joules(readings, start_unix, end_unix)
+    return energy, None if energy is not None else "the driver did not tell the energy of all GPUs in use"
 
 
 def of_gpu(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float) -> float | None:
-    """As ``joules``, of one GPU."""
+    """Energy of one GPU between two wall-clock times, if it is known."""
     watts = _mean_watts(gpu_samples, gpu, start_unix, end_unix)
     return None if watts is None else watts * (end_unix - start_unix)
 

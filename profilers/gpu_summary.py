@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from profilers import energy, throttle
+from profilers.counters import growth
+from profilers.rank_gpus import RankGpus
 from profilers.run_summary import GpuRow
 from profilers.table import Column, Table
-from profilers.tail import RunRecords
+from profilers.tail import RunRecords, host_name
 
 #: Fields of GpuRow that are the mean, or the largest, of a field of GpuSample.
 _MEANS = {
@@ -35,11 +38,19 @@ _LARGEST = {
 _INTEGERS = frozenset({"memory_used_bytes"})
 
 
-def gpus_of(records: RunRecords, span: tuple[float, float] | None) -> dict[str, Any]:
-    """``gpus`` and ``gpus_reason`` of a run's summary; ``span`` as below."""
-    rows = gpu_rows(records.table("launcher", "gpu"), span)
+def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | None) -> dict[str, Any]:
+    """``gpus`` and ``gpus_reason`` of a run's summary; ``used`` are those that ranks compute on, ``span`` as below."""
+    hosts = records.hosts()
+    rows = [
+        replace(row, host=host_name(host), ranks=used.on(host, row.gpu))
+        for host in hosts
+        for row in gpu_rows(records.table(host, "gpu"), span)
+    ]
     told = [
-        event.data.get("reason") for event in records.events("launcher") if event.kind == "nvml_unavailable"
+        event.data.get("reason")
+        for host in hosts
+        for event in records.events(host)
+        if event.kind == "nvml_unavailable"
     ]
     reason = next((f"no NVIDIA GPU: {reason}" for reason in told if reason), "no GPU was sampled")
     return {"gpus": rows, "gpus_reason": None if rows else reason}
@@ -68,7 +79,7 @@ def _row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | None
         largest = _largest(samples.column(field)[own if whole else chosen])
         known[name] = int(largest) if largest is not None and name in _INTEGERS else largest
     for name in ("nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected"):
-        known[name] = _growth(samples.column(name)[own])
+        known[name] = growth(samples.column(name)[own])
     return GpuRow(
         gpu=gpu,
         samples=int(chosen.sum()),
@@ -84,15 +95,6 @@ def _mean(values: Column) -> float | None:
 
 def _largest(values: Column) -> float | None:
     return float(values.max()) if values.count() else None
-
-
-def _growth(counter: Column) -> int | None:
-    """By how much a counter grew; what it lost when a driver started anew is not known and counts from zero."""
-    known = counter.compressed()
-    if not len(known):
-        return None
-    steps = np.diff(known)
-    return int(np.where(steps >= 0, steps, known[1:]).sum())
 
 
 def _throttled(masks: Column) -> dict[str, float]:

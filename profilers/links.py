@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 #: What a calibration measures; a send is measured with its receive.
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-#: A message has two ends, however large the group is that it travels in.
-_BETWEEN_TWO = {"send": "send", "recv": "send"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +44,10 @@ class Link:
     segments: tuple[Segment, ...] = ()
 
 
+#: By operation and group size.
 Links = Mapping[tuple[str, int], Link]
 
 
 def links_by_key(links: Iterable[Link]) -> Links:
-    """Links under the operation and the group size by which ``link_of`` finds them."""
+    """Links under their operation and group size."""
     return {(link.operation, link.group_size): link for link in links}
-
-
-def link_of(links: Links, operation: str, group_size: int) -> Link | None:
-    """The link of a recorded call; a message, sent or received, has one between two ranks."""
-    if operation in _BETWEEN_TWO:
-        return links.get((_BETWEEN_TWO[operation], 2))
-    return links.get((operation, group_size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 import time
@@ -51,12 +52,37 @@ class MemoryReader:
         self._device = device
         self._on_gpu = device.type == "cuda"
         self._statm: ProcFile | None = ProcFile(Path("/proc/self/statm"))
+        self._peak = 0
+        self._left_out = False
+        #: The kernel's own peak when it counted again; None while it always did.
+        self._passed: int | None = None
 
     def read(self) -> Reading:
         """All of it; without /proc the resident set is that of the peak."""
-        peak = peak_rss_bytes()
+        highest = peak_rss_bytes()
+        rss = self._rss_bytes(highest)
         cuda = cuda_memory(self._device) if self._on_gpu else None
-        return Reading(time.time(), self._rss_bytes(peak), peak, cuda)
+        return Reading(time.time(), rss, self._peak_rss_bytes(rss, highest), cuda)
+
+    def leave_out(self, out: bool) -> None:
+        """While ``out`` the resident set's peak stays what it was when last read.
+
+        Afterwards the kernel's peak starts anew. Where it cannot be, the readings count, and the kernel's peak once it
+        has passed the old one.
+        """
+        if self._left_out and not out:
+            _start_new_rss_peak()
+            self._passed = peak_rss_bytes()
+        self._left_out = out
+
+    def _peak_rss_bytes(self, rss: int, highest: int) -> int:
+        if self._left_out and self._peak:
+            return self._peak
+        if self._passed is None:
+            self._peak = highest
+        else:
+            self._peak = max(self._peak, rss, highest if highest > self._passed else 0)
+        return self._peak
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -98,6 +124,20 @@ def reset_peak(device: torch.device) -> None:
     """Start a new peak: warm ranks serve many trials, each with a peak of its own."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    _start_new_rss_peak()
+
+
+def give_back_freed() -> None:
+    """Have the C library hand freed memory back to the system, where it can: else it stays in the resident set.
+
+    https://man7.org/linux/man-pages/man3/malloc_trim.3.html
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _start_new_rss_peak() -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:

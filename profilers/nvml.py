@@ -9,6 +9,7 @@ from typing import Any
 
 from profilers import gpu_readings
 from profilers.gpm import Gpm
+from profilers.rank_gpus import pci_bus_id
 from profilers.records import GpuSample
 
 #: NVML_VALUE_NOT_AVAILABLE, -1, as it comes out of 32 and 64 unsigned bits.
@@ -78,6 +79,16 @@ class Nvml:
     def name(self, index: int) -> str | None:
         """A GPU's product name."""
         return _text(self.of(index, "nvmlDeviceGetName"))
+
+    def identity(self, index: int) -> dict[str, Any]:
+        """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``."""
+        place = self.of(index, "nvmlDeviceGetPciInfo")
+        return {
+            "gpu": index,
+            "name": self.name(index),
+            "uuid": _text(self.of(index, "nvmlDeviceGetUUID")),
+            "pci_bus_id": None if place is None else pci_bus_id(place.domain, place.bus, place.device),
+        }
 
     def sample(self, index: int) -> GpuSample:
         """A reading of one GPU, once a second all of it; without GPM, PCIe counters take 20 ms each."""

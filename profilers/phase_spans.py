@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from profilers.clock import Clock
 from profilers.records import PHASES, SpanSample
-from profilers.step_timer import EXPOSED, StepTimes
+from profilers.standing import EXPOSED
+from profilers.step_timer import StepTimes
 
 #: Spans of every so many steps are kept, and of those this much longer than usual.
 EVERY = 8
@@ -37,15 +38,13 @@ def span_samples(times: StepTimes, clock: Clock) -> list[SpanSample]:
     A wait for communication inside a forward, backward, optimizer or data phase does not cut it: it is recorded with
     its collective.
     """
-    origin = times.changes[0][1]
     spans: list[tuple[int, float, float]] = []
-    ends = [mark for _, mark in times.changes[1:]] + [times.end]
-    for (code, begin), end in zip(times.changes, ends, strict=True):
-        span = (code, clock.seconds(origin, begin), clock.seconds(origin, end))
+    for span in times.spans(clock):
+        code, _, end = span
         if len(spans) > 1 and code in _OWN and spans[-1][0] == EXPOSED and spans[-2][0] == code:
             spans.pop()
-            spans[-1] = (code, spans[-1][1], span[2])
-        elif span[2] > span[1]:
+            spans[-1] = (code, spans[-1][1], end)
+        elif end > span[1]:
             spans.append(span)
     return [
         SpanSample(times.step, PHASES[code], times.start_unix + begin, end - begin)

@@ -120,8 +120,8 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One reading of the host the launcher runs on. Counters are those since it was booted; memory, disk and load are
-    read twice a second and repeated in between.
+    """One reading of a host: the launcher's own, or one with ranks. Counters are those since it was booted; memory,
+    disk and load are read twice a second and repeated in between.
     """
 
     time_unix: float
@@ -163,7 +163,7 @@ class NetworkSample:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One rank's process as the launcher sees it, since the process began.
+    """One rank's process as the sampler of its host sees it, since the process began.
 
     ``cpu_seconds`` is user and system time of all threads. Context switches are the main thread's: voluntary ones are
     waits, involuntary ones mean that somebody else got the processor. Read and written bytes are those of storage. All

@@ -11,6 +11,7 @@ import msgspec
 from profilers.anatomy_rows import ClockRow, GapRow, PipelineRow
 from profilers.diagnosis import Setting, Verdict
 from profilers.links import Links
+from profilers.machine_rows import InterfaceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class CommunicationRow:
 
     ``peak_bandwidth`` is the best that the calibration measured for the operation in groups of ``group_size``;
     ``peak_fraction`` is the bus bandwidth over it. ``expected_seconds`` is what as many calls of the mean size take
-    by the calibration's fit. None without a calibration, or if calls went to groups of several sizes.
+    by the calibration's fit. None without a calibration, or if calls went to groups of several sizes. A send or recv
+    has none of these and no ``seconds``: ``RunSummary.message_seconds_reason``.
 
     ``wire_bytes`` is what the backend's algorithm sends for the payload ``bytes``, by formula and without the headers
     of TCP; None if the algorithm is not known.
@@ -160,6 +162,30 @@ class GpuRow:
     nvlink_rx_bytes: int | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
+    #: Where several hosts are sampled: whose GPU this is.
+    host: str | None = None
+    #: Those that compute on it; None if some rank's GPU is not known.
+    ranks: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """One host during the measured steps: means, but for memory, which is the most in use at one time.
+
+    ``host`` is None for the one that our launcher runs on; ``ranks`` are those whose processes were read on it.
+    """
+
+    host: str | None
+    ranks: list[int]
+    samples: int
+    cpu_fraction: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    #: All interfaces but loopback, headers included.
+    network_sent_bytes_per_second: float | None = None
+    network_received_bytes_per_second: float | None = None
+    disk_read_bytes_per_second: float | None = None
+    disk_written_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +231,8 @@ class RunSummary:
     communication: list[CommunicationRow] = field(default_factory=list)
     #: Why some or all rows have no measured peak; None if all have one.
     peak_bandwidth_reason: str | None = None
+    #: Why rows of send and recv have neither seconds nor a bandwidth; None if there are none.
+    message_seconds_reason: str | None = None
     hidden_communication_seconds: float | None = None
     #: Sent by a rank: by the formulas of ``profilers/wire.py``; as interfaces counted it, without headers; and why one
     #: of the two is missing.
@@ -229,10 +257,16 @@ class RunSummary:
     mfu_reason: str | None = None
     #: The same of hardware FLOP/s.
     hfu: float | None = None
+    #: Of the GPUs that ranks compute on; and why it is not known.
     joules_per_step: float | None = None
+    joules_reason: str | None = None
     #: One for each GPU that the driver shows, the run's or not; and the reason why there is none.
     gpus: list[GpuRow] = field(default_factory=list)
     gpus_reason: str | None = None
+    #: One for each host that was sampled, that of rank 0 first.
+    hosts: list[HostRow] = field(default_factory=list)
+    #: One for each interface that only the ranks use; a run in the lab has them.
+    interfaces: list[InterfaceRow] = field(default_factory=list)
     cpu_seconds_per_step: float | None = None
     #: Busiest minus least busy rank, by medians; busy is the step without exposed communication and bubble.
     rank_skew_seconds: float | None = None

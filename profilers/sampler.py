@@ -1,15 +1,19 @@
-"""A thread beside the launcher that samples the host, the ranks' processes and the GPUs at a steady interval."""
+"""A thread that samples the host, its ranks' processes and the GPUs at a steady interval: beside the launcher, or in a
+process of its own on each host where another one started the ranks.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
+from profilers import rank_gpus
 from profilers.host import Host
 from profilers.nvml import Nvml
 from profilers.pace import Every, Pace
@@ -51,7 +55,7 @@ class Schedule:
 class Sampler:
     """``with Sampler(writer, 0.1):`` samples at once, then each interval, and a last time at the end.
 
-    ``writer`` is that of the launcher; it must outlive the sampler. ``clock`` is monotonic, ``wait`` waits for
+    ``writer`` is that of its process; it must outlive the sampler. ``clock`` is monotonic, ``wait`` waits for
     some seconds or for the end of the sampling, and says whether that came. A part that is slow to read is read less
     often (``profilers.pace``).
     """
@@ -129,7 +133,11 @@ class Sampler:
     def _gpus(self) -> range:
         if self._nvml.reason is not None:
             self._writer.event("nvml_unavailable", reason=self._nvml.reason)
-        return range(self._nvml.device_count)
+        gpus = range(self._nvml.device_count)
+        if gpus:
+            told = [self._nvml.identity(gpu) for gpu in gpus]
+            self._writer.event(rank_gpus.EVENT, host=socket.gethostname(), gpus=told)
+        return gpus
 
     def _parts(self, gpus: range) -> list[tuple[Pace, Callable[[], None]]]:
         paces = self._paces

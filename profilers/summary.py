@@ -7,12 +7,20 @@ from typing import Any
 
 from profilers.anatomy import anatomy, warmup_of
 from profilers.checkpoints import checkpoint_rows, resumed
-from profilers.communication import communication_rows, communication_seconds, peak_bandwidth_reason
+from profilers.communication import (
+    communication_rows,
+    communication_seconds,
+    message_seconds_reason,
+    peak_bandwidth_reason,
+)
 from profilers.diagnosis import Thresholds, Verdict, judge, rate
-from profilers.energy import joules
+from profilers.energy import joules_of_ranks
 from profilers.findings.every_rule import findings_of
 from profilers.gpu_summary import gpus_of
+from profilers.host_summary import host_rows
+from profilers.interface_rows import interface_rows
 from profilers.memory_summary import memory_rows, peak
+from profilers.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
 from profilers.step_join import JoinedSteps, join_steps
@@ -28,6 +36,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     """What the records of a run amount to, however far it came; None where nothing was recorded."""
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
     measured = steps.measured()
+    used = gpus_of_ranks(records)
     memory = memory_rows(records)
     known: dict[str, Any] = {
         "id": facts.run,
@@ -53,10 +62,14 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         **warmup_of(steps, facts.notes),
     }
     if len(measured.steps):
-        known |= _speed(measured, facts) | _where_time_goes(measured, records, facts)
+        known |= _speed(measured, facts) | _where_time_goes(measured, records, facts, used)
     else:
-        known |= {"mfu_reason": "no measured step", "wire_bytes_reason": "no measured step"}
-    known |= gpus_of(records, _span(measured) if len(measured.steps) else None)
+        known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
+    span = _span(measured) if len(measured.steps) else None
+    known |= gpus_of(records, used, span)
+    known |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
+    if known["gpus"] and used.reason:
+        known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
     return RunSummary(**known)
 
 
@@ -97,25 +110,29 @@ def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _where_time_goes(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
+def _where_time_goes(
+    measured: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
+) -> dict[str, Any]:
     phases = typical_phases(measured)
     skew, slowest = rank_skew(measured)
     tables = [records.table(rank, "comm") for rank in measured.ranks]
     steps = len(measured.steps)
     rows = communication_rows(tables, measured.steps, steps * len(tables), facts.links, facts.backend)
-    energy = joules(records.table("launcher", "gpu"), *_span(measured))
+    energy, joules_reason = joules_of_ranks(records, used, *_span(measured))
     shown = anatomy(measured, records, facts)
-    findings = findings_of(records, measured, facts.setting, rows, shown["pipeline"])
+    findings = findings_of(records, measured, facts.setting, rows, shown["pipeline"], used)
     return {
         "phases": phases,
         "rank_skew_seconds": skew,
         "slowest_rank": slowest,
         "communication": rows,
         "peak_bandwidth_reason": peak_bandwidth_reason(rows, facts.links_reason),
+        "message_seconds_reason": message_seconds_reason(row.operation for row in rows),
         **wire_totals(records, measured, rows),
         "hidden_communication_seconds": _hidden_seconds(measured, tables),
         # Of all steps of the span: some within may not be measured.
         "joules_per_step": _rate(energy, int(measured.steps[-1] - measured.steps[0]) + 1),
+        "joules_reason": joules_reason,
         **shown,
         **_verdicts(findings, facts.setting.thresholds),
     }

@@ -15,7 +15,10 @@ from profilers.names import Names
 from profilers.records import STREAMS, Event
 from profilers.table import Table, empty_table
 
-__all__ = ["ARCHIVED", "Archive", "EventTail", "RunRecords", "Table", "Tail", "unknown_streams"]
+__all__ = [
+    "ARCHIVED", "HOST_PREFIX", "Archive", "EventTail", "RunRecords", "Table", "Tail", "host_name", "is_host",
+    "unknown_streams",
+]  # fmt: skip
 
 #: A file of records that was compacted has this after its own name; the workbench knows how to read it.
 ARCHIVED = ".parquet"
@@ -27,6 +30,8 @@ Archive = Callable[[Path, int], Table | None]
 _MAP_BYTES = 1 << 20
 _HEADER_READ_BYTES = 1 << 16
 _RANK_PREFIX = "rank-"
+#: What samples a host: beside our own launcher, or a process of its own on each host of a run that another started.
+LAUNCHER, HOST_PREFIX = "launcher", "host-"
 
 
 class _Layout:
@@ -175,6 +180,15 @@ class RunRecords:
         ]
         return sorted(int(number) for number in numbers if number.isdecimal())
 
+    def hosts(self) -> list[str]:
+        """The processes that sampled a host, in the order of the ranks on them as far as that was told."""
+        found = [name for name in self.processes() if is_host(name)]
+        return sorted(found, key=lambda name: (min(self._ranks_on(name), default=0), name))
+
+    def _ranks_on(self, host: str) -> list[int]:
+        told = [event.data.get("ranks") for event in self.events(host) if event.kind == "host"]
+        return list(told[-1] or ()) if told else []
+
     def table(self, process: int | str, stream: str) -> Table:
         """All records of one stream of a rank (a number) or process (a name). KeyError if no such stream."""
         key = _process(process), stream
@@ -203,6 +217,16 @@ class RunRecords:
         tables = [problem for tail, _ in self._tables.values() for problem in tail.problems]
         events = [problem for tail in self._event_tails.values() for problem in tail.problems]
         return tables + events + unknown_streams(self._folder)
+
+
+def is_host(process: str) -> bool:
+    """Whether a process's records are readings of a host."""
+    return process == LAUNCHER or process.startswith(HOST_PREFIX)
+
+
+def host_name(process: str) -> str | None:
+    """The name of the host that a process sampled; None of our launcher, which samples its own."""
+    return process.removeprefix(HOST_PREFIX) if process.startswith(HOST_PREFIX) else None
 
 
 def unknown_streams(folder: Path) -> list[str]:

@@ -5,7 +5,8 @@ A lane is a list of spans in order that do not overlap: viewers leave out what d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 from profilers.chrome_trace import Event
@@ -13,8 +14,6 @@ from profilers.table import Table
 from profilers.tail import RunRecords
 from profilers.trace_spans import COMPUTATION
 
-#: Numbers that no thread has: Linux gives out up to 2^22.
-FIRST_LANE = 10_000_000
 #: Streams of the kernels that stand for a host's computation and communication.
 _COMPUTATION_STREAM, _COMMUNICATION_STREAM = 1, 2
 
@@ -39,7 +38,7 @@ def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]
     calls = _spans(records.table(rank, "comm"), steps, _call)
     for axis in dict.fromkeys(call.about["axis"] for call in calls):
         for number, lane in enumerate(spread(call for call in calls if call.about["axis"] == axis)):
-            found[f"communication {axis}" + (f", {number + 1}" if number else "")] = lane
+            found[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
     return {name: spans for name, spans in found.items() if spans}
 
 
@@ -56,10 +55,16 @@ def spread(spans: Iterable[Span]) -> list[list[Span]]:
     return made
 
 
-def lane_events(named: dict[str, list[Span]], rank: int, base_ns: int) -> Iterator[Event]:
-    """All lanes as threads of process ``rank``, above those of the profiler."""
-    for number, (name, spans) in enumerate(named.items()):
-        thread = {"pid": rank, "tid": FIRST_LANE + number}
+def lane_events(
+    named: dict[str, list[Span]], rank: int, base_ns: int, taken: Collection[int] = ()
+) -> Iterator[Event]:
+    """All lanes as threads of process ``rank``, above those of the profiler, whose numbers are ``taken``.
+
+    Perfetto sorts threads by number and asks for no other order; one with its process's number comes first.
+    """
+    free = (number for number in count(1) if number != rank and number not in taken)
+    for number, ((name, spans), thread_number) in enumerate(zip(named.items(), free, strict=False)):
+        thread = {"pid": rank, "tid": thread_number}
         yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": number - 100}}
         for span, (ts, dur) in zip(spans, _microseconds(spans, base_ns), strict=True):

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +59,22 @@ class RecordWriter:
                 file.append(b"".join([encoder.encode(record) for record in records]))
             except OSError as error:
                 self._drop(error, len(records))
+
+    def write_encoded(
+        self,
+        record_class: type[FixedRecord],
+        encode: Callable[[Mapping[str, int]], bytes],
+        count: int,
+    ) -> None:
+        """Appends ``count`` records of one class, as ``encode(names)`` packs them, in one write."""
+        if not count:
+            return
+        with self._lock:
+            try:
+                _, file = self._streams.get(record_class) or self._add_stream(record_class)
+                file.append(encode(self._names))
+            except OSError as error:
+                self._drop(error, count)
 
     def event(self, kind: str, **data: Any) -> None:
         """Appends one event with the wall-clock time; what msgpack does not know is kept as its repr."""

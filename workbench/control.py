@@ -10,6 +10,7 @@ from typing import Any
 
 from engine import orders, rundir
 from engine.errors import InputError
+from engine.ownership import alive
 from tuning import command, journal, readers
 from workbench import orders as run_orders
 from workbench import runs, traces
@@ -89,6 +90,8 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         return Reply(
             None, target.id, action, arguments, None, f"{target.id} has ended already: {view.outcome}"
         )
+    if (refusal := _nobody_takes_orders(view)) is not None:
+        return Reply(None, target.id, action, arguments, False, refusal)
     if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
         text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
@@ -103,6 +106,13 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         else f"{target.id} stops at its next step"
     )
     return Reply(sent, target.id, action, arguments, True, text)
+
+
+def _nobody_takes_orders(view: runs.RunView) -> str | None:
+    """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
+    if "takes_orders" not in view.status or alive(view.status["takes_orders"]):
+        return None
+    return f"{view.id} takes no orders: the process beside its ranks is gone; end it where it was started"
 
 
 def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:

@@ -59,7 +59,7 @@ def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height:
 
 def axis(title: str, standoff: int) -> dict[str, Any]:
     """An axis that makes room for its own labels."""
-    return {"automargin": True, "title": {"text": title, "standoff": standoff}}
+    return {"automargin": True, "separatethousands": True, "title": {"text": title, "standoff": standoff}}
 
 
 def frame(title: str, revision: str, height: int) -> dict[str, Any]:

@@ -79,6 +79,15 @@ def traffic(network: RateSeries, disk: RateSeries, revision: str = "") -> go.Fig
     return drawing.update_yaxes(rangemode="tozero")
 
 
+def interfaces(series: RateSeries, revision: str = "") -> go.Figure:
+    """The ranks' own interfaces in a lab."""
+    drawing = figure("Network of the ranks' own interfaces", SINCE_START, "MB/s", revision, 280)
+    if not series.lines:
+        return empty(drawing, "nothing was sent or received yet")
+    draw_lines(drawing, series.lines, "%{y:,.2f} MB/s")
+    return drawing.update_yaxes(rangemode="tozero")
+
+
 def memory(series: MemorySeries, revision: str = "") -> go.Figure:
     """A line per rank, and the highest peak with what the rank did then."""
     drawing = figure(f"Memory by rank — {series.kind}", SINCE_START, "GiB", revision)

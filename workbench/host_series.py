@@ -89,6 +89,19 @@ def network_series(network: Columns, host: Columns, start_unix: float) -> RateSe
     return RateSeries(lines)
 
 
+def interface_series(interfaces: Mapping[int, Columns], start_unix: float, world_size: int) -> RateSeries:
+    """Two lines for each interface that ranks of a lab use, by the rank that reads it: the first of its host.
+
+    The time axis is that of its own readings.
+    """
+    whose = "rank" if len(interfaces) == world_size else "host of rank"
+    found = []
+    for rank, columns in sorted(interfaces.items()):
+        lines = network_series(columns, columns, start_unix).lines
+        found += [line._replace(name=f"{whose} {rank}: {line.name}") for line in lines]
+    return RateSeries(found)
+
+
 def disk_series(host: Columns, start_unix: float) -> RateSeries:
     """Read and written."""
     fields = {"disk read": "disk_read_bytes", "disk written": "disk_written_bytes"}

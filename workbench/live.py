@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,14 @@ from engine.calibration import store
 from profilers.communication import communication_rows
 from profilers.links import Links
 from profilers.records import Event
-from profilers.tail import ARCHIVED, EventTail, Table, unknown_streams
+from profilers.tail import (
+    ARCHIVED,
+    LAUNCHER,
+    RunRecords,
+    Table,
+    host_name,
+    unknown_streams,
+)
 from workbench.archive import tail
 from workbench.columns import Stream
 from workbench.joined import common_steps
@@ -26,13 +33,29 @@ from workbench.series import Columns
 WINDOW_STEPS = 20
 #: A second request within this time gets the same snapshot.
 FRESH_SECONDS = 0.8
+#: What the launcher's own host is called where another was sampled, too.
+THIS_HOST = "the launcher's"
 #: Run folders followed at a time.
 FOLLOWED = 8
 
 
+class HostReadings(NamedTuple):
+    """What was sampled on one host, and what its sampler told."""
+
+    host: Columns
+    gpu: Columns
+    cores: Columns
+    network: Columns
+    processes: Columns
+    events: list[Event]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look at a run. Columns are per rank; a stream that is not there is missing or empty."""
+    """One look at a run. Columns are per rank; a stream that is not there is missing or empty.
+
+    Readings of a host are those of one; ``of_host`` gives the same look with another's.
+    """
 
     id: str
     status: Mapping[str, Any]
@@ -49,6 +72,26 @@ class Snapshot:
     cores: Columns = field(default_factory=dict)
     network: Columns = field(default_factory=dict)
     processes: Columns = field(default_factory=dict)
+    #: All hosts that were sampled, by name, that of rank 0 first.
+    hosts: Mapping[str, HostReadings] = field(default_factory=dict)
+
+    #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
+    interfaces: Mapping[int, Columns] = field(default_factory=dict)
+
+    def of_host(self, name: str | None) -> Snapshot:
+        """With the readings of one of ``hosts``; as it is for any other name."""
+        if name is None or name not in self.hosts:
+            return self
+        host, gpu, cores, network, processes, events = self.hosts[name]
+        return replace(
+            self,
+            host=host,
+            gpu=gpu,
+            cores=cores,
+            network=network,
+            processes=processes,
+            launcher_events=events,
+        )
 
     @property
     def running(self) -> bool:
@@ -75,16 +118,16 @@ class LiveRun:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._records = folder / rundir.RECORDS
+        self._sampled = RunRecords(self._records)
         self._streams: dict[tuple[str, str], Stream] = {}
         self._collectives: dict[int, _Collectives] = {}
-        self._events = EventTail(self._records / "launcher.events")
-        self._launcher_events: list[Event] = []
         self._links: Links | None = None
 
     def read(self) -> Snapshot:
         """Everything that is there by now; what is missing or half-written is left out."""
-        self._launcher_events += self._events.read_new()
         ranks = self._ranks()
+        hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
+        host, gpu, cores, network, processes, events = next(iter(hosts.values()))
         steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
         status = rundir.read_json(self.folder / rundir.STATUS) or {}
         return Snapshot(
@@ -96,19 +139,41 @@ class LiveRun:
             steps=steps,
             communication=self._communication(steps, status),
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
-            host=self._columns("launcher", "host"),
-            gpu=self._columns("launcher", "gpu"),
-            launcher_events=list(self._launcher_events),
-            cores=self._columns("launcher", "core"),
-            network=self._columns("launcher", "network"),
-            processes=self._columns("launcher", "process"),
+            interfaces=self._interfaces(ranks),
+            host=host,
+            gpu=gpu,
+            launcher_events=events,
+            cores=cores,
+            network=network,
+            processes=processes,
+            hosts=hosts,
             problems=self._problems(),
+        )
+
+    def _host_processes(self) -> dict[str, str]:
+        """The name of each sampled host and of the process that sampled it; of none, as if by the launcher."""
+        self._sampled.refresh()
+        found = self._sampled.hosts() or [LAUNCHER]
+        return {host_name(process) or THIS_HOST: process for process in found}
+
+    def _readings(self, process: str) -> HostReadings:
+        return HostReadings(
+            host=self._columns(process, "host"),
+            gpu=self._columns(process, "gpu"),
+            cores=self._columns(process, "core"),
+            network=self._columns(process, "network"),
+            processes=self._columns(process, "process"),
+            events=list(self._sampled.events(process)),
         )
 
     def _ranks(self) -> list[int]:
         files = (path.name.removesuffix(ARCHIVED) for path in self._records.glob("rank-*.step*"))
         names = {name.removeprefix("rank-").removesuffix(".step") for name in files}
         return sorted(int(name) for name in names if name.isdecimal())
+
+    def _interfaces(self, ranks: list[int]) -> dict[int, Columns]:
+        found = {rank: self._columns(f"rank-{rank}", "network") for rank in ranks}
+        return {rank: columns for rank, columns in found.items() if len(columns.get("time_unix", ()))}
 
     def _columns(self, process: str, stream: str) -> Columns:
         key = process, stream

@@ -10,6 +10,9 @@ from workbench.machine_series import BandwidthSeries, GemmSeries, Measured
 HEIGHT = 380
 _BYTE_TICKS = [4**power for power in range(3, 16)]
 
+#: Height of a row of the legend, which has two names in a narrow column.
+_LEGEND_ROW = 20
+
 
 def bandwidth(series: BandwidthSeries) -> go.Figure:
     """Full points were fitted, hollow ones only check the fit, which is the line."""
@@ -54,7 +57,9 @@ def _operation(drawing: go.Figure, measured: Measured, color: str) -> None:
 def gemm(series: GemmSeries) -> go.Figure:
     """Lines: how fast one rank multiplies, alone and while all ranks do."""
     title = "Matrix products by size, each rank"
-    drawing = figure(title, "edge n of n x n matrices", series.unit, title, height=HEIGHT)
+    more = _LEGEND_ROW * max(0, (len(series.lines) - 1) // 2)
+    drawing = figure(title, "edge n of n x n matrices", series.unit, title, height=HEIGHT + more)
+    drawing.update_layout(margin_t=drawing.layout.margin.t + more)
     if not series.lines:
         return empty(drawing, "no matrix product was measured")
     for number, line in enumerate(series.lines):

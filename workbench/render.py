@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from profilers.run_summary import GpuRow, RunSummary
+    from profilers.machine_rows import InterfaceRow
+    from profilers.run_summary import GpuRow, HostRow, RunSummary
 
 _LABEL_WIDTH = 13
+#: Of a host's ranks, that many are named.
+_SHOWN_RANKS = 8
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 
@@ -26,8 +29,7 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(f"  {label:<{_LABEL_WIDTH}}{text}", markup=False, soft_wrap=True)
     if view.summary and view.summary.communication:
         console.print(_collectives(view.summary))
-        if view.summary.peak_bandwidth_reason:
-            reason = f"percent of peak: {view.summary.peak_bandwidth_reason}"
+        for reason in _reasons(view.summary):
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
     for answer in view.orders:
         console.print(
@@ -87,8 +89,13 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         )
     if summary.model_flops_per_second is not None:
         yield "FLOPs", _flops(summary)
+    for host in summary.hosts:
+        yield f"host {host.host}" if host.host else "host", _host(host)
+    several = len({row.host for row in summary.gpus}) > 1
     for row in summary.gpus:
-        yield f"GPU {row.gpu}", _gpu(row)
+        yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), _gpu(row)
+    for interface in summary.interfaces:
+        yield "interface", _interface(interface)
     for note in summary.notes:
         yield "note", note
     if summary.dropped_records:
@@ -150,6 +157,31 @@ def _anatomy_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "longest gap", anatomy_words.gap(row)
 
 
+def _host(row: HostRow) -> str:
+    """Means over the measured steps, memory at the most; only what was read."""
+    parts = []
+    if row.cpu_fraction is not None:
+        parts.append(f"CPU {words.percent(row.cpu_fraction)}")
+    if row.memory_used_bytes is not None:
+        parts.append(f"memory {words.gib(row.memory_used_bytes)} of {words.gib(row.memory_total_bytes)}")
+    if row.network_sent_bytes_per_second is not None and row.network_received_bytes_per_second is not None:
+        sent, received = row.network_sent_bytes_per_second / 1e6, row.network_received_bytes_per_second / 1e6
+        parts.append(f"network {sent:,.1f} MB/s sent, {received:,.1f} MB/s received")
+    if row.ranks:
+        parts.append(f"ranks {', '.join(map(str, row.ranks[:_SHOWN_RANKS]))}{_more(row.ranks)}")
+    return "; ".join(parts) or "no reading"
+
+
+def _interface(row: InterfaceRow) -> str:
+    ranks = f"rank{'s' if len(row.ranks) > 1 else ''} {', '.join(map(str, row.ranks[:_SHOWN_RANKS]))}{_more(row.ranks)}"
+    sent, received = row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6
+    return f"{row.interface} of {ranks}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
+
+
+def _more(ranks: list[int]) -> str:
+    return f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+
+
 def _gpu(row: GpuRow) -> str:
     parts = {
         "busy": words.percent(row.utilization),
@@ -192,6 +224,14 @@ def _phases(phases: dict[str, float]) -> Iterator[str]:
     for name, seconds in sorted(phases.items(), key=lambda item: -item[1]):
         if whole and seconds / whole >= 0.005:
             yield f"{words.spoken(name)} {words.seconds(seconds)} ({words.percent(seconds / whole)})"
+
+
+def _reasons(summary: RunSummary) -> Iterator[str]:
+    """Why cells of the table are empty."""
+    if summary.peak_bandwidth_reason:
+        yield f"percent of peak: {summary.peak_bandwidth_reason}"
+    if summary.message_seconds_reason:
+        yield f"time of {summary.message_seconds_reason}"
 
 
 def _collectives(summary: RunSummary) -> Table:

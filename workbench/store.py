@@ -45,6 +45,14 @@ RUNS = Table("runs", "id", RunRow, run_row, (rundir.STATUS, rundir.SUMMARY))
 STUDIES = Table("studies", "name", StudyRow, study_row, (rundir.STATUS, RESULT))
 
 
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Values of rows to write, by key and signature, and keys of folders that are gone."""
+
+    rows: dict[tuple[str, str], list[Any]]
+    gone: list[tuple[str]]
+
+
 class Store:
     """Lists of runs and studies of one home. Safe to use from several threads and processes."""
 
@@ -67,39 +75,38 @@ class Store:
         return sorted(found, key=lambda row: row.updated_unix, reverse=True)
 
     def rebuild(self) -> tuple[int, int]:
-        """Throw the index away and make it anew from the folders; the numbers of runs and studies."""
-        for suffix in ("", "-journal"):
-            with contextlib.suppress(OSError):
-                self._path.with_name(INDEX + suffix).unlink()
-        return len(self.runs()), len(self.studies())
+        """Make all of the index anew from the folders; the numbers of runs and studies."""
+        with self._synced(anew=True) as index:
+            return len(select(index, RUNS)), len(select(index, STUDIES))
 
     @contextlib.contextmanager
-    def _synced(self) -> Iterator[sqlite3.Connection]:
-        index = self._open()
+    def _synced(self, anew: bool = False) -> Iterator[sqlite3.Connection]:
+        index = self._open(anew)
         try:
             yield index
         finally:
             index.close()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, anew: bool) -> sqlite3.Connection:
         self.note = None
         if not self._home.exists():
             return self._in_memory(None)
         if not self._home.is_dir():
             raise InputError("home", str(self._home), "is not a folder; give another --home")
         try:
-            return self._on_disk()
+            return self._on_disk(anew)
         except sqlite3.OperationalError as error:
             return self._in_memory(f"{INDEX} cannot be used now ({error}); the folders were read instead")
         except sqlite3.DatabaseError as error:
             return self._anew(error)
 
-    def _on_disk(self) -> sqlite3.Connection:
-        return _prepared(sqlite3.connect(self._path, timeout=_LOCK_SECONDS), self._home)
+    def _on_disk(self, anew: bool = False) -> sqlite3.Connection:
+        index = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
+        return _prepared(index, self._home, anew)
 
     def _in_memory(self, note: str | None) -> sqlite3.Connection:
         self.note = note
-        return _prepared(sqlite3.connect(":memory:"), self._home)
+        return _prepared(sqlite3.connect(":memory:", isolation_level=None), self._home)
 
     def _anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
         aside = self._path.with_name(f"{INDEX}.broken-{time.time_ns()}")
@@ -118,42 +125,81 @@ def select(index: sqlite3.Connection, table: Table[Row]) -> list[Row]:
     return [table.row(*map(_decoded, table.columns, values)) for values in index.execute(query)]
 
 
-def _prepared(index: sqlite3.Connection, home: Path) -> sqlite3.Connection:
+def _prepared(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
+    """Make the index agree with the folders, in one transaction: whoever reads it meanwhile sees all of it or what was
+    there before.
+    """
     try:
-        _make_tables(index)
-        _sync(index, RUNS, list(run_folders(home)))
-        _sync(index, STUDIES, list_studies(home))
+        ready = {table.name: _changes(index, table, folders, anew) for table, folders in _listed(home)}
+        if anew or not _has_tables(index) or any(found.rows or found.gone for found in ready.values()):
+            with _writing(index):
+                _write(index, home, ready, anew)
     except BaseException:
         index.close()
         raise
     return index
 
 
-def _make_tables(index: sqlite3.Connection) -> None:
-    if index.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
-        return
-    with index:
-        index.execute("BEGIN IMMEDIATE")
-        for table in (RUNS, STUDIES):
-            index.execute(f"DROP TABLE IF EXISTS {table.name}")
-            columns = ", ".join([*table.columns, "signature", f"PRIMARY KEY ({table.key})"])
-            index.execute(f"CREATE TABLE {table.name} ({columns})")
-        index.execute(f"PRAGMA user_version = {_VERSION}")
-
-
-def _sync(index: sqlite3.Connection, table: Table[Any], folders: list[Path]) -> None:
-    """Read what changed on disk since the last look; write only if something did."""
-    seen = {folder.name: _signature(folder, table.files) for folder in folders}
-    known = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
-    changed = [folder for folder in folders if known.get(folder.name) != seen[folder.name]]
-    gone = [(key,) for key in known.keys() - seen.keys()]
-    if not changed and not gone:
-        return
-    rows = [(*_encoded(table.read(folder)), seen[folder.name]) for folder in changed]
-    marks = ", ".join("?" * (len(table.columns) + 1))
-    with index:
-        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", gone)
+def _write(index: sqlite3.Connection, home: Path, ready: dict[str, _Changes], anew: bool) -> None:
+    """Nobody else writes now, but somebody may have since the changes were found: they are looked for again. Rows that
+    were read before are taken over if their files are still the same.
+    """
+    if anew or not _has_tables(index):
+        _make_tables(index)
+    for table, folders in _listed(home):
+        found = _changes(index, table, folders, ready=ready[table.name].rows)
+        marks = ", ".join("?" * (len(table.columns) + 1))
+        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", found.gone)
+        rows = [(*values, signature) for (_, signature), values in found.rows.items()]
         index.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", rows)
+
+
+@contextlib.contextmanager
+def _writing(index: sqlite3.Connection) -> Iterator[None]:
+    index.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        index.execute("COMMIT")
+    except BaseException:
+        if index.in_transaction:
+            index.execute("ROLLBACK")
+        raise
+
+
+def _has_tables(index: sqlite3.Connection) -> bool:
+    return bool(index.execute("PRAGMA user_version").fetchone()[0] == _VERSION)
+
+
+def _make_tables(index: sqlite3.Connection) -> None:
+    for table in (RUNS, STUDIES):
+        index.execute(f"DROP TABLE IF EXISTS {table.name}")
+        columns = ", ".join([*table.columns, "signature", f"PRIMARY KEY ({table.key})"])
+        index.execute(f"CREATE TABLE {table.name} ({columns})")
+    index.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _listed(home: Path) -> list[tuple[Table[Any], list[Path]]]:
+    return [(RUNS, list(run_folders(home))), (STUDIES, list_studies(home))]
+
+
+def _changes(
+    index: sqlite3.Connection,
+    table: Table[Any],
+    folders: list[Path],
+    anew: bool = False,
+    ready: dict[tuple[str, str], list[Any]] | None = None,
+) -> _Changes:
+    """What changed on disk since the table was written, or all of it; ``ready`` are rows that were read already."""
+    seen = {folder.name: _signature(folder, table.files) for folder in folders}
+    known: dict[str, str] = {}
+    if _has_tables(index) and not anew:
+        known = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
+    rows = {}
+    for folder in folders:
+        mark = (folder.name, seen[folder.name])
+        if known.get(folder.name) != mark[1]:
+            rows[mark] = (ready or {}).get(mark) or _encoded(table.read(folder))
+    return _Changes(rows, [(key,) for key in known.keys() - seen.keys()])
 
 
 def _signature(folder: Path, files: tuple[str, ...]) -> str:

@@ -15,6 +15,8 @@ REPEATED = PHASE_COLORS["bubble"]
 FAILED = PHASE_COLORS["communication_exposed"]
 BEST = PHASE_COLORS["optimizer"]
 
+_SHORT = {"oom": "out of memory", "predicted_oom": "would not fit"}
+
 
 def trials(series: TrialSeries, revision: str = "") -> go.Figure:
     """A point with its interval for each trial, the best so far as a line, failures along the bottom."""
@@ -84,7 +86,7 @@ def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict
         name=look["name"],
         mode="markers+text",
         marker={"color": look["color"], "size": 9, "symbol": look["symbol"]},
-        text=[mark.outcome.replace("_", " ") for mark in marks],
+        text=[_SHORT.get(mark.outcome, mark.outcome.replace("_", " ")) for mark in marks],
         textposition="top center",
         textfont={"size": 11, "color": look["color"]},
         customdata=[_wrapped(mark.words) for mark in marks],

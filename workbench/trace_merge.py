@@ -10,15 +10,15 @@ from typing import Any
 
 from profilers.chrome_trace import Event, TraceReader, TraceWriter, encode
 from profilers.clock_offset import ClockOffset, Offset
-from profilers.trace_lanes import FIRST_LANE, Span, kernel_events, lane_events
+from profilers.trace_lanes import Span, kernel_events, lane_events
 
 #: Before the first event, so that no time is negative.
 _MARGIN_NS = 1_000_000
 #: GPU i of rank r is process (i + 1) * this + r.
 _RANKS = 10_000
-#: What the ranges of a backend are called, and the first of their lanes.
+#: What the ranges of a backend are called, and the first of their lanes: Linux gives threads numbers up to 2^22.
 _BACKENDS = ("gloo:", "nccl:")
-_BACKEND_LANE = 1000
+_BACKEND_LANE = 10_000_000
 _ABOUT_PROCESSES = ("process_name", "process_labels", "process_sort_index")
 
 
@@ -73,7 +73,7 @@ def _merge_one(
             encoded = encode(event)
             whole.write(encoded)
             own.write(encoded)
-        for event in lane_events(source.lanes, source.rank, base_ns):
+        for event in lane_events(source.lanes, source.rank, base_ns, mapped.threads):
             whole.write(encode(event))
         if not mapped.kernels:
             for event in kernel_events(source.lanes, source.rank, backend, base_ns):
@@ -89,6 +89,8 @@ class _Mapped:
         self._host: int | None = None
         self._named: set[int] = set()
         self._aside: list[Event] = []
+        #: Numbers of the host's threads.
+        self.threads: set[int] = set()
         #: Whether a GPU's kernels are among them.
         self.kernels = False
 
@@ -102,6 +104,8 @@ class _Mapped:
             elif isinstance(process, int):
                 yield from self._name(process)
                 mapped = self._event(event, process)
+                if process == self._host:
+                    self.threads.add(event.get("tid", 0))
                 if process == self._host and str(event["name"]).startswith(_BACKENDS):
                     self._aside.append(mapped)
                 else:
@@ -117,7 +121,7 @@ class _Mapped:
         place = "host" if host else f"GPU {process}"
         number = self._number(process)
         order = self._source.rank * 100 + (0 if host else 1 + process)
-        yield _about(number, "process_name", name=f"{self._source.name}, {place}")
+        yield _about(number, "process_name", name=f"{self._source.name} ({place})")
         yield _about(number, "process_sort_index", sort_index=order)
 
     def _number(self, process: int) -> int:
@@ -151,10 +155,10 @@ def backend_lanes(calls: list[Event]) -> Iterator[Event]:
     for call in sorted(calls, key=lambda call: (call["pid"], call["ts"])):
         free = (number for number, end in enumerate(ends) if end <= call["ts"])
         lane = next(free, len(ends))
-        thread = FIRST_LANE + _BACKEND_LANE + lane
+        thread = _BACKEND_LANE + lane
         if lane == len(ends):
             ends.append(0.0)
-            name = "backend" + (f", {lane + 1}" if lane else "")
+            name = "backend" + (f" ({lane + 1})" if lane else "")
             yield {
                 "ph": "M",
                 "name": "thread_name",

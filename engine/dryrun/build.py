@@ -68,7 +68,7 @@ def _context(config: RunConfig, rank: int) -> Iterator[RankContext]:
     dist.init_process_group("fake", rank=rank, world_size=layout.world_size)
     try:
         made = groups.build(layout, rank, device, _PATIENCE)
-        timer = StepTimer(clock_for("cpu"), None)
+        timer = StepTimer(clock_for("cpu"))
         recorder, control = CollectiveRecorder(timer, made.axes), StopControl(None, rank)
         with tempfile.TemporaryDirectory() as folder:
             writer = RecordWriter(Path(folder), f"rank-{rank}")

@@ -1,17 +1,17 @@
 """A run under torchrun: ``torchrun --nproc-per-node N -m engine.launch.torchrun config.json [--out FOLDER]``.
 
-Every rank runs the same loop as in a study; rank 0 of each node's folder sums the run up and prints its losses.
+Every rank runs the same loop as in a study. Beside the ranks of each host a process samples it (``beside``); beside
+rank 0 it takes orders, too. Rank 0 sums the run up and prints its losses.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from engine import devices, layout, rules, rundir
 from engine.checkpoint import resume
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
+from engine.launch.hosts import accompanied
 from engine.lifecycle import finish, note_start
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress
@@ -28,9 +29,12 @@ from engine.scheduling import yield_to_running_threads
 from engine.worker import classify, device_of, group_timeout, train_in_group
 from engine.workloads.data import check_path
 
+#: Endings that all ranks come to at the same step; to torchrun, whose restarts are for failures, both are good.
+_TOGETHER = (Ending.COMPLETED, Ending.STOPPED)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of every rank; 2 for wrong input, 1 for a bad ending."""
+    """Entry point of every rank; 2 for wrong input, 1 for a bad ending, else 0: a stop on request is none."""
     parser = argparse.ArgumentParser(
         prog="engine.launch.torchrun", description="Train one exported configuration."
     )
@@ -70,16 +74,16 @@ def _run(config: RunConfig, home: Path) -> int:
     dist.init_process_group(chosen.backend, timeout=group_timeout(config))
     try:
         folder = _shared_folder(config, home, rank, chosen)
-        with _progress(folder, config) as progress:
+        with accompanied(folder, config, rank) as progress:
             outcome = _train(rank, config, folder, device, progress)
-        if outcome.good:
+        if outcome.ending in _TOGETHER:
             dist.barrier()
     finally:
         dist.destroy_process_group()
     if rank == 0:
         summary = finish(folder, config, chosen.backend, outcome)
         print(json.dumps({"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}))
-    return 0 if outcome.good else 1
+    return 0 if outcome.ending in _TOGETHER else 1
 
 
 def _complete_environment() -> None:
@@ -107,17 +111,6 @@ def _network() -> str | None:
     """What ranks of several hosts talk over; None on one host."""
     ranks, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return "several hosts" if here < ranks else None
-
-
-@contextlib.contextmanager
-def _progress(folder: Path, config: RunConfig) -> Iterator[Progress]:
-    with contextlib.suppress(FileExistsError), (folder / rundir.PROGRESS).open("x"):
-        Progress(folder, layout.layout_of(config).world_size).close()
-    progress = Progress(folder)
-    try:
-        yield progress
-    finally:
-        progress.close()
 
 
 def _train(

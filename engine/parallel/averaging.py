@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engine.channel import Group, all_gather_single, reduce_scatter_single
+from engine.channel import Channel, Group, all_gather_single
 from engine.compression.compressor import Compressor, Plain
 from engine.compression.named import build
 from engine.config import RunConfig
@@ -138,6 +138,7 @@ class Sliced(Averaged):
     def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         super().__init__(shared, config, timer, tp_size)
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
+        self._channel = Channel(self._group, self._weights[0].device)
 
     def _cut(self) -> list[Piece]:
         """The part of each parameter that lies in this rank's slice of its bucket."""
@@ -149,9 +150,10 @@ class Sliced(Averaged):
 
     def _spread(self) -> None:
         """Gather every rank's new values."""
-        with self._timer.phase("communication_exposed"):
-            for weights in self._weights:
-                all_gather_single(weights, _slice(weights, self._group).clone(), group=self._group)
+        for weights in self._weights:
+            mine = _slice(weights, self._group).clone()
+            with self._timer.phase("communication_exposed"):
+                all_gather_single(weights, mine, group=self._group)
 
     @property
     def _group(self) -> Group:
@@ -178,9 +180,7 @@ class Sliced(Averaged):
 
     def _average(self, index: int, flat: Tensor) -> Wait:
         flat.div_(self._group.size() * self.shared.spread)
-        mine = _slice(flat, self._group)
-        waited: Wait = reduce_scatter_single(mine, flat, group=self._group, async_op=True).wait
-        return waited
+        return self._channel.start_reduce_scatter_into(_slice(flat, self._group), flat).wait
 
 
 def _constant(gradient: Tensor) -> Callable[[], Tensor]:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from engine.channel import Channel, Group, all_gather_single, reduce_scatter_single
+from engine.channel import Channel, Group, all_gather_single
 from engine.config import RunConfig
 from engine.memory.masters import Masters
 from engine.parallel.data import DataParallel
@@ -189,7 +189,7 @@ def _local(tensor: DTensor) -> Tensor:
 
 
 class _Communication:
-    """What FSDP2 calls in place of ``torch.distributed``; one that is not waited for at once stays torch's."""
+    """What FSDP2 calls in place of ``torch.distributed``; a gather that is waited for later stays torch's."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -223,5 +223,5 @@ class _ReduceScatter(_Communication):
         if self._spread > 1:
             input_tensor.div_(self._spread)
         if async_op:
-            return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=True)
+            return self._channel.start_reduce_scatter_into(output_tensor, input_tensor, op)
         return self._channel.reduce_scatter_into(output_tensor, input_tensor, op)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,31 +10,25 @@ from profilers import throttle
 from profilers.diagnosis.verdict import Gain, Verdict
 from profilers.findings.observed import WORK, Observed
 from profilers.findings.units import percent, seconds
-from profilers.table import Table
+from profilers.rank_gpus import GpuReadings
 
 #: Where a driver gives no reasons: a clock below this part of the highest one, while there was work, is held down.
 _CLOCK_FRACTION, _BUSY_FRACTION = 0.95, 0.5
 
-_Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-
-def clock_findings(seen: Observed, gpus: Table) -> Iterator[Verdict]:
+def clock_findings(seen: Observed, gpus: Sequence[GpuReadings]) -> Iterator[Verdict]:
     """The GPU whose clock was held down most, of those that ranks compute on."""
-    (start, end), times = seen.span, gpus.column("time_unix")
-    inside = (times >= start).filled(False) & (times <= end).filled(False)
-    found = [
-        _clock(seen, gpus, inside & (gpus.column("gpu") == gpu).filled(False), gpu)
-        for gpu in range(len(seen.ranks))
-    ]
+    found = [_clock(seen, one) for one in gpus]
     known = [one for one in found if one is not None]
     if known:
         yield max(known, key=lambda one: one.share or 0.0)
 
 
-def _clock(seen: Observed, gpus: Table, own: _Mask, gpu: int) -> Verdict | None:
-    columns = ("throttle_reasons", "sm_clock_mhz", "utilization_fraction")
-    masks, clocks, load = (gpus.column(name)[own] for name in columns)
-    highest = gpus.column("sm_clock_max_mhz")[(gpus.column("gpu") == gpu).filled(False)]
+def _clock(seen: Observed, one: GpuReadings) -> Verdict | None:
+    columns, inside = ("throttle_reasons", "sm_clock_mhz", "utilization_fraction"), one.within(*seen.span)
+    masks, clocks, load = (one.table.column(name)[inside] for name in columns)
+    highest = one.table.column("sm_clock_max_mhz")[one.own]
+    rank = one.ranks[0]
     top = float(highest.max()) if highest.count() else None
     if not masks.count() and (top is None or not clocks.count()):
         return None
@@ -51,15 +44,15 @@ def _clock(seen: Observed, gpus: Table, own: _Mask, gpu: int) -> Verdict | None:
     at = f", at {percent(part)} of the highest clock" if share else ""
     return Verdict(
         name="clock_cap",
-        evidence=f"GPU {gpu}'s clock is held down {percent(share)} of the time{why}{at}; "
-        f"that costs up to {seconds(lost)} a step",
+        evidence=f"the clock of GPU {one.gpu}, of {seen.place(rank)}, is held down {percent(share)} of the time"
+        f"{why}{at}; that costs up to {seconds(lost)} a step",
         threshold=None,
         knob="raise the power limit or cool the GPU; less work per token with precision=bf16",
         threshold_name="clock",
         share=share,
         seconds=lost,
-        rank=gpu,
-        host=seen.hosts.get(gpu),
+        rank=rank,
+        host=seen.hosts.get(rank),
         knobs=["precision"],
         gain=Gain(
             lost / seen.step_seconds, "share of time x (1 - clock / highest clock) x computation / step"

@@ -17,10 +17,10 @@ from profilers.findings.pipeline_rules import pipeline_findings
 from profilers.findings.step_rules import step_findings
 from profilers.findings.units import percent, seconds
 from profilers.memory_summary import memory_rows
+from profilers.rank_gpus import GpuReadings, RankGpus
 from profilers.run_summary import CommunicationRow
 from profilers.step_join import JoinedSteps
-from profilers.table import Table
-from profilers.tail import RunRecords
+from profilers.tail import RunRecords, host_name
 
 
 def findings_of(
@@ -29,15 +29,18 @@ def findings_of(
     setting: Setting,
     rows: Sequence[CommunicationRow],
     pipeline: PipelineRow | None,
+    used: RankGpus,
 ) -> list[Verdict]:
     """One finding a rule, and for exposed communication one an operation and axis; without thresholds.
 
-    ``rows`` and ``pipeline`` are what the run's summary says. ``measured`` has at least one step.
+    ``rows`` and ``pipeline`` are what the run's summary says, ``used`` are the GPUs that ranks compute on.
+    ``measured`` has at least one step.
     """
     tables = [records.table(rank, "comm") for rank in measured.ranks]
     found = exposures(tables, measured, setting.groups)
     seen = Observed(measured, setting, found, hosts_of(records))
-    gpus, host = _readings(records), records.table("launcher", "host")
+    gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
+    hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
     stages = list(pipeline_findings(seen, rows, pipeline))
     exposed = [
         one
@@ -45,19 +48,7 @@ def findings_of(
         if not (stages and (one.axis, one.operation) == ("pp", POINT_TO_POINT))
     ]
     timed = [*step_findings(seen, gpus), *exposed, *stages]
-    return [*timed, *machine_findings(seen, memory_rows(records), gpus, host), _fine(seen)]
-
-
-def _readings(records: RunRecords) -> Table:
-    """Of the GPUs, if ranks compute on them; else none."""
-    told = [
-        event.data.get("device", "cpu")
-        for rank in records.ranks()
-        for event in records.events(rank)
-        if event.kind == "environment"
-    ]
-    table = records.table("launcher", "gpu")
-    return table if any(device != "cpu" for device in told) else table.part(0, 0)
+    return [*timed, *machine_findings(seen, memory_rows(records), gpus, hosts), _fine(seen)]
 
 
 def _fine(seen: Observed) -> Verdict:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from profilers.findings.observed import Observed
-from profilers.table import Table
+from profilers.rank_gpus import GpuReadings
 
 #: The driver's utilization is a mean over up to a second; fewer readings say little about a run.
 LEAST_READINGS = 10
@@ -18,17 +19,16 @@ class Idle(NamedTuple):
     rank: int
 
 
-def most_idle(seen: Observed, gpus: Table) -> Idle | None:
+def most_idle(seen: Observed, gpus: Sequence[GpuReadings]) -> Idle | None:
     """The rank whose GPU ran no kernel for the largest share of the step beside waiting for data.
 
     Collectives and messages are kernels, too. None without enough readings during the measured steps.
     """
-    start, end = seen.span
-    times, busy = gpus.column("time_unix"), gpus.column("utilization_fraction")
-    inside = (times >= start).filled(False) & (times <= end).filled(False)
+    waiting = dict(zip(seen.ranks, seen.typical("data").tolist(), strict=True))
     found = []
-    for rank, data in zip(seen.ranks, seen.typical("data"), strict=True):
-        known = busy[inside & (gpus.column("gpu") == rank).filled(False)].compressed()
-        if len(known) >= LEAST_READINGS:
-            found.append(Idle(max(0.0, 1.0 - float(known.mean()) - float(data) / seen.step_seconds), rank))
+    for one in gpus:
+        known = one.table.column("utilization_fraction")[one.within(*seen.span)].compressed()
+        for rank in one.ranks if len(known) >= LEAST_READINGS else ():
+            data = waiting.get(rank, 0.0) / seen.step_seconds
+            found.append(Idle(max(0.0, 1.0 - float(known.mean()) - data), rank))
     return max(found, default=None)

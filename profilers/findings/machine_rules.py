@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from profilers.findings.clock_rule import clock_findings
 from profilers.findings.observed import Observed
 from profilers.findings.units import percent, size
 from profilers.memory_summary import KINDS
+from profilers.rank_gpus import GpuReadings
 from profilers.run_summary import MemoryRow
 from profilers.table import Table
 
@@ -30,10 +31,15 @@ class _Full(NamedTuple):
 
 
 def machine_findings(
-    seen: Observed, memory: Sequence[MemoryRow], gpus: Table, host: Table
+    seen: Observed,
+    memory: Sequence[MemoryRow],
+    gpus: Sequence[GpuReadings],
+    hosts: Mapping[str | None, Table],
 ) -> Iterator[Verdict]:
-    """``gpus`` and ``host`` are readings of the launcher; of the GPUs that ranks compute on, else empty."""
-    candidates = [*_limits(seen, memory), *_host(host), *_devices(gpus, len(seen.ranks))]
+    """``gpus`` are those that ranks compute on; ``hosts`` are readings of each host by
+    name, the launcher's own without one.
+    """
+    candidates = [*_limits(seen, memory), *_hosts(hosts), *_devices(gpus)]
     if candidates:
         retries = sum(row.allocation_retries or 0 for row in memory)
         yield _pressure(seen, max(candidates, key=lambda one: one.fraction), retries)
@@ -47,14 +53,15 @@ def _limits(seen: Observed, memory: Sequence[MemoryRow]) -> Iterator[_Full]:
             yield _Full(f"rank {row.rank}'s limit", row.peak_bytes / limit, row.peak_bytes, limit, row.rank)
 
 
-def _devices(gpus: Table, ranks: int) -> Iterator[_Full]:
-    for gpu in range(ranks):
-        own = (gpus.column("gpu") == gpu).filled(False)
-        yield from _fullest(f"GPU {gpu}'s memory", gpus, own, gpu)
+def _devices(gpus: Sequence[GpuReadings]) -> Iterator[_Full]:
+    for one in gpus:
+        yield from _fullest(f"GPU {one.gpu}'s memory", one.table, one.own, one.ranks[0])
 
 
-def _host(host: Table) -> Iterator[_Full]:
-    yield from _fullest("the host's memory", host, np.ones(len(host), dtype=bool), None)
+def _hosts(hosts: Mapping[str | None, Table]) -> Iterator[_Full]:
+    for name, readings in hosts.items():
+        whose = "the host" if len(hosts) == 1 or name is None else f"host {name}"
+        yield from _fullest(f"{whose}'s memory", readings, np.ones(len(readings), dtype=bool), None)
 
 
 def _fullest(what: str, table: Table, own: Mask, rank: int | None) -> Iterator[_Full]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +12,12 @@ from profilers.findings.gpu_idle import Idle, most_idle
 from profilers.findings.observed import Observed
 from profilers.findings.straggler_rule import straggler
 from profilers.findings.units import percent, seconds
-from profilers.table import Table
+from profilers.rank_gpus import GpuReadings
 
 
-def step_findings(seen: Observed, gpus: Table) -> Iterator[Verdict]:
-    """Waiting for data, host gaps, and the slowest rank where there are several. ``gpus`` are readings of the GPUs that
-    ranks compute on; empty without them.
+def step_findings(seen: Observed, gpus: Sequence[GpuReadings]) -> Iterator[Verdict]:
+    """Waiting for data, host gaps, and the slowest rank where there are several. ``gpus`` are those that ranks
+    compute on.
     """
     yield _waiting(seen, "input_bound", "data", "input", "waiting for data", _DATA)
     gaps = _waiting(

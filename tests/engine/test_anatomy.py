@@ -131,6 +131,7 @@ def test_nothing_is_recorded_where_there_is_nothing_or_it_is_off(
         ({"parallel__dp": 2, "parallel__tp": 2}, {"dp", "tp"}),
         ({"parallel__dp": 2, "parallel__pp": 2}, {"dp", "pp"}),
         ({"parallel__cp": 2}, {"cp", "dp_cp"}),
+        ({"parallel__dp": 2, "parallel__zero_stage": 1}, {"dp"}),
         ({"parallel__dp": 2, "parallel__zero_stage": 3}, {"dp"}),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -46,6 +48,51 @@ def collectives(rank: int, size: int, dtype: torch.dtype) -> list[bool]:
 def test_collectives_give_what_all_ranks_hold(size: int, dtype: torch.dtype) -> None:
     """Exactly, on three ranks."""
     assert on_ranks(WORLD, collectives, size, dtype) == [[True] * 6] * WORLD
+
+
+def scattered_beside(rank: int, size: int, dtype: torch.dtype) -> list[bool]:
+    """Whether several reduce-scatters under way at a time, each into a part of its input, all give the right parts."""
+    channel = Channel(dist.group.WORLD, torch.device("cpu"))
+    at, results = slice(rank * size, (rank + 1) * size), []
+    operations = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.SUM)
+    for place, operation in enumerate(operations):
+        parts = [tensor_of(other + WORLD * place, size, dtype)[:, 0].contiguous() for other in range(WORLD)]
+        mine = parts[rank].clone()
+        work = channel.start_reduce_scatter_into(mine[at], mine, operation)
+        stacked = torch.stack(parts)
+        total = stacked.amax(0) if operation == dist.ReduceOp.MAX else stacked.sum(0)
+        results.append((work, mine, total / WORLD if operation == dist.ReduceOp.AVG else total))
+    for work, _, _ in results[::-1]:
+        work.wait()
+    return [torch.equal(mine[at], total[at]) for _, mine, total in results]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_reduce_scatter_beside_computation_gives_the_same(size: int, dtype: torch.dtype) -> None:
+    """Waited for in another order than they were started in."""
+    assert on_ranks(WORLD, scattered_beside, size, dtype) == [[True] * 4] * WORLD
+
+
+def lonely(rank: int) -> tuple[str, bool]:
+    """What waiting for a peer that never comes ends in, and whether the result was left alone."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    assert group is not None
+    x = torch.ones(2 * WORLD)
+    if rank:
+        return "", bool(x.eq(1).all())
+    try:
+        Channel(group, torch.device("cpu")).start_reduce_scatter_into(x[:2], x).wait()
+    except RuntimeError as error:
+        return type(error).__name__, bool(x.eq(1).all())
+    return "nothing", False
+
+
+def test_a_reduce_scatter_without_its_peers_raises_and_reduces_nothing() -> None:
+    """An exchange that failed must not pass for one that gave zeros."""
+    (error, untouched), *_ = on_ranks(WORLD, lonely)
+    assert error not in ("", "nothing")
+    assert untouched
 
 
 def bits(rank: int) -> list[float]:

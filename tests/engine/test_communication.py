@@ -93,7 +93,24 @@ def test_pipeline_sends_one_activation_and_one_gradient_a_micro_batch(session: S
     sent, received = of(summary, "pp", "send"), of(summary, "pp", "recv")
     assert (sent["calls"], sent["bytes"]) == (SEQUENCES, activation)
     assert (received["calls"], received["bytes"]) == (SEQUENCES, activation)
-    assert received["seconds"] > 0
+    for row in (sent, received):
+        assert (row["seconds"], row["bus_bandwidth"], row["expected_seconds"]) == (None, None, None)
+    assert summary.message_seconds_reason is not None
+    assert summary.message_seconds_reason.startswith("send and recv: ")
+    assert summary.pipeline is not None
+    assert summary.pipeline.transfer_seconds > 0
+
+
+def test_zero_1_scatters_gradients_and_gathers_weights(session: Session) -> None:
+    summary = run(session, parallel__dp=2, parallel__zero_stage=1, overlap__bucket_mb=1)
+    scattered, gathered = of(summary, "dp", "reduce_scatter"), of(summary, "dp", "all_gather")
+    assert scattered["bytes"] == gathered["bytes"] == pytest.approx(4 * TINY.parameters, rel=0.01)
+    assert scattered["calls"] == gathered["calls"] > 1
+    # Half of it leaves a rank of two, where gloo's own would send all of it; headers are small.
+    assert scattered["wire_bytes"] == pytest.approx(scattered["bytes"] / 2, rel=0.01)
+    assert scattered["seconds"] > 0
+    assert 0 <= scattered["exposed_seconds"] <= scattered["seconds"]
+    assert summary.message_seconds_reason is None
 
 
 def test_zero_3_gathers_every_micro_batch_and_scatters_once(session: Session) -> None:

@@ -34,10 +34,10 @@ def test_a_reader_never_sees_a_rank_that_stood_still_for_ages(tmp_path: Path) ->
     def write() -> None:
         while not done.is_set():
             for code in range(7):
-                report(5, code)
+                standing.tell(5, code)
 
-    report = page.reporter(0)
-    report(5, 0)
+    standing = page.standing(0)
+    standing.tell(5, 0)
     writer = threading.Thread(target=write)
     writer.start()
     ages = [rank.age_seconds for _ in range(20_000) for rank in reader.ranks()]

@@ -67,6 +67,34 @@ def test_all_ranks_record_the_same_steps_and_none_of_them_is_measured(session: S
         assert spoilt <= set(spans.column("step").tolist())
 
 
+def test_what_a_trace_holds_is_not_in_the_peak_and_is_given_back(session: Session) -> None:
+    """Buffers of 20 steps take more than a small rank itself."""
+
+    def act(folder: Path) -> None:
+        ask(folder, "1", "trace", steps=20)
+        wait_until(lambda: all(answers(folder)), 60)
+        stop_after(12)(folder)
+
+    outcome, summary = execute(session, small(**LONG), on_start=when_at_step(3, act))
+    assert outcome.ending is Ending.STOPPED
+    folder = session.home / summary.id
+    for rank, (told,) in enumerate(answers(folder)):
+        assert (told["problem"], told["recorded"]) == (None, 20)
+        table = RunRecords(folder / rundir.RECORDS).table(rank, "memory")
+        steps, held = table.column("step"), table.column("rss_bytes")
+        peaks = table.column("peak_rss_bytes")
+        before, traced, after = (
+            steps < told["first"] - 1,
+            (steps >= told["first"]) & (steps <= told["step"]),
+            steps > told["step"],
+        )
+        usual = int(held[before].max())
+        assert held[traced].max() > usual + 30e6
+        assert held[after].max() < usual + 0.5 * (held[traced].max() - usual)
+        assert peaks[traced].max() == peaks[before].max()
+        assert summary.memory[rank].peak_bytes == peaks.max() < usual + 0.5 * (held[traced].max() - usual)
+
+
 def test_a_killed_rank_during_a_trace_is_named_and_leaves_no_half_of_a_file(session: Session) -> None:
     def act(folder: Path) -> None:
         ask(folder, "1", "trace", steps=100)

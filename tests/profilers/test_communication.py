@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.communication import communication_rows, communication_seconds
+from profilers.communication import communication_rows, communication_seconds, message_seconds_reason
 from profilers.records import CommSample
 from profilers.run_summary import CommunicationRow
 from profilers.table import Table
@@ -71,6 +71,19 @@ def test_a_call_of_unknown_time_counts_with_the_mean_of_the_known(tmp_path: Path
 def test_an_unknown_bandwidth_is_none(tmp_path: Path, values: dict[str, Any], seconds: float | None) -> None:
     (row,) = rows(tmp_path, comm_sample(0, **values))
     assert (row.seconds, row.bus_bandwidth) == (seconds, None)
+
+
+def test_a_message_has_bytes_and_waits_but_no_time_of_its_own(tmp_path: Path) -> None:
+    calls = [comm_sample(step, operation="send", axis="pp", exposed_seconds=0.05) for step in (0, 1)]
+    (row,) = rows(tmp_path, *calls)
+    assert (row.calls, row.bytes, row.exposed_seconds) == (1.0, 1000.0, about(0.05))
+    assert (row.seconds, row.bus_bandwidth) == (None, None)
+
+
+def test_the_reason_names_the_messages_that_there_are() -> None:
+    assert message_seconds_reason(["all_reduce", "barrier"]) is None
+    assert (message_seconds_reason(["send", "all_reduce"]) or "").startswith("send: ")
+    assert (message_seconds_reason(["recv", "send", "send"]) or "").startswith("send and recv: ")
 
 
 def test_time_under_way_counts_calls_at_the_same_time_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from profilers.findings.exposed_advice import advice
 from profilers.summary import RunSummary
 from profilers.writer import RecordWriter
 from tests.support.approximate import about
-from tests.support.planted import STEPS, gpu_run, named, summary, write
+from tests.support.planted import STEPS, UUID, gpu_run, named, summary, write
 from tests.support.samples import step_sample
 
 
@@ -180,7 +180,8 @@ def test_advice_names_keys_that_there_are(operation: str, axis: str) -> None:
 
 def test_every_finding_names_keys_that_there_are(tmp_path: Path) -> None:
     gpu_run(tmp_path, throttle_reasons=0x4, sm_clock_mhz=1500.0, sm_clock_max_mhz=2000.0)
-    write(tmp_path, [{"forward": 0.4, "bubble": 0.2, "data": 0.1}, {"forward": 0.6}], device="NVIDIA H100")
+    write(tmp_path, [{"forward": 0.4, "bubble": 0.2, "data": 0.1}, {"forward": 0.6}], device="NVIDIA H100",
+          gpu_uuid=UUID)  # fmt: skip
     found = summary(tmp_path)
     assert {one.name for one in found.findings} >= {
         *("input_bound", "host_bound", "straggler", "pipeline_bubble", "memory_pressure", "clock_cap"),

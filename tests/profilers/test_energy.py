@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profilers.energy import joules
+from profilers import energy
 from profilers.table import Table
 from profilers.tail import Tail
 from profilers.writer import RecordWriter
@@ -17,6 +17,10 @@ def table(folder: Path, *readings: tuple[int, float, float | None]) -> Table:
         for gpu, at, energy in readings:
             writer.write(gpu_sample(gpu, time_unix=at, energy_joules=energy))
     return Tail(folder / "launcher.gpu").read_new()
+
+
+def joules(samples: Table, start: float, end: float) -> float | None:
+    return energy.joules([(samples, gpu) for gpu in energy.gpus(samples)], start, end)
 
 
 def test_energy_of_the_span_only(tmp_path: Path) -> None:

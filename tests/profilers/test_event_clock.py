@@ -5,6 +5,7 @@ The calls are real ones of a gloo rank; only the clock is a stand-in, which refu
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,9 @@ from engine.config import RunConfig
 from engine.steplog import StepLog
 from profilers.clock import Clock
 from profilers.collectives import CollectiveRecorder
-from profilers.records import CommSample, StepSample
 from profilers.step_timer import StepTimer
+from profilers.tail import RunRecords
+from profilers.writer import RecordWriter
 from tests.support.event_clock import EventClock
 
 
@@ -31,9 +33,9 @@ def group() -> Iterator[None]:
 
 
 class Rank:
-    """As much of a rank as its log needs; ``written`` are its records."""
+    """As much of a rank as its log needs; its records are read back from ``folder``."""
 
-    def __init__(self, steps: int = 10) -> None:
+    def __init__(self, folder: Path, steps: int = 10) -> None:
         self.config = RunConfig().with_values(
             {"train.steps": steps, "train.warmup": 0, "profile.memory": False}
         )
@@ -42,8 +44,8 @@ class Rank:
         self.timer = StepTimer(checked)
         self.recorder = CollectiveRecorder(self.timer, {})
         self.layout = SimpleNamespace(data=1)
-        self.device, self.seat, self.actions, self.written = torch.device("cpu"), None, None, list[Any]()
-        self.writer = SimpleNamespace(write=self.written.append, write_many=self.written.extend)
+        self.device, self.seat, self.actions = torch.device("cpu"), None, None
+        self.writer, self._records = RecordWriter(folder, "rank-0"), RunRecords(folder)
 
     def log(self) -> StepLog:
         return StepLog(self)  # type: ignore[arg-type]
@@ -58,26 +60,35 @@ class Rank:
         work.wait()
         log.after(self.timer.end(), 1.0, 1.0)
 
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [record for record in self.written if isinstance(record, kind)]
+    @property
+    def steps(self) -> list[Any]:
+        return self._written("step")
+
+    @property
+    def calls(self) -> list[Any]:
+        return self._written("comm")
+
+    def _written(self, stream: str) -> list[Any]:
+        self._records.refresh()
+        return self._records.table(0, stream).rows()
 
 
 @pytest.mark.usefixtures("group")
-def test_steps_are_written_once_the_device_has_passed_them_and_in_order() -> None:
-    rank = Rank()
+def test_steps_are_written_once_the_device_has_passed_them_and_in_order(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        assert rank.written == []
+        assert rank.steps == []
         rank.clock.run()
         rank.step(log, 1)
-        assert [sample.step for sample in rank.of(StepSample)] == [0]
+        assert [sample.step for sample in rank.steps] == [0]
         rank.clock.run()
         rank.step(log, 2)
-        assert [sample.step for sample in rank.of(StepSample)] == [0, 1]
+        assert [sample.step for sample in rank.steps] == [0, 1]
         assert rank.clock.waits == 0
     assert rank.clock.waits == 1
-    assert [sample.step for sample in rank.of(StepSample)] == [0, 1, 2]
-    calls = rank.of(CommSample)
+    assert [sample.step for sample in rank.steps] == [0, 1, 2]
+    calls = rank.calls
     assert [(call.step, call.bytes) for call in calls] == [(n, size) for n in range(3) for size in (16, 32)]
     assert all(call.seconds is not None and call.seconds > 0 for call in calls)
     starts = [call.start_unix for call in calls if call.step == 0]
@@ -85,64 +96,60 @@ def test_steps_are_written_once_the_device_has_passed_them_and_in_order() -> Non
 
 
 @pytest.mark.usefixtures("group")
-def test_several_steps_behind_nothing_waits_and_nothing_is_lost() -> None:
-    rank = Rank()
+def test_several_steps_behind_nothing_waits_and_nothing_is_lost(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
     with rank.log() as log:
         for number in range(5):
             rank.step(log, number)
-        assert (rank.written, rank.clock.waits) == ([], 0)
+        assert (rank.steps, rank.clock.waits) == ([], 0)
         rank.clock.run()
         rank.step(log, 5)
-        assert [sample.step for sample in rank.of(StepSample)] == [0, 1, 2, 3, 4]
+        assert [sample.step for sample in rank.steps] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("group")
-def test_a_call_that_goes_on_beyond_its_step_has_no_end() -> None:
+def test_a_call_that_goes_on_beyond_its_step_has_no_end(tmp_path: Path) -> None:
     """Its end is on another stream, which the device has not passed when the step's end is."""
-    rank = Rank()
+    rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        calls = rank.recorder.take()
-        assert calls == []
-        _, pending, *_ = log._pending[0]
-        blocking, hidden = pending
-        assert (blocking.blocking, hidden.blocking) == (True, False)
-        rank.clock.run(leave=(hidden.end[0],))
+        _, (_, ends, _) = log._pending[0][0].calls
+        rank.clock.run(leave=(ends[0],))
         rank.step(log, 1)
-        waited, hidden_sample = rank.of(CommSample)
+        waited, hidden_sample = rank.calls
         assert waited.seconds == waited.exposed_seconds > 0
         assert (hidden_sample.seconds, hidden_sample.exposed_seconds) == (None, None)
         assert rank.clock.waits == 0
 
 
 @pytest.mark.usefixtures("group")
-def test_a_call_that_has_not_begun_is_put_where_its_step_began() -> None:
-    rank = Rank()
+def test_a_call_that_has_not_begun_is_put_where_its_step_began(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        _, (_, hidden), *_ = log._pending[0]
-        rank.clock.run(leave=(hidden.begin, hidden.end[0]))
+        _, (begin, ends, _) = log._pending[0][0].calls
+        rank.clock.run(leave=(begin, ends[0]))
         rank.step(log, 1)
-        _, late = rank.of(CommSample)
-        assert (late.start_unix, late.seconds) == (rank.of(StepSample)[0].start_unix, None)
+        _, late = rank.calls
+        assert (late.start_unix, late.seconds) == (rank.steps[0].start_unix, None)
 
 
 @pytest.mark.usefixtures("group")
-def test_after_a_failure_nothing_waits_for_a_device_that_may_never_come() -> None:
-    rank = Rank()
+def test_after_a_failure_nothing_waits_for_a_device_that_may_never_come(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
     with pytest.raises(RuntimeError, match="NCCL communicator was aborted"), rank.log() as log:
         rank.step(log, 0)
         rank.clock.run()
         rank.step(log, 1)
         raise RuntimeError("NCCL communicator was aborted")
     assert rank.clock.waits == 0
-    assert [sample.step for sample in rank.of(StepSample)] == [0]
+    assert [sample.step for sample in rank.steps] == [0]
 
 
 @pytest.mark.usefixtures("group")
-def test_a_collective_that_was_aborted_has_no_end() -> None:
+def test_a_collective_that_was_aborted_has_no_end(tmp_path: Path) -> None:
     """The future of its work ends with an error, as c10d's does when a peer is gone."""
-    rank = Rank()
+    rank = Rank(tmp_path)
     timer, recorder = rank.timer, rank.recorder
     timer.begin(0)
     call = recorder.issue("all_reduce", dist.group.WORLD, torch.ones(2))
@@ -155,6 +162,7 @@ def test_a_collective_that_was_aborted_has_no_end() -> None:
     kept.set_result([torch.ones(2)])
     times = timer.end()
     rank.clock.run()
-    aborted, ended = recorder.samples(recorder.take(), times)
+    recorder.write(times, rank.writer)
+    aborted, ended = rank.calls
     assert (aborted.seconds, aborted.bytes) == (None, 8)
     assert ended.seconds is not None

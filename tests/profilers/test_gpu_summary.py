@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from profilers.gpu_summary import gpu_rows, gpus_of
+from profilers.rank_gpus import RankGpus
 from profilers.run_summary import GpuRow
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
@@ -72,6 +73,7 @@ def test_a_counter_that_starts_anew_goes_on(tmp_path: Path) -> None:
 def test_why_there_is_none(tmp_path: Path) -> None:
     with RecordWriter(tmp_path, "launcher") as writer:
         writer.event("nvml_unavailable", reason="NVML does not start: Driver Not Loaded.")
-    found = gpus_of(RunRecords(tmp_path), None)
+    nobody = RankGpus([], {})
+    found = gpus_of(RunRecords(tmp_path), nobody, None)
     assert found == {"gpus": [], "gpus_reason": "no NVIDIA GPU: NVML does not start: Driver Not Loaded."}
-    assert gpus_of(RunRecords(tmp_path / "nothing"), None)["gpus_reason"] == "no GPU was sampled"
+    assert gpus_of(RunRecords(tmp_path / "nothing"), nobody, None)["gpus_reason"] == "no GPU was sampled"

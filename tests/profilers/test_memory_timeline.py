@@ -1,7 +1,9 @@
 """Memory within a step: when it is read, and which phase its peak falls into."""
 
+import pytest
 import torch
 
+from profilers import memory
 from profilers.clock import CpuClock
 from profilers.memory import CudaMemory, MemoryReader, Reading, reset_peak
 from profilers.memory_timeline import MemoryTimeline, samples
@@ -111,4 +113,75 @@ def test_memory_that_is_gone_again_is_seen_in_its_phase() -> None:
     assert kept["backward"].rss_bytes < before + 50e6
     reset_peak(device)
     assert reader.read().peak_rss_bytes < kept["backward"].peak_rss_bytes - 100e6
+    reader.close()
+
+
+def test_memory_of_steps_that_are_left_out_is_not_in_the_peak() -> None:
+    """Real memory of this process: 200 MB while left out, 80 MB that is kept before, and 120 MB afterwards."""
+    device = torch.device("cpu")
+    reader = MemoryReader(device)
+    reset_peak(device)
+    start = reader.read().rss_bytes
+    kept = torch.ones(20_000_000)
+    before = reader.read().peak_rss_bytes
+    reader.leave_out(True)
+    buffers = torch.ones(50_000_000)
+    during = reader.read()
+    del buffers
+    reader.leave_out(False)
+    after = reader.read()
+    assert during.rss_bytes > start + 250e6
+    assert during.peak_rss_bytes == before
+    assert before <= after.peak_rss_bytes < before + 50e6
+    torch.ones(30_000_000).sum()
+    assert reader.read().peak_rss_bytes > after.peak_rss_bytes + 80e6
+    assert kept.sum() == len(kept)
+    reader.close()
+
+
+class Kernel:
+    """A process whose kernel counts its peak; ``allows`` says whether the peak can be started anew."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, allows: bool) -> None:
+        self.now = self.highest = 0
+        self._allows = allows
+        monkeypatch.setattr(memory, "peak_rss_bytes", lambda: self.highest)
+        monkeypatch.setattr(MemoryReader, "_rss_bytes", lambda reader, peak: self.now)
+        monkeypatch.setattr(memory, "_start_new_rss_peak", self._start_new)
+
+    def holds(self, now: int, highest: int = 0) -> None:
+        self.now, self.highest = now, max(self.highest, now, highest)
+
+    def _start_new(self) -> None:
+        if self._allows:
+            self.highest = self.now
+
+
+@pytest.mark.parametrize(
+    ("allows", "peaks"),
+    [
+        (True, [50, 50, 50, 60, 95, 300]),
+        (False, [50, 50, 50, 50, 70, 300]),  # what was between two readings shows only above 200
+    ],
+)
+def test_a_peak_that_cannot_be_started_anew_goes_by_readings_until_it_is_passed(
+    monkeypatch: pytest.MonkeyPatch, allows: bool, peaks: list[int]
+) -> None:
+    kernel, reader, seen = Kernel(monkeypatch, allows), MemoryReader(torch.device("cpu")), []
+
+    def reading(now: int, highest: int = 0) -> None:
+        kernel.holds(now, highest)
+        seen.append(reader.read().peak_rss_bytes)
+
+    reading(40, highest=50)
+    reader.leave_out(True)
+    reading(200)
+    kernel.holds(45)
+    reader.leave_out(False)
+    reader.leave_out(False)
+    reading(45)
+    reading(45, highest=60)
+    reading(70, highest=95)
+    reading(80, highest=300)
+    assert seen == peaks
     reader.close()

@@ -10,7 +10,7 @@ from profilers.anatomy_rows import GapRow
 from profilers.gaps import gap_rows
 from profilers.phase_spans import EVERY, SpanChoice, span_samples
 from profilers.records import SpanSample
-from profilers.step_timer import EXPOSED, StepTimer, StepTimes
+from profilers.step_timer import StepTimer, StepTimes
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.approximate import about
@@ -44,9 +44,9 @@ def step(clock: HandClock) -> StepTimes:
     clock.now += 2
     with timer.phase("forward"):
         clock.now += 1
-        begin = timer.pause(EXPOSED)
+        begin = clock.now
         clock.now += 4
-        timer.resume(EXPOSED, begin)
+        timer.note((begin, clock.now, None))
         clock.now += 2
     clock.now += 5
     with timer.phase("communication_exposed"):

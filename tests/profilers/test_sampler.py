@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -101,6 +102,13 @@ def test_host_and_every_gpu_are_sampled(tmp_path: Path) -> None:
     assert records.table("launcher", "gpu").column("gpu").tolist() == [0, 1] * 3
     assert len(records.table("launcher", "host")) == 3
     assert not events(tmp_path, "nvml_unavailable")
+    (event,) = events(tmp_path, "gpus")
+    told = [(gpu["gpu"], gpu["uuid"], gpu["pci_bus_id"]) for gpu in event.data["gpus"]]
+    assert event.data["host"] == socket.gethostname()
+    assert told == [
+        (0, "GPU-ee7954ec-da95-fd7a-ddfd-c6b32cc2f8aa", "00000000:19:00.0"),
+        (1, "GPU-47daa2ad-a218-6286-252b-af45f0dfaf00", "00000000:3B:00.0"),
+    ]
 
 
 def test_without_nvml_one_event_says_why(tmp_path: Path) -> None:

@@ -152,8 +152,13 @@ def test_energy_per_step(tmp_path: Path) -> None:
     write_run(tmp_path)
     assert summary(tmp_path).joules_per_step is None
     with RecordWriter(tmp_path, "launcher") as writer:
+        writer.event("gpus", host="here", gpus=[{"gpu": 0, "uuid": "GPU-7"}])
         for second in range(-1, 20):
             writer.write(gpu_sample(time_unix=1_700_000_000.0 + second, energy_joules=800.0 * second))
+    assert summary(tmp_path).joules_per_step is None
+    for rank in (0, 1):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            writer.event("environment", device="NVIDIA H100", gpu_uuid="GPU-7")
     assert summary(tmp_path).joules_per_step == about(800 * 8.1 / 8)
     for rank in (0, 1):
         with RecordWriter(tmp_path, f"rank-{rank}") as writer:

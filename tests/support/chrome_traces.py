@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def problems(events: list[Event]) -> list[str]:
     """One line for each thing that a viewer would stumble over."""
-    return [*_shapes(events), *_ends(events), *_flows(events)]
+    return [*_shapes(events), *_ends(events), *_flows(events), *_nesting(events)]
 
 
 def _shapes(events: list[Event]) -> list[str]:
@@ -46,7 +46,8 @@ def _shapes(events: list[Event]) -> list[str]:
             continue
         missing = [name for name in (*needed, "name", "pid") if name not in event and event["ph"] != "E"]
         words = [event[name] for name in ("pid", "tid") if not isinstance(event.get(name, 0), int)]
-        early = [event[name] for name in ("ts", "dur") if event.get(name, 0) < 0]
+        words += [event[name] for name in ("ts", "dur") if not isinstance(event.get(name, 0), int | float)]
+        early = [] if words else [event[name] for name in ("ts", "dur") if event.get(name, 0) < 0]
         odd = event["ph"] == "M" and event["name"] not in _ABOUT
         if missing or words or early or odd:
             found.append(f"{event['ph']} {event.get('name')}: missing {missing}, words {words}, {early}")
@@ -68,9 +69,29 @@ def _ends(events: list[Event]) -> list[str]:
     return found + [f"B {names} without E on {thread}" for thread, names in open_ones.items() if names]
 
 
+def _nesting(events: list[Event]) -> list[str]:
+    """Of two complete events of a thread that overlap one holds the other; nanoseconds, as Perfetto keeps them."""
+    threads: dict[tuple[int, int], list[tuple[int, int, str]]] = defaultdict(list)
+    for event in events:
+        if event.get("ph") == "X":
+            begin, end = round(event["ts"] * 1e3), round((event["ts"] + event["dur"]) * 1e3)
+            threads[event["pid"], event["tid"]].append((begin, -end, event["name"]))
+    found = []
+    for thread, spans in threads.items():
+        around: list[int] = []
+        for begin, negative_end, name in sorted(spans):
+            while around and around[-1] <= begin:
+                around.pop()
+            if around and -negative_end > around[-1]:
+                found.append(f"{name} on {thread} ends after what it began in")
+            around.append(-negative_end)
+    return found
+
+
 def _flows(events: list[Event]) -> list[str]:
     """Each flow starts once and ends within the process of its rank."""
     begun: dict[tuple[str, Any], int] = {}
+    ended: set[tuple[str, Any]] = set()
     found = []
     for event in events:
         if event.get("ph") == "s":
@@ -80,9 +101,10 @@ def _flows(events: list[Event]) -> list[str]:
     for event in events:
         if event.get("ph") in ("t", "f"):
             key = event["cat"], event["id"]
+            ended.add(key)
             if begun.get(key) != rank_of(event["pid"]):
                 found.append(f"flow {key} ends in {event['pid']} and begins in {begun.get(key)}")
-    return found
+    return found + [f"flow {key} does not end" for key in begun if key not in ended]
 
 
 def rank_of(process: int) -> int:

@@ -39,7 +39,7 @@ def real(rank: int, config: RunConfig, folder: Path) -> Real:
     """Build a rank, train one step with the engine's own executor and optimizer, then count."""
     layout, device = layout_of(config), torch.device("cpu")
     made = groups.build(layout, rank, device, timedelta(seconds=30))
-    timer = StepTimer(clock_for("cpu"), None)
+    timer = StepTimer(clock_for("cpu"))
     recorder, writer = CollectiveRecorder(timer, made.axes), RecordWriter(folder, f"rank-{rank}")
     context = RankContext(
         rank, config, layout, device, made, timer, recorder, writer, StopControl(None, rank)

@@ -43,10 +43,14 @@ def named(found: RunSummary, name: str) -> Verdict:
     return one
 
 
+UUID = "GPU-ee7954ec-da95-fd7a-ddfd-c6b32cc2f8aa"
+
+
 def gpu_run(folder: Path, readings: int = 40, device: str = "NVIDIA H100", **values: Any) -> None:
     """One rank on a GPU with these readings during its steps."""
-    write(folder, [{"forward": 1.0}], device=device)
+    write(folder, [{"forward": 1.0}], device=device, gpu_uuid=UUID)
     with RecordWriter(folder, "launcher") as writer:
+        writer.event("gpus", host="node-0", gpus=[{"gpu": 0, "uuid": UUID, "pci_bus_id": None}])
         for reading in range(readings):
             time = START + STEPS * reading / readings
             known = {"memory_used_bytes": 50, "memory_total_bytes": 100, "utilization_fraction": 1.0}

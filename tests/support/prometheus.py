@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,12 +16,16 @@ from typing import Any
 
 from tests.support.waiting import wait_until
 
-WHY_NONE = (
-    None if shutil.which("prometheus") else "no prometheus on this machine (Debian: apt install prometheus)"
-)
-WHY_NO_TOOL = (
-    None if shutil.which("promtool") else "no promtool on this machine (Debian: apt install prometheus)"
-)
+
+def _program(name: str) -> str | None:
+    """Beside this Python, where ``make test`` puts it, or anywhere on the path."""
+    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+
+
+SERVER, TOOL = _program("prometheus"), _program("promtool")
+_GET = "on this machine (`make prometheus` gets Debian's; elsewhere see prometheus.io/download)"
+WHY_NONE = None if SERVER else f"no prometheus {_GET}"
+WHY_NO_TOOL = None if TOOL else f"no promtool {_GET}"
 
 CONFIG = """
 global:
@@ -72,7 +77,7 @@ def scraping(target: str, folder: Path, port: int) -> Iterator[Server]:
     config = folder / "prometheus.yml"
     config.write_text(CONFIG.format(target=target), "utf-8")
     address = f"127.0.0.1:{port}"
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
+    command = [str(SERVER), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
                f"--web.listen-address={address}", "--log.level=warn"]  # fmt: skip
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine import rundir
+from profilers.writer import RecordWriter
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 
@@ -29,3 +31,24 @@ def test_a_run_without_gpus_says_why(home: Path) -> None:
     app.selectbox(key="id").set_value(failed).run()
     assert not app.exception
     assert "no NVIDIA GPU" in texts(app) or "no GPU was sampled" in texts(app)
+
+
+def test_of_several_hosts_one_is_chosen(home: Path) -> None:
+    full_home(home)
+    run = next(path for path in home.iterdir() if path.name.endswith("a7e2"))
+    records = run / rundir.RECORDS
+    for path in [*records.glob("launcher.*")]:
+        path.rename(records / path.name.replace("launcher", "host-first"))
+    with RecordWriter(records, "host-second") as writer:
+        writer.event("host", name="second", ranks=[9])
+        writer.event("nvml_unavailable", reason="the driver of the second host is gone")
+    app = visit("runs")
+    app.selectbox(key="id").set_value(run.name).run()
+    assert not app.exception
+    assert {key: app.selectbox(key=key).options for key in ("run-host", "run-gpu-host")} == {
+        key: ["first", "second"] for key in ("run-host", "run-gpu-host")
+    }
+    assert "the second host is gone" not in texts(app)
+    app.selectbox(key="run-gpu-host").set_value("second").run()
+    assert not app.exception
+    assert "no NVIDIA GPU" in texts(app)

@@ -15,6 +15,7 @@ from workbench.host_series import (
     ShareSeries,
     core_series,
     disk_series,
+    interface_series,
     network_series,
     share_series,
 )
@@ -174,3 +175,25 @@ def test_figures_show_the_numbers_with_their_units() -> None:
     drawn = host_figures.memory(memory_series({0: memory(1, 2)}, START))
     assert drawn.data[-1].text[0] == "peak 2.000 GiB: rank 0, backward of step 0"
     assert (drawn.data[-1].x, drawn.data[-1].y) == ((1.0,), (2.0,))
+
+
+def test_interfaces_of_a_lab_are_named_by_the_rank_that_reads_them() -> None:
+    """On a time axis of their own, 3 and 6 MB/s; the rank reads nothing before its first measured step."""
+
+    def readings(rate: float) -> dict[str, Any]:
+        times = TIMES[40:]
+        sent = (times - times[0]) * rate * 1e6
+        names = np.full(len(times), "data")
+        return {
+            "time_unix": times,
+            "interface": names,
+            "sent_bytes": sent,
+            "received_bytes": np.zeros(len(times)),
+        }
+
+    found = interface_series({0: readings(3.0), 1: readings(6.0)}, START, 2)
+    assert [line.name for line in found.lines] == ["rank 0: data sent", "rank 1: data sent"]
+    assert [line.y for line in found.lines] == [[pytest.approx(3.0)] * 12, [pytest.approx(6.0)] * 12]
+    assert found.lines[0].x[0] == pytest.approx(4.25)
+    shared = interface_series({0: readings(3.0), 2: readings(6.0)}, START, 4)
+    assert [line.name for line in shared.lines] == ["host of rank 0: data sent", "host of rank 2: data sent"]

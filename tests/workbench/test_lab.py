@@ -18,6 +18,9 @@ from engine import netns
 from engine.launch import lab, labs
 from tests.support.lab import needs_lab
 from tests.workbench.conftest import Run
+from workbench import live
+from workbench.host_figures import interfaces
+from workbench.host_series import RateSeries, interface_series
 
 #: A rate nobody else would ask for, so that a lab that stands already is left alone.
 RATE = 123.0
@@ -126,7 +129,22 @@ def test_a_run_tells_what_went_over_the_wire(command: Run, home: Path, asked: Pa
     assert document["config"]["lab"] == {"hosts": 2, "rate_mbit": RATE}
     assert document["wire_bytes_per_step"] == pytest.approx(document["wire_bytes_measured"], rel=0.01)
     assert document["communication"][0]["wire_bytes"] > document["communication"][0]["bytes"]
+    rows = {(*row["ranks"], row["interface"]): row for row in document["interfaces"]}
+    assert set(rows) >= {(0, "data"), (1, "data")}
+    for rank in (0, 1):
+        row, other = rows[rank, "data"], rows[1 - rank, "data"]
+        assert row["host"].endswith(f"lab host {rank}")
+        assert row["sent_bytes_per_second"] == pytest.approx(other["received_bytes_per_second"], rel=0.1)
+        payload = document["wire_bytes_per_step"] / max(document["step_samples"])
+        assert payload * 0.5 < row["sent_bytes_per_second"] < RATE * 1.1e6 / 8
+    drawn = live.LiveRun(home / document["id"]).read()
+    lines = interface_series(drawn.interfaces, 0.0, 2).lines
+    assert {"rank 0: data sent", "rank 0: data received", "rank 1: data sent"} <= {
+        line.name for line in lines
+    }
+    assert [trace.name for trace in interfaces(RateSeries(lines)).data] == [line.name for line in lines]
     text = command("show", document["id"]).out
+    assert "data of rank 1: " in text
     assert "on the wire" in text
     assert "counted at the interfaces" in text
     assert "lab of 2 hosts, links of 123 Mbit/s" in text

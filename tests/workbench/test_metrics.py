@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -13,8 +12,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine import rundir
+from engine import ownership, rundir
 from profilers.records import PHASES
+from profilers.tail import RunRecords
+from profilers.writer import RecordWriter
 from tests.support import prometheus
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.synthetic import FakeRun, RunFolder
@@ -100,6 +101,18 @@ def test_readings_of_gpus_and_host_in_base_units(going: RunFolder, endpoint: End
     assert 0 < one(found, "workbench_gpu_utilization_ratio", gpu="0") <= 1
     assert one(found, "workbench_host_cpu_ratio", run=going.run.id) > 0
     assert not [name for name, _ in found if name.startswith("workbench_gpu_energy")]  # was not available
+
+
+def test_readings_of_several_hosts_are_told_apart(home: Path, endpoint: Endpoint) -> None:
+    records = home / "20260101-000000-bbbb" / rundir.RECORDS
+    records.mkdir(parents=True)
+    rundir.write_json(records.parent / rundir.STATUS, {"state": "running", "owner": ownership.me()})
+    for host, watts in (("first", 100.0), ("second", 200.0)):
+        with RecordWriter(records, f"host-{host}") as writer:
+            writer.write(gpu_sample(0, power_watts=watts))
+    found = fetched(endpoint)
+    assert one(found, "workbench_gpu_power_watts", gpu="0", host="first") == 100.0
+    assert one(found, "workbench_gpu_power_watts", gpu="0", host="second") == 200.0
 
 
 def test_the_rate_is_that_of_the_slowest_rank_over_the_last_steps(
@@ -194,35 +207,56 @@ def test_promtool_finds_nothing_to_complain_about(going: RunFolder, endpoint: En
     going.write(3)
     with urllib.request.urlopen(endpoint.url, timeout=10) as answer:
         text = answer.read()
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    done = subprocess.run(
+        [str(prometheus.TOOL), "check", "metrics"], input=text, capture_output=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-@pytest.mark.skipif(prometheus.WHY_NONE is not None, reason=str(prometheus.WHY_NONE))
-def test_a_real_server_scrapes_a_real_run(home: Path, tmp_path: Path, endpoint: Endpoint) -> None:
-    asked = tmp_path / "run.yaml"
+@pytest.fixture
+def training(home: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run on two ranks that goes on until somebody stops it."""
+    asked, log = tmp_path / "run.yaml", tmp_path / "train.log"
     asked.write_text(
         "{model: {layers: 2, hidden: 64, ffn_hidden: 128}, data: {sequence_length: 32}, device: cpu}"
     )
-    train = [sys.executable, "-m", "workbench", "train", asked, "parallel.dp=2", "batch.global_batch=8",
-             "train.steps=150", "--json"]  # fmt: skip
+    train = [sys.executable, "-m", "workbench", "train", str(asked), "parallel.dp=2", "batch.global_batch=8",
+             "train.steps=1000000"]  # fmt: skip
+    with (
+        log.open("w") as output,
+        subprocess.Popen(train, stdout=output, stderr=subprocess.STDOUT, text=True) as run,
+    ):
+        yield run
+        run.terminate()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(prometheus.WHY_NONE is not None, reason=str(prometheus.WHY_NONE))
+def test_a_real_server_scrapes_a_real_run(
+    home: Path, tmp_path: Path, endpoint: Endpoint, training: subprocess.Popen[str], command: Run
+) -> None:
     target = endpoint.url.removeprefix("http://").removesuffix("/metrics")
     with prometheus.scraping(target, tmp_path, free_port()) as server:
-        done = subprocess.run(list(map(str, train)), capture_output=True, text=True, check=True, timeout=90)
-        run = json.loads(done.stdout)["id"]
-        completed = f'workbench_run_state{{run="{run}", state="completed"}}'
-        assert wait_until(lambda: server.value(completed) == 1.0)
+        moves = 'changes(workbench_step{rank="0"}[5m])'  # seen while it goes, however slow it is
+        moved = wait_until(lambda: training.poll() is not None or (server.value(moves) or 0) >= 2, 180.0)
+        assert moved and training.poll() is None, (tmp_path / "train.log").read_text()
+        (run,) = (path.name for path in home.iterdir() if path.name.startswith("20"))
+        assert command("control", run, "stop").code == 0
+        assert wait_until(
+            lambda: server.value(f'workbench_run_state{{run="{run}", state="stopped"}}') == 1, 60.0
+        )
         records = archive.records(home / run / rundir.RECORDS)
         for rank in (0, 1):
-            of_rank = f'{{run="{run}", rank="{rank}"}}'
-            seconds = records.table(rank, "step").column("step_seconds")
-            assert server.value(f"workbench_step_seconds_count{of_rank}") == len(seconds) == 150
-            assert server.value(f"workbench_step_seconds_sum{of_rank}") == pytest.approx(float(seconds.sum()))
-            moved = server.query(f"sum by (axis) (workbench_collective_bytes_total{of_rank})")
-            assert moved[(("axis", "dp"),)] == float(records.table(rank, "comm").column("bytes").sum())
-        phases = server.query(f'sum by (phase) (workbench_phase_seconds_total{{run="{run}", rank="1"}})')
-        forward = float(records.table(1, "step").column("forward_seconds").sum())
-        assert phases[(("phase", "forward"),)] == pytest.approx(forward)
-        assert (server.value(f'changes(workbench_step{{run="{run}", rank="0"}}[5m])') or 0) >= 1, (
-            "not while it went"
-        )
+            _as_recorded(server, records, run, rank)
+
+
+def _as_recorded(server: prometheus.Server, records: RunRecords, run: str, rank: int) -> None:
+    """What the server keeps of a rank is what its records hold."""
+    of_rank, steps = f'run="{run}", rank="{rank}"', records.table(rank, "step")
+    seconds = steps.column("step_seconds")
+    assert server.value(f"workbench_step_seconds_count{{{of_rank}}}") == len(seconds) > 0
+    assert server.value(f"workbench_step_seconds_sum{{{of_rank}}}") == pytest.approx(float(seconds.sum()))
+    forward = server.value(f'workbench_phase_seconds_total{{{of_rank}, phase="forward"}}')
+    assert forward == pytest.approx(float(steps.column("forward_seconds").sum()))
+    moved = server.query(f"sum by (axis) (workbench_collective_bytes_total{{{of_rank}}})")
+    assert moved[(("axis", "dp"),)] == float(records.table(rank, "comm").column("bytes").sum())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from profilers.communication import message_seconds_reason
 from profilers.summary import RunSummary
 from tests.workbench.conftest import Furnished, Run
-from workbench.render import _flops
+from workbench.render import _flops, _reasons
 
 KNOWN = {
     "id": "x",
@@ -49,3 +50,15 @@ def test_show_tells_why_there_is_no_mfu(command: Run, furnished: Furnished) -> N
     assert document["mfu"] is None and document["hfu"] is None
     assert document["model_flops_per_step"] > 0
     assert document["peak_source"] == "no table entry for this CPU"
+
+
+def test_the_reason_for_empty_cells_is_told_once_each() -> None:
+    rows = ["send", "recv", "send", "all_reduce"]
+    found = KNOWN | {
+        "peak_bandwidth_reason": "no links",
+        "message_seconds_reason": message_seconds_reason(rows),
+    }
+    peak, messages = _reasons(RunSummary.from_dict(found))
+    assert peak == "percent of peak: no links"
+    assert messages.startswith("time of send and recv: ")
+    assert list(_reasons(RunSummary.from_dict(KNOWN))) == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +126,76 @@ def test_many_readers_at_once(own_home: Furnished) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+class Watched:
+    """The first index that is opened, with something done before each of its statements."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, before: Callable[[str], None]) -> None:
+        self._before, self._connect = before, sqlite3.connect
+        self._opened = False
+        self.problems: list[Exception] = []
+        monkeypatch.setattr(sqlite3, "connect", self._open)
+
+    def _open(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        index: sqlite3.Connection = self._connect(*arguments, **options)
+        if not self._opened:
+            self._opened = True
+            index.set_trace_callback(self._statement)
+        return index
+
+    def _statement(self, text: str) -> None:
+        try:  # the caller would swallow it
+            self._before(text)
+        except Exception as error:
+            self.problems.append(error)
+
+
+def ids_in(index: Path) -> set[str]:
+    with contextlib.closing(sqlite3.connect(index, timeout=0)) as other:
+        return {key for (key,) in other.execute("SELECT id FROM runs")}
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_one_that_comes_late_to_make_the_index_leaves_it_whole(
+    rebuilt: bool, own_home: Furnished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {row.id for row in Store(own_home.home).runs()}
+    (own_home.home / INDEX).unlink()
+    looks: list[set[str]] = []
+
+    def before(statement: str) -> None:
+        if looks:
+            looks.append(ids_in(own_home.home / INDEX))
+        elif statement.startswith("BEGIN"):  # it has seen that there is no index yet
+            looks.append({row.id for row in Store(own_home.home).runs()})
+
+    watched = Watched(monkeypatch, before)
+    late = Store(own_home.home)
+    if rebuilt:
+        assert late.rebuild()[0] == len(expected)
+    assert {row.id for row in late.runs()} == expected
+    assert watched.problems == []
+    assert len(looks) > 5
+    assert looks == [expected] * len(looks)
+
+
+def test_a_run_that_begins_while_another_reader_looks_is_not_lost(
+    own_home: Furnished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Store(own_home.home).runs()
+    begun = own_home.home / "20990101-000000-abcd"
+    seen: list[set[str]] = []
+
+    def before(statement: str) -> None:
+        if not seen and "signature FROM runs" in statement:  # it has listed the folders
+            shutil.copytree(own_home.home / runs[0].id, begun)
+            seen.append({row.id for row in Store(own_home.home).runs()})
+
+    watched = Watched(monkeypatch, before)
+    expected = {row.id for row in runs} | {begun.name}
+    assert {row.id for row in Store(own_home.home).runs()} == expected
+    assert (seen, watched.problems) == ([expected], [])
 
 
 def test_what_is_no_run_is_left_out(own_home: Furnished) -> None:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from profilers.trace_lanes import Span, spread
 from tests.support import chrome_traces
 from workbench.trace_merge import Source, merge
@@ -14,20 +16,20 @@ from workbench.trace_merge import Source, merge
 HOST = 4711
 
 
-def write(path: Path, base_ns: int) -> Path:
+def write(path: Path, base_ns: int, thread: int = HOST) -> Path:
     """A launch on the host, its kernel on GPU 0, the flow between them, and ranges of NCCL that overlap."""
     events: list[dict[str, Any]] = [
         *about(HOST, "python", "CPU"),
         *about(0, "python", "GPU 0"),
         *about(1, "python", "GPU 1"),
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "ts": 10.0, "args": {"name": "stream 7"}},
-        span("aten::mm", "cpu_op", HOST, HOST, 20.0, 5.0, {"External id": 1}),
-        span("cudaLaunchKernel", "cuda_runtime", HOST, HOST, 21.0, 1.0, {"correlation": 9}),
-        {"ph": "s", "name": "ac2g", "cat": "ac2g", "id": 9, "pid": HOST, "tid": HOST, "ts": 21.0},
+        span("aten::mm", "cpu_op", HOST, thread, 20.0, 5.0, {"External id": 1}),
+        span("cudaLaunchKernel", "cuda_runtime", HOST, thread, 21.0, 1.0, {"correlation": 9}),
+        {"ph": "s", "name": "ac2g", "cat": "ac2g", "id": 9, "pid": HOST, "tid": thread, "ts": 21.0},
         span("sgemm", "kernel", 0, 7, 30.0, 10.0, {"correlation": 9, "stream": 7}),
         {"ph": "f", "name": "ac2g", "cat": "ac2g", "id": 9, "pid": 0, "tid": 7, "ts": 30.0, "bp": "e"},
-        span("nccl:send", "user_annotation", HOST, HOST, 22.0, 10.0, {}),
-        span("nccl:recv", "user_annotation", HOST, HOST, 24.0, 12.0, {}),
+        span("nccl:send", "user_annotation", HOST, thread, 22.0, 10.0, {}),
+        span("nccl:recv", "user_annotation", HOST, thread, 24.0, 12.0, {}),
         {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler",
          "ts": 10.0, "dur": 99.0},
         {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 109.0},
@@ -76,7 +78,7 @@ def test_processes_and_ids_of_ranks_are_kept_apart(tmp_path: Path) -> None:
     assert chrome_traces.problems(events) == []
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {
-        0: "rank 0, host", 10_000: "rank 0, GPU 0", 1: "rank 1, host", 10_001: "rank 1, GPU 0",
+        0: "rank 0 (host)", 10_000: "rank 0 (GPU 0)", 1: "rank 1 (host)", 10_001: "rank 1 (GPU 0)",
     }  # fmt: skip
     flows = [(event["ph"], event["id"], event["pid"]) for event in events if event["ph"] in "sf"]
     assert flows == [("s", 90_000, 0), ("f", 90_000, 10_000), ("s", 90_001, 1), ("f", 90_001, 10_001)]
@@ -96,11 +98,32 @@ def test_one_time_axis(tmp_path: Path) -> None:
     assert [base_us + ts for ts in steps] == [1e6, 1e6]
 
 
+def test_our_lanes_have_the_lowest_numbers_that_are_free(tmp_path: Path) -> None:
+    """Perfetto draws the threads of a process in this order, the one with the process's own number first."""
+    step = [Span("step", "step 4", 1.0, 0.5, {})]
+    source = Source(
+        2, write(tmp_path / "a.json.gz", 10**9, thread=3), "rank 2", dict.fromkeys(("a", "b"), step)
+    )
+    merge([source], tmp_path / "merged.json.gz", tmp_path / "each", "nccl", {})
+    events = chrome_traces.read(tmp_path / "merged.json.gz")["traceEvents"]
+    named = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
+    assert (named["a"], named["b"]) == (1, 4)
+    assert named["backend"] > 2**22
+
+
+@pytest.mark.parametrize(
+    ("begin", "length", "found"), [(1.0, 2.0, 0), (2.0, 4.0, 1), (5.0, 1.0, 0), (1.0, 4.0, 0), (0.5, 2.0, 1)]
+)
+def test_events_that_only_partly_overlap_are_a_problem(begin: float, length: float, found: int) -> None:
+    events = [span("one", "cpu_op", 0, 1, 1.0, 4.0, {}), span("other", "cpu_op", 0, 1, begin, length, {})]
+    assert len(chrome_traces.problems(events)) == found
+
+
 def test_ranges_of_the_backend_do_not_tear_the_threads(tmp_path: Path) -> None:
     events = merged(tmp_path)["traceEvents"]
     lanes = chrome_traces.lanes(events, 1)
     assert [event["name"] for event in lanes["backend"]] == ["nccl:send"]
-    assert [event["name"] for event in lanes["backend, 2"]] == ["nccl:recv"]
+    assert [event["name"] for event in lanes["backend (2)"]] == ["nccl:recv"]
 
 
 def test_a_rank_with_kernels_gets_none_of_ours(tmp_path: Path) -> None:

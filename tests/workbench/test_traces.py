@@ -108,7 +108,7 @@ def test_the_merged_trace_is_what_viewers_read(traced: Traced) -> None:
     events = traced.document["traceEvents"]
     assert chrome_traces.problems(events) == []
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {0: "rank 0, dp 0 tp 0 pp 0, host", 1: "rank 1, dp 0 tp 0 pp 1, host"}
+    assert names == {0: "rank 0, dp 0 tp 0 pp 0 (host)", 1: "rank 1, dp 0 tp 0 pp 1 (host)"}
     assert any(event["ph"] == "s" for event in events)
     for rank in (0, 1):
         for name, lane in chrome_traces.lanes(events, rank).items():

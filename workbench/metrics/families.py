@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from engine.outcome import Ending
 from profilers.records import STREAMS
+from profilers.tail import host_name
 from workbench.metrics.follow import KEYS, FollowedRun
 from workbench.metrics.sums import STEP_BOUNDS, CallSums
 
@@ -125,7 +126,11 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
                 for of, values in readings.items():
                     for field, value in values.items():
                         family = made.setdefault((stream, field), _reading_family(stream, field))
-                        _add(family, [run.id, *_of_what(process, of)], value * _unit(field)[1])
+                        _add(
+                            family,
+                            [run.id, *_of_what(process, of), *_on_host(process)],
+                            value * _unit(field)[1],
+                        )
     yield from made.values()
 
 
@@ -133,7 +138,8 @@ def _reading_family(stream: str, field: str) -> Any:
     key = "rank" if stream == "memory" else KEYS.get(stream)
     text = f"The last {field.replace('_', ' ')} of a {stream} record. {_about(stream)}"
     kind = CounterMetricFamily if (stream, field) in GROWING else GaugeMetricFamily
-    return kind(f"workbench_{stream}_{_unit(field)[0]}", text, labels=["run", key] if key else ["run"])
+    labels = ["run", *([key] if key else []), *([] if stream == "memory" else ["host"])]
+    return kind(f"workbench_{stream}_{_unit(field)[0]}", text, labels=labels)
 
 
 def _about(stream: str) -> str:
@@ -145,6 +151,12 @@ def _of_what(process: str, of: str) -> list[str]:
     if of:
         return [of]
     return [process.removeprefix("rank-")] if process.startswith("rank-") else []
+
+
+def _on_host(process: str) -> list[str]:
+    """The host of a reading; the launcher's own has no such label, for it is the only one of its run."""
+    name = host_name(process)
+    return [] if name is None else [name]
 
 
 def _add(family: Any, labels: list[str], value: float) -> None:

@@ -54,6 +54,7 @@ def _phases(seen: Snapshot) -> None:
 
 
 def _machine(seen: Snapshot) -> None:
+    seen = run_host.of_chosen_host(seen, "live-host-choice")
     start = run_host.start_of(seen)
     run_host.processors(seen, "live")
     chart(

@@ -19,6 +19,7 @@ _TRUST = (
     "A point is the median of windows of calls, by the clock of the slowest rank. Percent of the measured peak, on the "
     "page of a run, is of the best point of its operation and group size."
 )
+_NAMES = {"cpu": "processor", "memory_gib": "memory, GiB", "gpus": "GPUs", "nccl": "NCCL"}
 
 
 def page() -> None:
@@ -131,7 +132,7 @@ def _bandwidths(curves: list[Curve]) -> None:
 def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> None:
     parts = now.as_dict()
     columns = {
-        "": [name.replace("_", " ") for name in parts],
+        "": [_NAMES.get(name, name.replace("_", " ")) for name in parts],
         "now": [_part(part) for part in parts.values()],
     }
     if stale is not None:

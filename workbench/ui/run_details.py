@@ -8,6 +8,7 @@ import streamlit as st
 
 from engine import rundir
 from engine.config import RunConfig, flatten
+from profilers.communication import message_seconds_reason
 from profilers.records import PHASES
 from workbench import figures, jobs, runs, series
 from workbench.live import Snapshot
@@ -210,15 +211,18 @@ def _collectives(seen: Snapshot, found: dict[str, Any]) -> None:
             ),
         },
     )
-    _collective_notes(found)
+    _collective_notes(found, [row["operation"] for row in rows])
 
 
-def _collective_notes(found: dict[str, Any]) -> None:
+def _collective_notes(found: dict[str, Any], operations: list[str]) -> None:
     if found["communication"]:
         keys = ("wire_bytes_per_step", "wire_bytes_measured", "wire_bytes_reason")
         st.caption(f":material/cable: On the wire: {words.wire(*(found.get(key) for key in keys))}.")
     if found.get("peak_bandwidth_reason"):
         st.caption(f":material/info: Percent of the measured peak: {found['peak_bandwidth_reason']}.")
+    reason = message_seconds_reason(operations)
+    if reason:
+        st.caption(f":material/info: Time of {reason}.")
 
 
 def _milliseconds(value: float | None) -> float | None:

@@ -8,7 +8,7 @@ import streamlit as st
 
 from workbench import gpu_figures, gpu_series
 from workbench.live import Snapshot
-from workbench.ui import words
+from workbench.ui import run_host, words
 from workbench.ui.chart import chart
 from workbench.ui.live_charts import why_no_gpu
 from workbench.ui.shared import table
@@ -26,12 +26,13 @@ CHARTS = {
 
 def draw(seen: Snapshot, found: dict[str, Any]) -> None:
     """A table of all GPUs and the charts of one; or the reason why there are none."""
+    seen = run_host.of_chosen_host(seen, "run-gpu-host")
     numbers = gpu_series.gpus(seen.gpu)
     if not numbers:
         reason = found.get("gpus_reason") or f"no NVIDIA GPU: {why_no_gpu(seen.launcher_events)}"
         st.caption(f":material/memory: {reason}")
         return
-    _table(found.get("gpus") or [])
+    _table(found.get("gpus") or [], len(seen.hosts) > 1)
     chosen = st.segmented_control(
         "GPU", numbers, default=numbers[0], required=True, key="run-gpu", format_func=lambda gpu: f"GPU {gpu}"
     )
@@ -44,12 +45,13 @@ def draw(seen: Snapshot, found: dict[str, Any]) -> None:
     _troubles(seen)
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
     if not rows:
         return
     number = st.column_config.NumberColumn
     table(
-        {
+        ({"host": [row.get("host") for row in rows]} if several_hosts else {})
+        | {
             "GPU": [row["gpu"] for row in rows],
             "busy, %": [_scaled(row["utilization"], 100) for row in rows],
             "tensor cores, %": [_scaled(row["tensor_active"], 100) for row in rows],

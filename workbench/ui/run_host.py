@@ -21,16 +21,30 @@ def start_of(seen: Snapshot) -> float:
 
 def draw(seen: Snapshot) -> None:
     """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
+    seen = of_chosen_host(seen, "run-host")
     start = start_of(seen)
     processors(seen, "run")
     network = host_series.network_series(seen.network, seen.host, start)
     disk = host_series.disk_series(seen.host, start)
     chart(host_figures.traffic(network, disk, seen.id), "run-traffic", "Network by interface, and disk")
+    if seen.interfaces:
+        ranks = int(seen.status.get("world_size") or 0)
+        lines = host_series.interface_series(seen.interfaces, start, ranks)
+        chart(
+            host_figures.interfaces(lines, seen.id), "run-interfaces", "Network of the ranks' own interfaces"
+        )
     for event in seen.launcher_events:
         if event.kind == "readings_missing":
             st.caption(f":material/warning: Not available: {'; '.join(event.data.get('functions') or [])}.")
         if event.kind == "sampler":
             st.caption(f":material/info: {_cost(event.data, seen)}")
+
+
+def of_chosen_host(seen: Snapshot, key: str) -> Snapshot:
+    """The readings of one of several hosts; nothing is asked where there is one."""
+    if len(seen.hosts) < 2:
+        return seen
+    return seen.of_host(st.selectbox("Host", list(seen.hosts), key=key))
 
 
 def processors(seen: Snapshot, page: str) -> None:

@@ -39,7 +39,8 @@ def look(state: str) -> tuple[str, str]:
 
 def spoken(state: str | None) -> str:
     """``timed_out`` as "timed out", ``oom`` as "out of memory"."""
-    words = {"oom": "out of memory", "predicted_oom": "would not fit", "comm_error": "communication error"}
+    words = {"oom": "out of memory", "predicted_oom": "would not fit", "comm_error": "communication error",
+             "communication_exposed": "exposed communication"}  # fmt: skip
     return words.get(state or "", (state or NOTHING).replace("_", " "))
 
 

@@ -1,0 +1,43 @@
+"""Bytes per second through interfaces that only a run's ranks use: those of a lab's hosts, read by ranks there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profilers.anatomy import hosts_of
+from profilers.counters import growth
+from profilers.machine_rows import InterfaceRow
+from profilers.table import Table
+from profilers.tail import RunRecords
+
+
+def interface_rows(records: RunRecords, span: tuple[float, float] | None = None) -> list[InterfaceRow]:
+    """One row for each interface that a rank read, in the order of the ranks; those that carried nothing are left out.
+
+    ``span`` are two wall-clock times: the readings around it count, or all without it.
+    """
+    hosts, found = hosts_of(records), []
+    for rank in records.ranks():
+        table = records.table(rank, "network")
+        beside = [other for other in hosts if hosts[other] == hosts.get(rank)] or [rank]
+        for interface in sorted(set(table.column("interface").compressed().tolist())):
+            row = _row(table, interface, span, hosts.get(rank), beside)
+            found += [row] if row is not None else []
+    return found
+
+
+def _row(
+    table: Table, interface: str, span: tuple[float, float] | None, host: str | None, ranks: list[int]
+) -> InterfaceRow | None:
+    own = np.flatnonzero((table.column("interface") == interface).filled(False))
+    times = table.column("time_unix").filled(np.nan)[own]
+    if span is not None:
+        first = max(0, int(np.searchsorted(times, span[0], "right")) - 1)
+        own, times = (values[first : int(np.searchsorted(times, span[1])) + 1] for values in (own, times))
+    if len(times) < 2 or times[-1] <= times[0]:
+        return None
+    sent, received = (
+        (growth(table.column(f"{way}_bytes")[own]) or 0) / float(times[-1] - times[0])
+        for way in ("sent", "received")
+    )
+    return InterfaceRow(host, ranks, interface, sent, received) if sent or received else None

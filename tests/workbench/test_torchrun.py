@@ -1,0 +1,102 @@
+"""Runs that torchrun starts: sampled on each host, and as ready for orders as those of our own launcher."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+
+from engine import progress, rundir
+from profilers.tail import RunRecords
+from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
+from tests.support.waiting import wait_until
+from tests.workbench.conftest import Run
+from tests.workbench.test_bad_input import free_port
+from workbench.live import LiveRun
+
+PATIENCE_SECONDS = 60.0
+
+
+def test_it_is_sampled_and_takes_orders(command: Run, tmp_path: Path) -> None:
+    with on_one_host(tiny(), tmp_path / "runs") as process:
+        folder = at_step(tmp_path / "runs", 5)
+        traced = command(
+            "control", folder.name, "trace", "steps=2", "--home", folder.parent, "--json"
+        ).document
+        assert traced["accepted"], traced
+        written = command("control", folder.name, "snapshot", "--home", folder.parent, "--json").document
+        assert written["accepted"], written
+        taker = rundir.read_json(folder / rundir.STATUS)["takes_orders"]["pid"]  # type: ignore[index]
+        stopped = command("control", folder.name, "stop", "--home", folder.parent, "--json").document
+        assert stopped["accepted"], stopped
+        assert process.wait(PATIENCE_SECONDS) == 0, process.stdout and process.stdout.read()
+    assert not psutil.pid_exists(taker)
+    merged = json.loads(gzip.decompress(Path(traced["file"]).read_bytes()))
+    first = int(re.findall(r"step-(\d+)-2", traced["file"])[0])
+    assert {row["pid"] for row in merged["traceEvents"] if row.get("ph") == "X"} >= {0, 1}
+    shown = command("show", folder.name, "--home", folder.parent, "--json").document
+    assert shown["outcome"] == "stopped"
+    assert sorted((answer["rank"], answer["first"]) for answer in shown["orders"] if answer["recorded"]) == [
+        (0, first), (1, first)
+    ]  # fmt: skip
+    (host,) = shown["hosts"]
+    assert (host["host"], host["ranks"]) == (RunRecords(folder / rundir.RECORDS).hosts()[0][5:], [0, 1])
+    assert 0 < host["cpu_fraction"] <= 1
+    assert 0 < host["memory_used_bytes"] < host["memory_total_bytes"]
+    assert f"host {host['host']}" in command("show", folder.name, "--home", folder.parent).out
+    seen = LiveRun(folder).read()
+    assert set(seen.processes["rank"]) == {0, 1}
+    assert len(seen.host["time_unix"]) >= 2
+    assert len(seen.cores["core"]) >= 2
+
+
+def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
+    command: Run, tmp_path: Path
+) -> None:
+    with on_one_host(tiny(), tmp_path / "runs") as process:
+        folder = at_step(tmp_path / "runs", 3)
+        taker = rundir.read_json(folder / rundir.STATUS)["takes_orders"]["pid"]  # type: ignore[index]
+        os.kill(taker, signal.SIGKILL)
+        assert wait_until(lambda: psutil.Process(taker).status() == "zombie")
+        refused = command("control", folder.name, "trace", "--home", folder.parent)
+        assert (refused.code, refused.err.count("\n")) == (2, 1), refused
+        assert "the process beside its ranks is gone" in refused.err
+        assert not list((folder / rundir.COMMANDS).iterdir())
+        assert at_step(tmp_path / "runs", progress.read(folder)[0].step + 20) == folder
+        assert process.poll() is None
+
+
+@needs_names
+def test_several_hosts_begin_an_order_at_the_same_step(command: Run, tmp_path: Path) -> None:
+    out, port = tmp_path / "runs", free_port()
+    with (
+        torchrun(tiny(), out, of_node(0, port), "first") as one,
+        torchrun(tiny(), out, of_node(1, port), "second.site") as other,
+    ):
+        folder = at_step(out, 5)
+        orders = [
+            command("control", folder.name, *what, "--home", out, "--json").document
+            for what in (("trace", "steps=2"), ("snapshot", "steps=0"))
+        ]
+        assert [order["accepted"] for order in orders] == [True] * 2, orders
+        command("control", folder.name, "stop", "--home", out)
+        codes = [process.wait(PATIENCE_SECONDS) for process in (one, other)]
+        assert codes == [0, 0], [process.stdout and process.stdout.read() for process in (one, other)]
+    shown = command("show", folder.name, "--home", out, "--json").document
+    steps = [[row["step"] for row in shown["orders"] if row["rank"] == rank] for rank in (0, 1)]
+    assert len(steps[0]) == 2
+    assert steps[0] == steps[1]
+    assert [(host["host"], host["ranks"]) for host in shown["hosts"]] == [
+        ("first", [0]),
+        ("second-site", [1]),
+    ]
+    seen = LiveRun(folder).read()
+    assert list(seen.hosts) == ["first", "second-site"]
+    assert [set(seen.of_host(name).processes["rank"]) for name in (None, *seen.hosts)] == [{0}, {0}, {1}]
+    lasts = [RunRecords(folder / rundir.RECORDS).table(rank, "step").column("step")[-1] for rank in (0, 1)]
+    assert lasts[0] == lasts[1]
