@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from engine.exchange import Exchange, can_reduce
 from profilers import collectives
 from profilers.lookout import waits_here
-from profilers.step_timer import Noted
+from profilers.step_timer import Issued
 from profilers.wire import EXCHANGE
 
 Group = dist.ProcessGroup
@@ -48,7 +48,7 @@ class Message:
 
     __slots__ = ("_call", "_recorder", "_work", "tensor")
 
-    def __init__(self, tensor: Tensor, work: Any, call: Noted | None) -> None:
+    def __init__(self, tensor: Tensor, work: Any, call: Issued | None) -> None:
         self.tensor, self._work, self._call = tensor, work, call
         self._recorder = collectives.active()
 
@@ -189,7 +189,7 @@ class Channel:
         if recorder is None:
             function(*arguments).wait()
             return
-        kind = name, self.group, payload.dtype, payload.nbytes, sent_bytes, algorithm
+        kind = recorder.kinds[name, self.group, payload.dtype, payload.nbytes, sent_bytes, algorithm]
         mark, note = recorder.mark, recorder.note
         begin = mark()
         function(*arguments).wait()

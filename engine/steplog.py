@@ -99,13 +99,14 @@ class StepLog:
         loss: float | None,
         norm: float,
     ) -> None:
-        writer, sample = self._rank.writer, self._step_sample(times, loss, norm)
+        writer, seconds = self._rank.writer, times.resolve(self._rank.timer.clock)
+        sample = self._step_sample(times, seconds.phase_seconds(), loss, norm)
         writer.write(sample)
         if times.step in self._left_out:
-            writer.write_many(every_span(times, self._rank.timer.clock))
+            writer.write_many(every_span(seconds))
         elif self._spans is not None and self._spans.wants(times.step, sample.step_seconds):
-            writer.write_many(span_samples(times, self._rank.timer.clock))
-        self._rank.recorder.write(times, writer)
+            writer.write_many(span_samples(seconds))
+        self._rank.recorder.write(seconds, writer)
         if self._actions is not None:
             writer.write_many(self._actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))
@@ -113,8 +114,9 @@ class StepLog:
     def _take_actions(self) -> list[Done]:
         return [] if self._actions is None else self._actions.take()
 
-    def _step_sample(self, times: StepTimes, loss: float | None, norm: float) -> StepSample:
-        phases = times.phase_seconds(self._rank.timer.clock)
+    def _step_sample(
+        self, times: StepTimes, phases: dict[str, float], loss: float | None, norm: float
+    ) -> StepSample:
         return StepSample(
             step=times.step,
             measured=times.step >= self._first_measured and times.step not in self._left_out,

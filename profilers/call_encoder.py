@@ -6,15 +6,20 @@ has hundreds of calls.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 
 from profilers.codec import Encoder, fields_of, record_struct
 from profilers.records import CommSample
+from profilers.step_seconds import StepSeconds
 
+#: Operation, group, dtype, bytes, bytes that a rank sends or None, algorithm or None.
+Known = tuple[str, Any, torch.dtype | None, int, int | None, str | None]
 #: Kinds of call that are kept: uneven exchanges make new ones at every step.
 _MOST_KINDS = 4_096
 _LAYOUT = fields_of(CommSample)
@@ -22,29 +27,36 @@ _NAMES = [field.name for field in _LAYOUT]
 _STEP, _TIMES = _NAMES.index("step"), _NAMES.index("start_unix")
 assert _STEP == 0
 assert _NAMES[_TIMES : _TIMES + 3] == ["start_unix", "seconds", "exposed_seconds"]
+_begin = attrgetter("begin")
 _pack = record_struct(_LAYOUT).pack
 _UNKNOWN = ~(1 << _TIMES + 1 | 1 << _TIMES + 2)
 
 
-class Kind(NamedTuple):
-    """What calls may have in common."""
+class Kind:
+    """What calls have in common: operation, group, dtype, bytes, what a rank sends if bytes do not tell, algorithm."""
 
-    operation: str
-    group: Any
-    dtype: torch.dtype | None
-    bytes: int
-    sent_bytes: int | None
-    algorithm: str | None
+    __slots__ = ("known", "packed")
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        #: Mask, and packed values before and after the times; from its first record on.
+        self.packed: tuple[int, list[Any], list[Any]] | None = None
 
 
-#: As a plain tuple where that saves time.
-AnyKind = Kind | tuple[Any, ...]
+class Kinds(dict[Known, Kind]):
+    """Each kind once. Asked before a wait, so that after it little is left to do."""
+
+    def __missing__(self, known: Known) -> Kind:
+        if len(self) >= _MOST_KINDS:
+            self.clear()
+        kind = self[known] = Kind(known)
+        return kind
 
 
 class Timed(NamedTuple):
-    """One call: ``begin`` in seconds since its step began; ``seconds`` of one that never ended are None."""
+    """A call that was issued: ``begin`` in seconds since its step began; without an end it has no seconds."""
 
-    kind: AnyKind
+    kind: Kind
     begin: float
     seconds: float | None
     exposed: float | None
@@ -56,34 +68,46 @@ class CallEncoder:
     def __init__(self, place: Callable[[Any], tuple[str, int]]) -> None:
         self._place = place
         self._encoder: Encoder | None = None
-        self._packed: dict[AnyKind, tuple[int, list[Any], list[Any]]] = {}
 
-    def encode(self, calls: list[Timed], step: int, start_unix: float, names: Mapping[str, int]) -> bytes:
-        """Their records in order; ``names`` as for ``Encoder``, and always the same."""
-        packed, parts = self._packed, []
-        for kind, begin, seconds, exposed in calls:
-            mask, before, after = packed.get(kind) or self._learn(kind, names)
-            start = start_unix + begin
-            if seconds is None:
-                parts.append(_pack(mask & _UNKNOWN, step, *before, start, 0.0, 0.0, *after))
-            else:
-                parts.append(_pack(mask, step, *before, start, seconds, exposed, *after))
+    def encode(self, times: StepSeconds, issued: list[Timed], names: Mapping[str, int]) -> bytes:
+        """Records of a step's calls by their begin; ``names`` as for ``Encoder``, and always the same.
+
+        Calls that were waited for at once are exposed as a whole.
+        """
+        step, origin, parts = times.step, times.start_unix, []
+        for begin, end, kind in times.waits:
+            if kind is None:
+                continue
+            mask, before, after = kind.packed or self._learn(kind, names)
+            if end is None:
+                parts.append(_pack(mask & _UNKNOWN, step, *before, origin + begin, 0.0, 0.0, *after))
+                continue
+            seconds = end - begin
+            parts.append(_pack(mask, step, *before, origin + begin, seconds, seconds, *after))
+        if issued:
+            begins = [begin for begin, _, kind in times.waits if kind is not None]
+            for call in sorted(issued, key=_begin, reverse=True):
+                parts.insert(bisect_right(begins, call.begin), self._issued(call, times, names))
         return b"".join(parts)
 
-    def _learn(self, kind: AnyKind, names: Mapping[str, int]) -> tuple[int, list[Any], list[Any]]:
-        if len(self._packed) >= _MOST_KINDS:
-            self._packed.clear()
+    def _issued(self, call: Timed, times: StepSeconds, names: Mapping[str, int]) -> bytes:
+        mask, before, after = call.kind.packed or self._learn(call.kind, names)
+        start = times.start_unix + call.begin
+        if call.seconds is None:
+            return _pack(mask & _UNKNOWN, times.step, *before, start, 0.0, 0.0, *after)
+        return _pack(mask, times.step, *before, start, call.seconds, call.exposed, *after)
+
+    def _learn(self, kind: Kind, names: Mapping[str, int]) -> tuple[int, list[Any], list[Any]]:
         if self._encoder is None:
             self._encoder = Encoder(CommSample, names)
-        mask, *values = self._encoder.values(self._sample(kind))
-        found = mask, values[1:_TIMES], values[_TIMES + 3 :]
-        self._packed[kind] = found
-        return found
-
-    def _sample(self, kind: AnyKind) -> CommSample:
-        operation, group, dtype, size, sent, algorithm = kind
+        operation, group, dtype, size, sent, algorithm = kind.known
         axis, ranks = self._place(group)
-        return CommSample(0, operation, axis, _dtype_name(dtype), ranks, size, 0.0, 0.0, 0.0, sent, algorithm)
+        record = CommSample(
+            0, operation, axis, _dtype_name(dtype), ranks, size, 0.0, 0.0, 0.0, sent, algorithm
+        )
+        mask, *values = self._encoder.values(record)
+        kind.packed = mask, values[1:_TIMES], values[_TIMES + 3 :]
+        return kind.packed
 
 
 @lru_cache

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+
+#: Begin and end in seconds since the step's start, and what it was.
+Span = tuple[float, float | None, Any]
 
 
 class Clock(Protocol):
@@ -23,8 +27,20 @@ class Clock(Protocol):
     def wait(self, mark: Any) -> None:
         """Block until the device has passed the mark."""
 
+    def since(self, origin: Any, noted: Sequence[tuple[Any, Any, Any]]) -> list[Span]:
+        """(begin, end, kind) as marks in seconds since ``origin``: an unknown end is None, an unknown begin 0."""
+        between, ready = self.seconds, self.ready
+        return [
+            (
+                between(origin, begin) if ready(begin) else 0.0,
+                between(origin, end) if end is not None and ready(end) else None,
+                kind,
+            )
+            for begin, end, kind in noted
+        ]
 
-class CpuClock:
+
+class CpuClock(Clock):
     """The monotonic counter of the host: marks are seconds and are ready at once."""
 
     mark = staticmethod(time.perf_counter)
@@ -40,8 +56,12 @@ class CpuClock:
     def wait(self, mark: float) -> None:
         """Nothing to wait for."""
 
+    def since(self, origin: float, noted: Sequence[tuple[float, float | None, Any]]) -> list[Span]:
+        """Differences."""
+        return [(begin - origin, None if end is None else end - origin, kind) for begin, end, kind in noted]
 
-class CudaClock:
+
+class CudaClock(Clock):
     """CUDA events on the current stream; unproven on hardware until a run there is recorded in the README."""
 
     def mark(self) -> torch.cuda.Event:

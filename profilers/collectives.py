@@ -12,17 +12,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from profilers.call_encoder import AnyKind, CallEncoder, Kind, Timed
+from profilers.call_encoder import CallEncoder, Kinds, Timed
 from profilers.lookout import waits_here
 from profilers.noticed import until_noticed
 from profilers.records import CommSample
-from profilers.step_timer import Noted, StepTimer, StepTimes
+from profilers.step_seconds import StepSeconds
+from profilers.step_timer import Issued, StepTimer
 from profilers.writer import RecordWriter
 
 #: Operator -> (operation, argument whose bytes are the payload S of nccl-tests' definitions).
@@ -49,8 +50,6 @@ OPERATIONS: dict[str, tuple[str, str]] = {
 }
 
 
-_new = tuple.__new__
-
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
 
@@ -75,16 +74,13 @@ def active() -> CollectiveRecorder | None:
     return _started[0] if _started else None
 
 
-class Call:
-    """A call outside steps."""
+class Call(NamedTuple):
+    """A call outside steps; ``ended`` and waited for at once or not."""
 
-    def __init__(self, noted: Noted) -> None:
-        self.kind, self.end = Kind(*noted.kind), noted.end
-        self.operation, self.bytes, self.blocking = (
-            self.kind.operation,
-            self.kind.bytes,
-            type(noted.end) is not list,
-        )
+    operation: str
+    bytes: int
+    ended: bool
+    blocking: bool
 
 
 class CollectiveRecorder:
@@ -96,9 +92,9 @@ class CollectiveRecorder:
 
     def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
         self._timer, self._axes = timer, axes
-        #: What a call that its caller waits for needs: ``begin = mark()``, the call, ``note((begin, mark(), kind))``
-        #: with the values of a ``Kind``; None as kind for a wait that is no call.
-        self.mark, self.note = timer.clock.mark, timer.note
+        #: What a call that its caller waits for needs: ``kind = kinds[...]``, ``begin = mark()``, the call, and
+        #: ``note((begin, mark(), kind))``, with None as kind for a wait that is no call.
+        self.kinds, self.mark, self.note = Kinds(), timer.clock.mark, timer.note
         self._encoder = CallEncoder(self._place)
         self._futureless: set[str] = set()
         self._library: Library | None = None
@@ -122,54 +118,32 @@ class CollectiveRecorder:
             self._library = None
             _started.remove(self)
 
-    def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Noted:
+    def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Issued:
         """A call begins that is waited for later."""
-        kind = Kind(operation, group, tensor.dtype, tensor.nbytes, None, algorithm)
-        call = Noted(self.mark(), [], kind)
-        self.note(call)
+        kind = self.kinds[operation, group, tensor.dtype, tensor.nbytes, None, algorithm]
+        call = Issued(self.mark(), [], kind)
+        self._timer.issue(call)
         return call
 
-    def finish(self, call: Noted) -> None:
+    def finish(self, call: Issued) -> None:
         """A call that was issued has been waited for."""
         call.end.append(self.mark())
 
     def take(self) -> list[Call]:
-        """The calls outside steps since the last take, oldest first."""
-        return [Call(noted) for noted in self._timer.take() if noted.kind is not None]
+        """The calls outside steps since the last take: those that were waited for at once, then the others."""
+        waits, issued = self._timer.take()
+        calls = [(kind, True, True) for _, _, kind in waits if kind is not None]
+        calls += [(call.kind, bool(call.end), False) for call in issued]
+        return [Call(kind.known[0], kind.known[3], *rest) for kind, *rest in calls]
 
-    def timed(self, times: StepTimes) -> list[Timed]:
-        """The calls of one step and their times; exposed is the part during which the main thread stood waiting.
+    def write(self, times: StepSeconds, writer: RecordWriter) -> None:
+        """Write the calls of one step; exposed is the part during which the main thread stood waiting.
 
         A call whose end the device has not passed, or that failed, has no seconds: nothing here waits for it.
         """
-        clock, found = self._timer.clock, []
-        ready, between, origin = clock.ready, clock.seconds, times.changes[0][1]
-        waits: list[tuple[float, float]] | None = None
-        later: list[int] = []
-        for begin, end, kind in times.calls:
-            blocking = type(end) is not list
-            if blocking and ready(end):
-                seconds = between(begin, end)
-                found.append(_new(Timed, (kind, between(origin, begin), seconds, seconds)))
-                continue
-            waits = times.exposed(clock) if waits is None else waits
-            # One that has not even begun, on a stream of its own, is put where its step began.
-            start = between(origin, begin) if ready(begin) else 0.0
-            ended = not blocking and bool(end) and ready(end[0])
-            later.append(len(found))
-            found.append(_later(kind, start, between(begin, end[0]) if ended else None, waits))
-        if waits:
-            until_noticed(found, later, waits)
-        return found
-
-    def write(self, times: StepTimes, writer: RecordWriter) -> None:
-        """Write the calls of one step as records."""
-        timed = self.timed(times)
-        writer.write_encoded(
-            CommSample,
-            lambda names: self._encoder.encode(timed, times.step, times.start_unix, names),
-            len(timed),
-        )
+        issued = _issued(times) if times.issued else []
+        count = len(issued) + sum([kind is not None for _, _, kind in times.waits])
+        writer.write_encoded(CommSample, lambda names: self._encoder.encode(times, issued, names), count)
 
     def _place(self, group: dist.ProcessGroup) -> tuple[str, int]:
         return self._axes.get(group.group_name, "world"), group.size()
@@ -182,7 +156,7 @@ class CollectiveRecorder:
         async_at = names.index("async_op") if "async_op" in names else len(names)
         below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
-        mark, note = self.mark, self.note
+        kinds, mark, note, issue = self.kinds, self.mark, self.note, self._timer.issue
 
         @waits_here
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
@@ -193,27 +167,27 @@ class CollectiveRecorder:
             begin = mark()
             out = redispatch(keys & below, *arguments, **named)
             work = unbox(out[-1] if several else out)
-            kind = Kind(operation, _group(arguments[group_at]), dtype, size, None, None)
+            kind = kinds[operation, _group(arguments[group_at]), dtype, size, None, None]
             if blocking:
                 work.wait()
                 note((begin, mark(), kind))
             else:
-                call = Noted(begin, [], kind)
+                call = Issued(begin, [], kind)
                 self._follow(call, work)
-                note(call)
+                issue(call)
             return out
 
         return kernel
 
-    def _follow(self, call: Noted, work: Any) -> None:
-        clock = self._timer.clock
-        if call.kind.operation in self._futureless:
+    def _follow(self, call: Issued, work: Any) -> None:
+        clock, operation = self._timer.clock, call.kind.known[0]
+        if operation in self._futureless:
             return
         try:
             future = work.get_future()
         except RuntimeError:
             # The refusal collects a C++ stack trace, which costs more than the call: ask once for each operation.
-            self._futureless.add(call.kind.operation)
+            self._futureless.add(operation)
             return
 
         def note(done: Any) -> None:
@@ -230,11 +204,17 @@ def _group(known: Any) -> dist.ProcessGroup:
     return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
 
 
-def _later(kind: AnyKind, start: float, seconds: float | None, waits: list[tuple[float, float]]) -> Timed:
-    """A call that was not waited for at once."""
-    if seconds is None:
-        return Timed(kind, start, None, None)
-    return Timed(kind, start, seconds, _overlap_seconds(start, start + seconds, waits))
+def _issued(times: StepSeconds) -> list[Timed]:
+    """The calls that were issued and not waited for at once."""
+    since = min(begin for begin, *_ in times.issued)
+    exposed, calls = times.exposed(since), []
+    for begin, end, kind in times.issued:
+        if end is None:
+            calls.append(Timed(kind, begin, None, None))
+        else:
+            calls.append(Timed(kind, begin, end - begin, _overlap_seconds(begin, end, exposed)))
+    until_noticed(calls, times.open_waits(since))
+    return calls
 
 
 def _payload(tensors: Any) -> tuple[torch.dtype | None, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 
@@ -12,8 +13,12 @@ from profilers.records import PHASES, MemorySample
 #: Phases that a reading can belong to; the waits within them count to them.
 TIMED = ("data", "forward", "backward", "optimizer")
 _NAME = {PHASES.index(name): name for name in TIMED}
-#: A phase that ends sooner after a reading is not read again: its growth counts to the next one that is.
-_GAP_SECONDS = 1e-3
+#: The first ends of each phase are all read: there the peak of most runs is found.
+_FIRST = 4
+#: Later a phase that ends sooner after a reading is not read: its growth counts to the next one that is. A gap is so
+#: many times as long as the reading took, within bounds.
+_GAP_OVER_COST = 2_000
+_GAP_SECONDS = (1e-3, 0.25)
 
 
 class MemoryTimeline:
@@ -28,6 +33,7 @@ class MemoryTimeline:
         self._read, self._clock = read, clock
         self._phase: str | None = None
         self._kept: dict[str, Reading] = {}
+        self._times_read = Counter[str]()
         self._next_reading = 0.0
 
     def change(self, code: int) -> None:
@@ -36,21 +42,29 @@ class MemoryTimeline:
         if name is None or name == self._phase:
             return
         ended, self._phase = self._phase, name
-        if ended is not None and (ended not in self._kept or self._clock() >= self._next_reading):
+        if ended is not None and self._is_due(ended):
             self._keep(ended)
 
     def end(self) -> dict[str, Reading]:
         """Ends the step: the readings kept, by phase, the oldest first."""
-        self._keep(self._phase or "other")
+        last = self._phase or "other"
+        if not self._kept or self._is_due(last):
+            self._keep(last)
         self._phase, kept = None, self._kept
         self._kept = {}
         return dict(sorted(kept.items(), key=lambda item: item[1].time_unix))
 
+    def _is_due(self, phase: str) -> bool:
+        return self._times_read[phase] < _FIRST or self._clock() >= self._next_reading
+
     def _keep(self, phase: str) -> None:
+        begin = self._clock()
         reading, known = self._read(), self._kept.get(phase)
         if known is None or _rank(reading) > _rank(known):
             self._kept[phase] = reading
-        self._next_reading = self._clock() + _GAP_SECONDS
+        self._times_read[phase] += 1
+        end, (shortest, longest) = self._clock(), _GAP_SECONDS
+        self._next_reading = end + min(max(shortest, _GAP_OVER_COST * (end - begin)), longest)
 
 
 _rank = attrgetter("peak_bytes", "now_bytes")

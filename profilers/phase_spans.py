@@ -6,10 +6,9 @@ would cost more than everything else that is recorded.
 
 from __future__ import annotations
 
-from profilers.clock import Clock
 from profilers.records import PHASES, SpanSample
 from profilers.standing import EXPOSED
-from profilers.step_timer import StepTimes
+from profilers.step_seconds import StepSeconds
 
 #: Spans of every so many steps are kept, and of those this much longer than usual.
 EVERY = 8
@@ -32,20 +31,19 @@ class SpanChoice:
         return slow or step % EVERY == 0
 
 
-def span_samples(times: StepTimes, clock: Clock) -> list[SpanSample]:
+def span_samples(times: StepSeconds) -> list[SpanSample]:
     """The phases of one step in order, without gaps between them.
 
     A wait for communication inside a forward, backward, optimizer or data phase does not cut it: it is recorded with
     its collective.
     """
     spans: list[tuple[int, float, float]] = []
-    for span in times.spans(clock):
-        code, _, end = span
+    for code, begin, end, *_ in times.phases:
         if len(spans) > 1 and code in _OWN and spans[-1][0] == EXPOSED and spans[-2][0] == code:
             spans.pop()
             spans[-1] = (code, spans[-1][1], end)
-        elif end > span[1]:
-            spans.append(span)
+        elif end > begin:
+            spans.append((code, begin, end))
     return [
         SpanSample(times.step, PHASES[code], times.start_unix + begin, end - begin)
         for code, begin, end in spans

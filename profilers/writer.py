@@ -61,10 +61,7 @@ class RecordWriter:
                 self._drop(error, len(records))
 
     def write_encoded(
-        self,
-        record_class: type[FixedRecord],
-        encode: Callable[[Mapping[str, int]], bytes],
-        count: int,
+        self, record_class: type[FixedRecord], encode: Callable[[Mapping[str, int]], bytes], count: int
     ) -> None:
         """Appends ``count`` records of one class, as ``encode(names)`` packs them, in one write."""
         if not count:

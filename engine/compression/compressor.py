@@ -46,6 +46,14 @@ class Plain:
 
 
 def then(work: Any, finish: Any) -> Future:
-    """A future that runs ``finish`` when the work is done; it may run on a thread of the backend."""
-    future: Future = work.get_future().then(lambda _: finish())
+    """A future that runs ``finish`` when the work is done; it may run on a thread of the backend.
+
+    Waiting for it raises what the work raised; then nothing was finished.
+    """
+
+    def go_on(done: Future) -> Any:
+        done.value()
+        return finish()
+
+    future: Future = work.get_future().then(go_on)
     return future

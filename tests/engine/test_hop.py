@@ -38,7 +38,7 @@ def around(rank: int, size: int) -> list[tuple[float, list[tuple[str, int]]]]:
         recorder.stop()
         notes = recorder.take()
         assert arrived.unique().numel() == 1
-        assert all(len(note.end) == 1 for note in notes)
+        assert all(note.ended for note in notes)
         calls = [(note.operation, note.bytes) for note in notes]
         found.append((float(arrived[0]) - before, calls))
     return found

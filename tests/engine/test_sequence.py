@@ -178,7 +178,7 @@ def sent_by(axis: Any, dtype: torch.dtype) -> list[dict[str, int]]:
     out.backward(gradient)
     backward = recorder.take()
     recorder.stop()
-    assert all(call.end for call in forward + backward)
+    assert all(call.ended for call in forward + backward)
     return [
         {
             name: sum(call.bytes for call in calls if call.operation == name)

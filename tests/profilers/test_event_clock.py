@@ -113,8 +113,8 @@ def test_a_call_that_goes_on_beyond_its_step_has_no_end(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        _, (_, ends, _) = log._pending[0][0].calls
-        rank.clock.run(leave=(ends[0],))
+        [hidden] = log._pending[0][0].issued
+        rank.clock.run(leave=(hidden.end[0],))
         rank.step(log, 1)
         waited, hidden_sample = rank.calls
         assert waited.seconds == waited.exposed_seconds > 0
@@ -127,10 +127,10 @@ def test_a_call_that_has_not_begun_is_put_where_its_step_began(tmp_path: Path) -
     rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        _, (begin, ends, _) = log._pending[0][0].calls
-        rank.clock.run(leave=(begin, ends[0]))
+        [hidden] = log._pending[0][0].issued
+        rank.clock.run(leave=(hidden.begin, hidden.end[0]))
         rank.step(log, 1)
-        _, late = rank.calls
+        late, _ = rank.calls
         assert (late.start_unix, late.seconds) == (rank.steps[0].start_unix, None)
 
 
@@ -162,7 +162,7 @@ def test_a_collective_that_was_aborted_has_no_end(tmp_path: Path) -> None:
     kept.set_result([torch.ones(2)])
     times = timer.end()
     rank.clock.run()
-    recorder.write(times, rank.writer)
+    recorder.write(times.resolve(rank.clock), rank.writer)
     aborted, ended = rank.calls
     assert (aborted.seconds, aborted.bytes) == (None, 8)
     assert ended.seconds is not None

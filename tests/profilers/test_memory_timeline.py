@@ -70,8 +70,23 @@ def test_of_many_micro_batches_the_one_that_raised_the_peak_is_kept() -> None:
 def test_many_short_phases_are_read_once_a_millisecond() -> None:
     phases = [(name, 1, 1, 1e-4) for _ in range(50) for name in ("forward", "backward")]
     kept, readings = run(*phases)
-    assert readings <= 2 + 10 + 1
+    assert readings <= 2 * 4 + 10 + 1
     assert kept.keys() == {"forward", "backward"}
+
+
+def test_slow_readings_are_made_less_often() -> None:
+    machine = Machine()
+
+    def read() -> Reading:
+        machine.seconds += 1e-4
+        return machine.read()
+
+    timeline = MemoryTimeline(read, clock=lambda: machine.seconds)
+    for name in ("forward", "backward") * 200:
+        timeline.change(PHASES.index(name))
+        machine.holds(1, seconds=1e-3)
+    timeline.end()
+    assert 2 * 4 < machine.readings < 30
 
 
 def test_a_step_leaves_nothing_to_the_next() -> None:

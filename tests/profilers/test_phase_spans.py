@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from profilers.anatomy_rows import GapRow
+from profilers.clock import Clock
 from profilers.gaps import gap_rows
 from profilers.phase_spans import EVERY, SpanChoice, span_samples
 from profilers.records import SpanSample
-from profilers.step_timer import StepTimer, StepTimes
+from profilers.step_seconds import StepSeconds
+from profilers.step_timer import StepTimer
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.approximate import about
 
 
-class HandClock:
+class HandClock(Clock):
     """A clock that is set by hand."""
 
     def __init__(self) -> None:
@@ -35,7 +37,7 @@ class HandClock:
         return
 
 
-def step(clock: HandClock) -> StepTimes:
+def step(clock: HandClock) -> StepSeconds:
     """Data 1 s, gap 2 s, forward 3 s with a wait of 4 s inside, gap 5 s, a wait of 6 s, optimizer 7 s."""
     timer = StepTimer(clock)
     timer.begin(3)
@@ -53,13 +55,13 @@ def step(clock: HandClock) -> StepTimes:
         clock.now += 6
     with timer.phase("optimizer"):
         clock.now += 7
-    return timer.end()
+    return timer.end().resolve(clock)
 
 
 def test_spans_follow_each_other_and_waits_inside_do_not_cut_them() -> None:
     clock = HandClock()
     times = step(clock)
-    spans = span_samples(times, clock)  # type: ignore[arg-type]
+    spans = span_samples(times)
     assert [(span.phase, span.seconds) for span in spans] == [
         ("data", 1.0),
         ("other", 2.0),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profilers.clock import Clock
+
 
 @dataclass(eq=False)
 class Mark:
@@ -13,7 +15,7 @@ class Mark:
     passed_at: float | None = None
 
 
-class EventClock:
+class EventClock(Clock):
     """The device passes nothing by itself: ``run`` lets it. ``waits`` counts how often a host stood waiting for it."""
 
     def __init__(self) -> None:
