@@ -46,6 +46,7 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
     return {
         "exposed_seconds_by_axis": by_axis.exposed,
         "hidden_seconds_by_axis": by_axis.hidden,
+        "hidden_communication_seconds": by_axis.hidden_together,
         "pipeline": pipeline_of(actions, facts.pipelines, measured.steps[np.sort(chosen.steps)], clocks),
         "clocks": clock_rows(clocks, middle),
         "gaps": gap_rows({rank: records.table(rank, "span") for rank in measured.ranks}, measured.steps),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from profilers.bandwidth import bus_bytes
-from profilers.intervals import union_seconds
 from profilers.links import OPERATIONS, Links, expected_seconds
 from profilers.run_summary import CommunicationRow
 from profilers.table import Table
@@ -83,16 +82,6 @@ def message_seconds_reason(operations: Iterable[str]) -> str | None:
 
 def _among(ranks: int | None) -> str:
     return "in groups of several sizes" if ranks is None else f"among {ranks} ranks"
-
-
-def communication_seconds(table: Table, steps: _Steps) -> float | None:
-    """How long at least one call of a rank was under way within ``steps``; None if no time is known."""
-    seconds = table.column("seconds")
-    known = np.isin(table.column("step"), steps) & ~np.ma.getmaskarray(seconds)
-    if not known.any():
-        return None
-    starts = table.column("start_unix")[known].filled(0.0)
-    return union_seconds(np.column_stack([starts, starts + seconds[known].filled(0.0)]))
 
 
 def _add(totals: dict[tuple[str, str], _Total], table: Table, wanted: _Selection, backend: str) -> None:

@@ -33,6 +33,8 @@ class ByAxis(NamedTuple):
 
     exposed: dict[str, float]
     hidden: dict[str, float]
+    #: Of any axis but pp: what two calls hide at once counts once. None if no such call was timed.
+    hidden_together: float | None
 
 
 class _Calls(NamedTuple):
@@ -53,18 +55,20 @@ def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]
     pp: a receive is posted long before its message is sent, and ends when that is taken.
     """
     exposed, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
+    together: list[float] = []
     for rank in np.unique(typical.ranks):
         places = typical.steps[typical.ranks == rank]
         waits = _of(measured, "communication_exposed_seconds", rank, places)
         calls = _calls(tables[rank], measured.steps[places])
-        shares = _shares(calls, waits)
+        shares, known = _shares(calls, waits), np.zeros(len(calls.axis), dtype=bool)
         for code, name in calls.names.items():
             of_axis = calls.axis == code
-            waited = float(shares[of_axis].sum())
-            exposed[name] += waited
+            exposed[name] += float(shares[of_axis].sum())
             if name != PIPELINE:
-                spans = np.column_stack([calls.start, calls.start + calls.seconds])[of_axis]
-                hidden[name] += max(0.0, union_seconds(spans) - waited)
+                hidden[name] += _hidden(calls, shares, of_axis)
+                known |= of_axis
+        if known.any():
+            together.append(_hidden(calls, shares, known))
         exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
     count, whole = len(typical.steps), sum(exposed.values())
     if exposed[UNKNOWN] <= _TOLERANCE * whole:
@@ -72,7 +76,14 @@ def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]
     return ByAxis(
         {name: seconds / count for name, seconds in sorted(exposed.items())},
         {name: seconds / count for name, seconds in sorted(hidden.items())},
+        sum(together) / count if together else None,
     )
+
+
+def _hidden(calls: _Calls, shares: _Floats, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+    """Seconds in which at least one of the chosen calls was under way and nobody waited for it."""
+    spans = np.column_stack([calls.start, calls.start + calls.seconds])[chosen]
+    return max(0.0, union_seconds(spans) - float(shares[chosen].sum()))
 
 
 def _of(measured: JoinedSteps, name: str, rank: int, places: _Places) -> _Floats:

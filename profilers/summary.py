@@ -9,7 +9,6 @@ from profilers.anatomy import anatomy, warmup_of
 from profilers.checkpoints import checkpoint_rows, resumed
 from profilers.communication import (
     communication_rows,
-    communication_seconds,
     message_seconds_reason,
     peak_bandwidth_reason,
 )
@@ -25,7 +24,6 @@ from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
 from profilers.step_join import JoinedSteps, join_steps
 from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
-from profilers.table import Table
 from profilers.tail import RunRecords
 from profilers.wire_counters import wire_totals
 
@@ -129,7 +127,6 @@ def _where_time_goes(
         "peak_bandwidth_reason": peak_bandwidth_reason(rows, facts.links_reason),
         "message_seconds_reason": message_seconds_reason(row.operation for row in rows),
         **wire_totals(records, measured, rows),
-        "hidden_communication_seconds": _hidden_seconds(measured, tables),
         # Of all steps of the span: some within may not be measured.
         "joules_per_step": _rate(energy, int(measured.steps[-1] - measured.steps[0]) + 1),
         "joules_reason": joules_reason,
@@ -140,17 +137,6 @@ def _where_time_goes(
 
 def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list[Verdict]]:
     return {"findings": rate(findings, thresholds), "verdicts": judge(findings, thresholds)}
-
-
-def _hidden_seconds(measured: JoinedSteps, tables: list[Table]) -> float | None:
-    """Seconds a step, mean over ranks, during which calls were under way and nobody waited for them."""
-    waiting = measured.values["communication_exposed_seconds"] + measured.values["bubble_seconds"]
-    hidden = []
-    for table, waited in zip(tables, waiting.sum(axis=1).tolist(), strict=True):
-        under_way = communication_seconds(table, measured.steps)
-        if under_way is not None:
-            hidden.append(max(0.0, under_way - waited) / len(measured.steps))
-    return sum(hidden) / len(hidden) if hidden else None
 
 
 def _span(measured: JoinedSteps) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.communication import communication_rows, communication_seconds, message_seconds_reason
+from profilers.communication import communication_rows, message_seconds_reason
 from profilers.records import CommSample
 from profilers.run_summary import CommunicationRow
 from profilers.table import Table
@@ -84,14 +84,3 @@ def test_the_reason_names_the_messages_that_there_are() -> None:
     assert message_seconds_reason(["all_reduce", "barrier"]) is None
     assert (message_seconds_reason(["send", "all_reduce"]) or "").startswith("send: ")
     assert (message_seconds_reason(["recv", "send", "send"]) or "").startswith("send and recv: ")
-
-
-def test_time_under_way_counts_calls_at_the_same_time_once(tmp_path: Path) -> None:
-    times = [(10.0, 2.0), (11.0, 3.0), (20.0, 1.0), (30.0, None)]
-    calls = [comm_sample(0, start_unix=start, seconds=seconds) for start, seconds in times]
-    assert communication_seconds(table(tmp_path, *calls), STEPS) == 5.0
-
-
-def test_time_under_way_is_unknown_without_known_calls(tmp_path: Path) -> None:
-    calls = [comm_sample(0, seconds=None), comm_sample(9)]
-    assert communication_seconds(table(tmp_path, *calls), STEPS) is None

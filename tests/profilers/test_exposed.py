@@ -53,6 +53,7 @@ def test_two_calls_in_one_wait_share_it(tmp_path: Path) -> None:
     found = by_axis(tmp_path, ({"backward": 0.4, "communication_exposed": 0.2}, calls))
     assert found.exposed == about({"dp": 0.1, "edp": 0.1})
     assert found.hidden == about({"dp": 0.3, "edp": 0.2})
+    assert found.hidden_together == about(0.2), "under way from 0.2 to 0.6, and 0.2 of it waited for"
 
 
 def test_what_blocks_is_not_counted_again_for_what_runs_behind_it(tmp_path: Path) -> None:
@@ -79,7 +80,13 @@ def test_a_pipeline_s_messages_are_never_called_hidden(tmp_path: Path) -> None:
     calls = [call("pp", 0.0, 0.6, 0.1) | {"operation": "send"}]
     found = by_axis(tmp_path, ({"forward": 0.5, "bubble": 0.2, "communication_exposed": 0.1}, calls))
     assert found.exposed == about({"pp": 0.1})
-    assert found.hidden == {}
+    assert (found.hidden, found.hidden_together) == ({}, None)
+
+
+def test_a_pipeline_s_messages_do_not_count_as_hidden_beside_others(tmp_path: Path) -> None:
+    calls = [call("pp", 0.0, 0.6, 0.0) | {"operation": "recv"}, call("dp", 0.2, 0.3, 0.1)]
+    found = by_axis(tmp_path, ({"forward": 0.5, "communication_exposed": 0.1}, calls))
+    assert found.hidden_together == about(0.2)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -98,4 +105,4 @@ def test_the_axes_always_sum_to_the_phase(tmp_path: Path, seed: int) -> None:
 
 
 def test_no_call_at_all(tmp_path: Path) -> None:
-    assert by_axis(tmp_path, ({"forward": 1.0}, [])) == ({}, {})
+    assert by_axis(tmp_path, ({"forward": 1.0}, [])) == ({}, {}, None)

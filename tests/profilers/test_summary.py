@@ -81,7 +81,7 @@ def test_where_the_time_goes(tmp_path: Path) -> None:
     (row,) = found.communication
     assert (row.axis, row.operation, row.calls, row.bytes) == ("dp", "all_reduce", 1.0, 1000.0)
     assert (row.seconds, row.exposed_seconds) == (about(0.6), about(0.3))
-    assert found.hidden_communication_seconds == about(0.3)
+    assert found.hidden_communication_seconds == about(0.25), "of rank 0, as its phases are"
     assert [verdict.name for verdict in found.verdicts] == ["exposed_all_reduce"]
 
 
