@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from array import array
+from struct import Struct
+from time import monotonic
 from typing import NamedTuple
 
 from profilers.records import PHASES
 
+_tell = Struct("=qqd").pack_into
 EXPOSED = PHASES.index("communication_exposed")
 
 
@@ -18,15 +19,13 @@ class Standing(NamedTuple):
     thread writes the first three, a ``Lookout`` the others.
     """
 
-    words: memoryview[int] | array[int]
-    times: memoryview[float] | array[float]
+    words: memoryview[int]
+    times: memoryview[float]
     at: int
 
     def tell(self, step: int, code: int) -> None:
         """The rank is now in this phase of this step."""
-        self.times[self.at + 2] = time.monotonic()
-        self.words[self.at + 1] = code
-        self.words[self.at] = step
+        _tell(self.words, self.at * 8, step, code, monotonic())
 
     def tell_waiting(self, since: float) -> None:
         """It waits for others inside this phase, as of this time of the monotonic clock."""
@@ -47,4 +46,5 @@ class Standing(NamedTuple):
 
 def untold() -> Standing:
     """One that nobody reads."""
-    return Standing(array("q", [0] * 5), array("d", [0.0] * 5), 0)
+    memory = memoryview(bytearray(5 * 8))
+    return Standing(memory.cast("q"), memory.cast("d"), 0)

@@ -106,7 +106,7 @@ class StepTimer:
     def noted(self) -> int | None:
         """How much of the running step was noted so far, as another thread may ask; None between steps."""
         times = self._times
-        return None if times is None else len(times.changes) + len(self._waits)
+        return None if times is None else len(times.changes) + len(self._waits) + len(self._issued)
 
     def phase(self, name: str) -> _Phase:
         """``with timer.phase("forward"):`` - outside a step it only reports where the rank stands."""

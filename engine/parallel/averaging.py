@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -138,7 +139,11 @@ class Sliced(Averaged):
     def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         super().__init__(shared, config, timer, tp_size)
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
-        self._channel = Channel(self._group, self._weights[0].device)
+
+    @cached_property
+    def _channel(self) -> Channel:
+        """Made at the first call: a dry run has groups that carry no meta tensors."""
+        return Channel(self._group, self._weights[0].device)
 
     def _cut(self) -> list[Piece]:
         """The part of each parameter that lies in this rank's slice of its bucket."""

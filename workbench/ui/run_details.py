@@ -17,6 +17,7 @@ from workbench.ui import (
     run_gpus,
     run_host,
     run_memory,
+    run_orders,
     run_schedule,
     run_trace,
     run_verdicts,
@@ -63,7 +64,7 @@ def details(run_id: str) -> None:
         _checkpoints(found)
     with views[4]:
         run_host.draw(seen)
-        run_host.answers(found)
+        run_orders.draw(found)
     with views[5]:
         run_gpus.draw(seen, found)
     with views[6]:

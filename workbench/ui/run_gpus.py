@@ -53,6 +53,7 @@ def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
         ({"host": [row.get("host") for row in rows]} if several_hosts else {})
         | {
             "GPU": [row["gpu"] for row in rows],
+            "ranks": [_ranks(row.get("ranks")) for row in rows],
             "busy, %": [_scaled(row["utilization"], 100) for row in rows],
             "tensor cores, %": [_scaled(row["tensor_active"], 100) for row in rows],
             "mean W": [row["power_watts"] for row in rows],
@@ -72,6 +73,13 @@ def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
             "most °C": number(format="%.0f"),
         },
     )
+
+
+def _ranks(ranks: list[int] | None) -> str:
+    """Those that computed on the GPU."""
+    if ranks is None:
+        return "not known"
+    return ", ".join(f"{rank:,}" for rank in ranks) or words.NOTHING
 
 
 def throttled(shares: dict[str, float]) -> str:
