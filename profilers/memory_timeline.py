@@ -45,10 +45,10 @@ class MemoryTimeline:
         if ended is not None and self._is_due(ended):
             self._keep(ended)
 
-    def end(self) -> dict[str, Reading]:
-        """Ends the step: the readings kept, by phase, the oldest first."""
+    def end(self, final: bool = False) -> dict[str, Reading]:
+        """Ends the step: the readings kept, by phase, the oldest first; the ``final`` one always has one."""
         last = self._phase or "other"
-        if not self._kept or self._is_due(last):
+        if final or self._is_due(last):
             self._keep(last)
         self._phase, kept = None, self._kept
         self._kept = {}
