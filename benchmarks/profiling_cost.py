@@ -4,8 +4,9 @@ Steps come in threes and in random order: one recorded (steps, collectives, memo
 the mean of the two that are not, which stand against each other in the A/A row. A pilot tells how many threes make the
 95 % interval narrower than half the bar; they are then measured in a run of their own. Each rank is kept on one core.
 The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the processor time of its thread over that
-of the ranks, and its interval is that over seconds. The bar is for both together. torch.profiler comes afterwards, in
-threes of its own on the same ranks: it leaves caches and allocators in such a state that the others would pay for it.
+of the ranks, and its interval is that over seconds. The bar is for both together; the lookout (two looks a second) is
+in neither. torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators in
+such a state that the others would pay for it.
 """
 
 from __future__ import annotations

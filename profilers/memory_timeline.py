@@ -18,7 +18,7 @@ _FIRST = 4
 #: Later a phase that ends sooner after a reading is not read: its growth counts to the next one that is. A gap is so
 #: many times as long as the reading took, within bounds.
 _GAP_OVER_COST = 4_000
-_GAP_SECONDS = (1e-3, 0.25)
+_GAP_SECONDS = (1e-3, 0.5)
 
 
 class MemoryTimeline:

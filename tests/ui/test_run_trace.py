@@ -36,7 +36,8 @@ def training(tmp_path: Path) -> Iterator[Path]:
         began.set()
 
     with Session(tmp_path / "home") as session:
-        config = small(**LONG | {"train__timeout_seconds": 280.0})
+        # Slow steps of few operations: their trace is short, and the page has time to show each stage.
+        config = small(**LONG | {"train__timeout_seconds": 280.0, "data__sequence_length": 1024})
         run = threading.Thread(target=execute, args=(session, config, over.is_set, start))
         run.start()
         assert began.wait(60)
@@ -63,7 +64,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
 ) -> None:
     address = serve(training.parent) + f"/?id={training.name}"
     tab = opened(visit("light"), address)
-    tab.page.get_by_label("Steps", exact=True).fill("20")
+    tab.page.get_by_label("Steps", exact=True).fill("6")
     tab.page.get_by_label("Steps", exact=True).press("Enter")
     tab.page.locator(".st-key-trace-start button").click()
     tab.page.get_by_text("Recording steps").wait_for()
@@ -78,7 +79,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
     events = chrome_traces.read(path)["traceEvents"]
     assert chrome_traces.problems(events) == []
     steps = [event["name"] for event in events if event.get("cat") == "step" and event["pid"] == 0]
-    assert len(steps) == 20
+    assert len(steps) == 6
     assert not tab.page.locator(".st-key-trace-start button").is_disabled()
     assert tab.page.locator("[data-testid=stException]").count() == 0
     assert tab.external() == []

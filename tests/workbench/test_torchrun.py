@@ -100,6 +100,7 @@ def test_a_hang_is_told_while_it_lasts(command: Run, tmp_path: Path) -> None:
     assert [kind for kind in told if kind.startswith("hang")] == ["hang", "hang_over"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_run_that_its_hang_ends_has_ended_by_it(command: Run, tmp_path: Path) -> None:
     """Rank 0 loses its connection after 2 x 2 s + 30 s; the cause was noted before."""
