@@ -14,6 +14,8 @@ from profilers import diagnosis
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 _USUAL = diagnosis.Thresholds()
+#: Values that are dictionaries of their own, not sections.
+MAPPINGS = ("compression.layers",)
 
 
 class Section(BaseModel):
@@ -93,12 +95,23 @@ class Schedule(Section):
 
 
 class Compression(Section):
-    """Compression of gradients before they are summed over dp."""
+    """Compression of gradients before they are summed over dp, from ``start_step`` on.
 
-    method: Literal["none", "fp16", "topk"] = "none"
+    ``ratio`` is the share of values that topk and randomk send, ``rank`` that of powersgd's factors. int8, int4 and
+    sign have one scale for ``bucket_values`` values; ``stochastic`` rounds the first two without bias. What was not
+    sent is added to the next gradient with ``error_feedback``; without a value all methods do that but fp16 and bf16.
+    ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
+    alone.
+    """
+
+    method: Literal["none", "fp16", "bf16", "int8", "int4", "topk", "randomk", "powersgd", "sign"] = "none"
     ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
-    error_feedback: bool = True
+    rank: Count = 4
+    bucket_values: Annotated[int, Field(ge=8, multiple_of=8)] = 1024
+    stochastic: bool = True
+    error_feedback: bool | None = None
     start_step: Annotated[int, Field(ge=0)] = 2
+    layers: dict[str, Annotated[float, Field(gt=0)] | Literal["none"]] = {}
 
 
 class Overlap(Section):
@@ -255,7 +268,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        is_section = isinstance(value, dict) and prefix + key not in MAPPINGS
+        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
     return flat
 
 

@@ -17,6 +17,7 @@ from engine.checkpoint.folders import (
     read_manifest,
     sweep,
 )
+from engine.compression.settings import keeps_errors
 from engine.config import Model, RunConfig
 from engine.errors import InputError
 from engine.presets import resolve
@@ -43,7 +44,8 @@ class Found:
     def has_error_memory(self) -> bool:
         """Whether the run that saved it carried compression's errors from step to step."""
         config = self.manifest.config
-        return config.get("compression.method") == "topk" and bool(config.get("compression.error_feedback"))
+        method = config.get("compression.method", "none")
+        return keeps_errors(method, config.get("compression.error_feedback"))
 
     def sweep(self) -> None:
         """Remove what killed saves left beside it, unless the run that saved it goes on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from engine import compiler_cache
@@ -48,12 +50,18 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         stage: _replica(rank, _decoder(rank, shape, layers[stage], late, on_meta))
         for stage in chosen.stages_of(at.pp)
     }
-    for stage, replica in stages.items():
-        if replica.decoder.offload is not None:
-            replica.decoder.offload.turns_at_once = chosen.turns_at_once(stage)
-    return PipelineExecutor(
-        stages, chosen, at.pp, _post(rank, chosen, shape), deferred, rank.timer, rank.actions
-    )
+    set_micro_batches({stage: replica.decoder for stage, replica in stages.items()}, config, chosen)
+    return PipelineExecutor(stages, chosen, at.pp, post_of(rank, chosen), deferred, rank.timer, rank.actions)
+
+
+def set_micro_batches(stages: Mapping[int, Decoder], config: RunConfig, chosen: Plan) -> None:
+    """Tell each stage what it has to know of the micro-batches of a step."""
+    for stage, decoder in stages.items():
+        if decoder.offload is not None:
+            decoder.offload.turns_at_once = chosen.turns_at_once(stage)
+        for module in decoder.modules():
+            if isinstance(module, Mixture):
+                module.balance_scale = 1.0 / accumulation(config)
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -89,9 +97,6 @@ def _decoder(
         for module in decoder.modules():
             if isinstance(module, Linear):
                 module.deferred = late
-    for module in decoder.modules():
-        if isinstance(module, Mixture):
-            module.balance_scale = 1.0 / accumulation(config)
     if config.compile:
         for block in decoder.blocks.values():
             block.compile()
@@ -131,7 +136,7 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
         for shared in _shared(rank, decoder)
         if shared.named
     ]
-    return DataParallel(decoder, parts, rank.timer)
+    return DataParallel(decoder, parts)
 
 
 def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:
@@ -139,7 +144,7 @@ def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
     shared = Shared(wide_parameters(decoder) if rank.config.precision == "bf16" else {}, rank.groups.data)
     parts = [Averaged(shared, fp32, rank.timer, rank.layout.tp)] if shared.named else []
-    return DataParallel(decoder, parts, rank.timer)
+    return DataParallel(decoder, parts)
 
 
 def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
@@ -164,8 +169,9 @@ def _meshes(rank: RankContext) -> Meshes:
     return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
-def _post(rank: RankContext, chosen: Plan, shape: ModelShape) -> Post:
-    config, layout, groups = rank.config, rank.layout, rank.groups
+def post_of(rank: RankContext, chosen: Plan) -> Post:
+    """Messages between the stages of this rank's pipeline, as large as its micro-batches."""
+    config, layout, groups, shape = rank.config, rank.layout, rank.groups, resolve(rank.config.model)
     sequence = config.data.sequence_length // (layout.cp * layout.tp)
     message = (sequence, config.batch.micro_batch, shape.hidden)
     return Post(chosen, groups.at.pp, groups.pp, groups.pp_back, message, compute_dtype(config), rank.device)

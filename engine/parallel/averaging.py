@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engine.channel import Channel, Group, all_gather_single
-from engine.compression.compressor import Compressor, Plain
+from engine.channel import Channel, Group, Waitable, all_gather_single
+from engine.compression.compressor import Compressor, Reduction
+from engine.compression.content import content_of
 from engine.compression.named import build
+from engine.compression.settings import settings_of
 from engine.config import RunConfig
 from engine.memory.masters import Masters
-from engine.parallel.buckets import Bucket, GradientBuckets, Wait
+from engine.parallel.buckets import Bucket, GradientBuckets
+from engine.parallel.carried import Owner, carried
 from engine.parallel.replica import Memory, Piece, extent, partial_over_tp
 from profilers.step_timer import StepTimer
 
@@ -48,14 +51,22 @@ class Averaged:
         self._config = config
         self._masters, self._pieces = Masters(config.memory), list[Piece]()
         self._values = self._masters.narrow(shared.named.values())
-        self._sent_by = {} if shared.group is None else self._compressors(shared.group)
+        self.compressor: Compressor | None = None
         self.buckets = GradientBuckets(
             list(shared.named.values()),
             self._average if shared.ranks > 1 or shared.spread > 1 else None,
             config.overlap.bucket_mb * MIB,
             self._padding(),
             shared.late,
+            self._wait,
         )
+        names = {parameter: name for name, parameter in shared.named.items()}
+        self.contents = [
+            content_of(one.index, one.flat, {names[p]: tuple(p.shape) for p in one.parameters})
+            for one in self.buckets.buckets
+        ]
+        if shared.group is not None:
+            self.compressor = self._compressor(shared.group)
 
     def pieces(self) -> list[Piece]:
         """What this rank updates; the same objects at every call."""
@@ -65,14 +76,18 @@ class Averaged:
         return self._pieces
 
     def memories(self) -> list[Memory]:
-        """What compression left out of each parameter's gradients."""
-        found = []
-        for bucket in self.buckets.buckets if self._sent_by else ():
-            values = self._sent_by[False].memory(bucket.index, bucket.flat)
-            if values is not None:
-                found += list(Bucket(bucket.index, bucket.parameters, values).views())
-        names = {parameter: name for name, parameter in self.shared.named.items()}
-        return [Memory(self._place(names[one], one), view, extent(one)) for one, view in found]
+        """What compression carries from step to step for each parameter."""
+        if self.compressor is None:
+            return []
+        owner = Owner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
+        return [one for content in self.contents for one in carried(self.compressor, content, owner)]
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters that compression leaves alone though it is on, and why."""
+        if self.compressor is None:
+            return {}
+        found = [self.compressor.left_alone(content) for content in self.contents]
+        return {name: reason for one in found for name, reason in one.items()}
 
     def updated(self) -> None:
         """Bring new weights into the parameters, on every rank alike."""
@@ -85,9 +100,12 @@ class Averaged:
         pieces = []
         for name, parameter in self.shared.named.items():
             weight = self._masters.weight(parameter.detach(), self._values[parameter])
-            gradient = self.buckets.gradients[parameter]
-            pieces.append(self._piece(name, parameter, weight, gradient, self.shared.ranks))
+            pieces.append(self._piece(name, parameter, weight, self._gradient(parameter), self.shared.ranks))
         return pieces
+
+    def _gradient(self, parameter: nn.Parameter) -> Callable[[], Tensor]:
+        """Where it is: buckets may be dealt anew."""
+        return lambda: self.buckets.gradients[parameter]
 
     def _spread(self) -> None:
         """Other ranks need no values of this one."""
@@ -100,33 +118,31 @@ class Averaged:
         name: str,
         whole: nn.Parameter,
         weight: nn.Parameter,
-        gradient: Tensor,
+        gradient: Callable[[], Tensor],
         copies: int,
         start: int = 0,
     ) -> Piece:
         partial, place = partial_over_tp(whole), extent(whole).beginning_at(start)
         copies *= self._tp_size if partial else 1
-        return Piece(name, weight, _constant(gradient), whole.ndim > 1, partial, copies, place)
+        return Piece(name, weight, gradient, whole.ndim > 1, partial, copies, place)
 
-    def _place(self, name: str, parameter: nn.Parameter) -> str:
-        """Each rank leaves out other values; over tp those of a parameter that it replicates differ, too."""
-        assert self.shared.group is not None, "nothing is compressed for one rank"
-        place = f"{name}.{self.shared.group.rank()}of{self.shared.ranks}"
-        if self._tp_size > 1 and partial_over_tp(parameter):
-            place += f".tp{self.shared.tp_rank}of{self._tp_size}"
-        return place
+    def _ranks(self) -> tuple[int, int]:
+        """This rank's place among those that hold copies, and their number."""
+        return (0, 1) if self.shared.group is None else (self.shared.group.rank(), self.shared.ranks)
 
-    def _compressors(self, group: Group) -> dict[bool, Compressor]:
-        return {True: Plain(group), False: build(self._config.compression, group)}
+    def _compressor(self, group: Group) -> Compressor:
+        settings, flat = settings_of(self._config.compression), self.buckets.buckets[0].flat
+        return build(settings, group, self._config.train.seed, lambda: self._timer.step, flat.device)
 
-    def _average(self, index: int, flat: Tensor) -> Wait:
+    def _average(self, bucket: Bucket) -> Reduction:
         if self.shared.spread > 1:
-            flat.div_(self.shared.spread)
-        if self.shared.group is None:
-            return lambda: None
-        early = self._timer.step < self._config.compression.start_step
-        waited: Wait = self._sent_by[early].reduce(index, flat).wait
-        return waited
+            bucket.flat.div_(self.shared.spread)
+        if self.compressor is not None:
+            yield from self.compressor.reduce(self.contents[bucket.index])
+
+    def _wait(self, under_way: Waitable) -> None:
+        with self._timer.phase("communication_exposed"):
+            under_way.wait()
 
 
 class Sliced(Averaged):
@@ -172,15 +188,15 @@ class Sliced(Averaged):
             if start < stop:
                 values = self._values[parameter].flatten()[start - offset : stop - offset]
                 weight = self._masters.weight(weights[start:stop], values)
-                gradient = bucket.flat[start:stop]
+                gradient = _constant(bucket.flat[start:stop])
                 start -= offset
                 pieces.append(self._piece(names[parameter], parameter, weight, gradient, 1, start))
             offset += parameter.numel()
         return pieces
 
-    def _average(self, index: int, flat: Tensor) -> Wait:
-        flat.div_(self._group.size() * self.shared.spread)
-        return self._channel.start_reduce_scatter_into(_slice(flat, self._group), flat).wait
+    def _average(self, bucket: Bucket) -> Reduction:
+        flat = bucket.flat.div_(self._group.size() * self.shared.spread)
+        yield self._channel.start_reduce_scatter_into(_slice(flat, self._group), flat)
 
 
 def _constant(gradient: Tensor) -> Callable[[], Tensor]:

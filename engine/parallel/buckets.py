@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Wait = Callable[[], object]
-#: Starts averaging a bucket (index, fp32 [n]); what it returns waits for the end.
-Reduce = Callable[[int, Tensor], Wait]
+from engine.channel import Waitable
+from engine.compression.compressor import Reduction
+
+#: Averages a bucket in place; it starts at the first value that it is asked for.
+Reduce = Callable[["Bucket"], Reduction]
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class GradientBuckets:
 
     fp32 parameters accumulate in their bucket directly. A gradient of another dtype is added to it in fp32 and
     dropped. ``padding`` makes every bucket's length a multiple of it. Gradients of ``late`` parameters come by
-    ``add`` alone.
+    ``add`` alone. ``wait`` waits for a message.
     """
 
     def __init__(
@@ -46,13 +48,21 @@ class GradientBuckets:
         bucket_bytes: float,
         padding: int = 1,
         late: Collection[nn.Parameter] = (),
+        wait: Callable[[Waitable], object] = lambda under_way: under_way.wait(),
     ) -> None:
-        self._reduce, self._late = reduce, frozenset(late)
-        self.buckets = _deal(parameters[::-1], bucket_bytes, padding)
-        self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
-        self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
-        self._armed, self._next, self._waits = False, 0, list[Wait]()
-        self._handles = [self._watch(parameter) for parameter in self.gradients]
+        self._reduce, self._wait, self._late, self._padding = reduce, wait, frozenset(late), padding
+        self._armed, self._next, self._under_way = False, 0, list[tuple[Waitable, Reduction]]()
+        self._handles = list[Any]()
+        self._fill(parameters[::-1], bucket_bytes)
+
+    def deal_again(self, bucket_bytes: float) -> None:
+        """Buckets of another size; the gradients that are summed up so far move over as they are."""
+        for handle in filter(None, self._handles):
+            handle.remove()
+        sums = self.gradients
+        self._fill(list(sums), bucket_bytes)
+        for parameter, gradient in self.gradients.items():
+            gradient.copy_(sums[parameter])
 
     def arm(self) -> None:
         """The next backward is the step's last one: average each bucket once it is full."""
@@ -61,15 +71,20 @@ class GradientBuckets:
             bucket.missing = len(bucket.parameters)
 
     def finish(self) -> None:
-        """Average what is left (a parameter may have got no gradient), and wait for all of it."""
+        """Average what is left (a parameter may have got no gradient), and wait for all of it.
+
+        Reductions of several messages go on in turn, so that one's message is under way while another one computes.
+        """
         if not self._armed:
             return
         self._armed = False
         for bucket in self.buckets[self._next :]:
             self._send(bucket)
-        for wait in self._waits:
-            wait()
-        self._waits.clear()
+        while self._under_way:
+            round_, self._under_way = self._under_way, []
+            for under_way, reduction in round_:
+                self._wait(under_way)
+                self._go_on(reduction)
 
     def clear(self) -> None:
         """Forget the step's gradients."""
@@ -80,6 +95,12 @@ class GradientBuckets:
         self.gradients[parameter].add_(gradient)
         if last:
             self._ready(parameter)
+
+    def _fill(self, parameters: list[nn.Parameter], bucket_bytes: float) -> None:
+        self.buckets = _deal(parameters, bucket_bytes, self._padding)
+        self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
+        self._handles = [self._watch(parameter) for parameter in self.gradients]
 
     def _watch(self, parameter: nn.Parameter) -> Any:
         if parameter in self._late:
@@ -105,7 +126,12 @@ class GradientBuckets:
 
     def _send(self, bucket: Bucket) -> None:
         if self._reduce is not None:
-            self._waits.append(self._reduce(bucket.index, bucket.flat))
+            self._go_on(self._reduce(bucket))
+
+    def _go_on(self, reduction: Reduction) -> None:
+        under_way = next(reduction, None)
+        if under_way is not None:
+            self._under_way.append((under_way, reduction))
 
 
 def _deal(parameters: list[nn.Parameter], bucket_bytes: float, padding: int) -> list[Bucket]:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from engine.config import RunConfig
 from engine.parallel.averaging import Averaged
 from engine.parallel.replica import Memory, Piece, run_backward
 from engine.workloads.decoder import Decoder
-from profilers.step_timer import StepTimer
 
 
 class DataParallel:
     """A stage and its parameters in parts, each averaged over the ranks that hold copies of it."""
 
-    def __init__(self, decoder: Decoder, parts: Sequence[Averaged], timer: StepTimer) -> None:
-        self.decoder, self.parts, self._timer = decoder, parts, timer
+    def __init__(self, decoder: Decoder, parts: Sequence[Averaged]) -> None:
+        self.decoder, self.parts = decoder, parts
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
@@ -41,9 +41,8 @@ class DataParallel:
 
     def finish(self) -> None:
         """Wait for the buckets that are not through."""
-        with self._timer.phase("communication_exposed"):
-            for part in self.parts:
-                part.buckets.finish()
+        for part in self.parts:
+            part.buckets.finish()
 
     def pieces(self) -> list[Piece]:
         """Those of all parts."""
@@ -52,6 +51,15 @@ class DataParallel:
     def memories(self) -> list[Memory]:
         """Those of all parts."""
         return [memory for part in self.parts for memory in part.memories()]
+
+    def left_alone(self) -> dict[str, str]:
+        """Those of all parts."""
+        return {name: reason for part in self.parts for name, reason in part.left_alone().items()}
+
+    def turn(self, config: RunConfig) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.turn(config)
 
     def updated(self) -> None:
         """Bring new values where they are needed, and clear the buckets."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from engine.config import RunConfig
 from engine.parallel.extent import Extent, extent_of
 from engine.workloads.decoder import Decoder, Linear, Norm
 from engine.workloads.mixture import Mixture
@@ -34,9 +35,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one rank left out of a parameter's gradients so far, and adds to the next one: fp32 like the parameter.
+    """What compression of a parameter's gradients carries from step to step, in fp32.
 
-    ``name`` tells the rank's place among those that hold copies. ``extent`` is where it lies in the undivided model.
+    ``name`` tells what it is, and the rank's place among those that hold copies where each carries its own.
+    ``extent`` is where it lies in the undivided model.
     """
 
     name: str
@@ -69,6 +71,12 @@ class Replica(Protocol):
 
     def memories(self) -> list[Memory]:
         """What compression carries from step to step."""
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters that compression leaves alone though it is on, and why."""
+
+    def turn(self, config: RunConfig) -> None:
+        """Between two steps: average gradients from now on as this configuration says."""
 
     def updated(self) -> None:
         """After the optimizer: bring the new values to all that need them, and forget the gradients."""

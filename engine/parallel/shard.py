@@ -104,6 +104,14 @@ class FullyShardedReplica:
         """Sharded gradients are not compressed."""
         return []
 
+    def left_alone(self) -> dict[str, str]:
+        """None: no method is chosen for them."""
+        return {}
+
+    def turn(self, config: RunConfig) -> None:
+        """Those that are not sharded; the slices have no buckets."""
+        self._rest.turn(config)
+
     def updated(self) -> None:
         """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
         self._masters.write_back()

@@ -1,0 +1,43 @@
+"""A group as compressors use it: collectives that are waited for later, under the names and bytes of formulas."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.channel import Group, Waitable, all_gather_single
+from engine.compression.content import Message
+
+
+class Link:
+    """Each call starts one collective of the backend."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self.size, self.rank = group, group.size(), group.rank()
+
+    def all_reduce(self, x: Tensor) -> Waitable:
+        """The sum over ranks, in place."""
+        work: Waitable = dist.all_reduce(x, group=self._group, async_op=True)
+        return work
+
+    def all_gather(self, out: Tensor, x: Tensor) -> Waitable:
+        """``x`` [n] of every rank into ``out`` [size * n]."""
+        work: Waitable = all_gather_single(out, x, group=self._group, async_op=True)
+        return work
+
+    def all_to_all(self, out: Tensor, x: Tensor) -> Waitable:
+        """Equal parts of ``x`` [n] to the ranks in order, and theirs into ``out`` [n]."""
+        work: Waitable = dist.all_to_all_single(out, x, group=self._group, async_op=True)
+        return work
+
+    def reduced(self, count: int, element_bytes: int) -> Message:
+        """An all-reduce of so many elements."""
+        return Message("all_reduce", count * element_bytes)
+
+    def gathered(self, bytes_: int) -> Message:
+        """An all-gather of so many bytes from each rank."""
+        return Message("all_gather", self.size * bytes_)
+
+    def exchanged(self, bytes_: int) -> Message:
+        """An all-to-all of so many bytes to each rank."""
+        return Message("all_to_all", self.size * bytes_)
