@@ -102,3 +102,54 @@ def _filled(candidates: Tensor, count: int, length: int) -> Tensor:
     taken[candidates] = True
     others = (~taken).nonzero().view(-1)
     return torch.cat((candidates, others[: count - len(candidates)]))
+
+
+class RandomK:
+    """Random-k sparsification: k = ratio * n values of every run, at the same places on all ranks, to be summed there.
+
+    The places of a step lie n / k apart, from a random first one on: each value is as likely as any other (systematic
+    sampling). Without error feedback the values are scaled by n / k, and the average is without bias; with it what is
+    not sent is added later, and they are not scaled.
+    """
+
+    def __init__(self, link: Link, dealt: Dealt, like: Tensor, index: int) -> None:
+        self._link, self._runs, self._index = link, dealt.runs, index
+        self._counts = [count_of(run) for run in self._runs]
+        self._message = like.new_empty(sum(self._counts))
+        self._steps = [
+            torch.arange(k, dtype=torch.float64, device=like.device) * (run.count / k)
+            for k, run in zip(self._counts, self._runs, strict=True)
+        ]
+
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        """One all-reduce."""
+        places = self._places(draws.shared(self._index))
+        parts = self._message.split(self._counts)
+        for run, chosen, at in zip(self._runs, parts, places, strict=True):
+            torch.index_select(values[run.start : run.stop], 0, at, out=chosen)
+            if values is flat:
+                chosen.mul_(run.count / len(at))
+            else:
+                values[run.start : run.stop].index_fill_(0, at, 0.0)
+        yield self._link.all_reduce(self._message.div_(self._link.size))
+        for run, chosen, at in zip(self._runs, parts, places, strict=True):
+            flat[run.start : run.stop].zero_().index_copy_(0, at, chosen)
+
+    def messages(self) -> list[Message]:
+        """Values without places."""
+        return [self._link.reduced(len(self._message), 4)]
+
+    def kept(self) -> list[Kept]:
+        """Nothing."""
+        return []
+
+    def fold(self, memory: Tensor) -> None:
+        """Nothing to add."""
+
+    def _places(self, generator: torch.Generator) -> list[Tensor]:
+        found = []
+        for run, steps in zip(self._runs, self._steps, strict=True):
+            first = torch.rand(1, dtype=torch.float64, generator=generator, device=steps.device)
+            apart = run.count / len(steps)
+            found.append((steps + first * apart).long().clamp_max_(run.count - 1))
+        return found

@@ -16,7 +16,7 @@ from engine.compression.link import Link
 from engine.compression.settings import Settings
 
 #: Makes a method for one bucket, of which some runs are compressed.
-Make = Callable[[Settings, Link, Content, Dealt], Method]
+Make = Callable[[Settings, Content, Dealt], Method]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,10 @@ class GradientCompressor:
     """
 
     def __init__(
-        self,
-        link: Link,
-        settings: Settings,
-        make: Make,
-        seed: int,
-        step: Callable[[], int],
-        device: torch.device,
+        self, link: Link, settings: Settings, make: Make, draws: Draws, step: Callable[[], int]
     ) -> None:
         self._link, self._settings, self._make, self._step = link, settings, make, step
-        self._draws = Draws(seed, link.rank, step, device)
+        self._draws = draws
         self._memories: dict[int, Tensor] = {}
         self._prepared: dict[int, _Prepared] = {}
 
@@ -111,7 +105,7 @@ class GradientCompressor:
     def _of(self, content: Content) -> _Prepared:
         if content.index not in self._prepared:
             parts = dealt(content, self._settings)
-            method = self._make(self._settings, self._link, content, parts) if parts.runs else None
+            method = self._make(self._settings, content, parts) if parts.runs else None
             self._prepared[content.index] = _Prepared(parts, method)
         return self._prepared[content.index]
 
