@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.checkpoint.checkpoints import Checkpoints
 from engine.clocks import HostClocks, tell
+from engine.compression.told import tell_left_alone
 from engine.context import RankContext
 from engine.errors import WorkbenchError
 from engine.ordered import OrderedWork
@@ -33,6 +34,7 @@ def train(rank: RankContext) -> bool:
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)
     host_clocks = HostClocks(rank.device)
+    tell_left_alone(rank, stages.stages.values())
     tell(host_clocks, rank.writer)
     with Checkpoints(rank, optimizer) as checkpoints:
         finished = _steps(rank, stages, optimizer, corpus, checkpoints)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from engine.compression import rules as compression
 from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.layout import Layout, layout_of
@@ -36,7 +37,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _stage_rules(config, shape)
     yield from _schedule_rules(config)
     yield from _memory_rules(config, shape)
-    yield from _method_rules(config)
+    yield from compression.problems(config, shape)
     yield from _lab_rules(config)
 
 
@@ -204,20 +205,6 @@ def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
     if memory.parameters == "bf16" and config.precision != "bf16":
         yield LayoutError(
             "memory.parameters", "bf16", "needs precision bf16; set precision to bf16, or this to fp32"
-        )
-
-
-def _method_rules(config: RunConfig) -> Iterator[LayoutError]:
-    method, layout = config.compression.method, layout_of(config)
-    if method != "none" and layout.data == 1:
-        yield LayoutError(
-            "compression.method", method, "with dp=1 no gradient is sent; set it to none or raise dp"
-        )
-    if method != "none" and config.parallel.zero_stage:
-        yield LayoutError(
-            "compression.method",
-            method,
-            "needs zero_stage 0 (whole gradient buckets); set one of the two",
         )
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.activations import FP32_BYTES, Part, sizes_of
+from engine.compression.settings import CASTS, SCALING, Settings, settings_of
 from engine.config import RunConfig
 from engine.layout import Layout, accumulation, layout_of
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
 
 MIB = 2**20
+FLOAT64_BYTES = 8
 #: Schedules that do all micro-batches of a stage before they go to the next one.
 CHUNK_BY_CHUNK = ("breadth_first", "layered")
 
@@ -168,20 +170,40 @@ def _gathered_elements(weights: Sequence[Weight]) -> int:
 
 
 def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
-    """fp16 copies of what is under way; what top-k left out, and its messages; under ZeRO 1 a slice of a bucket."""
-    layout, compression = layout_of(config), config.compression
+    """What compression left out, and its messages; under ZeRO 1 a slice of a bucket."""
+    layout = layout_of(config)
     elements = sum(one.elements for one in stages)
     if layout.data == 1 or layout.zero_stage >= 2:
         return 0
     if layout.zero_stage == 1:
         biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
         return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout.data
-    if compression.method == "fp16":
-        return 2 * elements
-    if compression.method == "topk":
-        sent = 2 * FP32_BYTES * round(compression.ratio * elements)
-        return FP32_BYTES * elements * compression.error_feedback + sent * (1 + layout.data)
-    return 0
+    settings = settings_of(config.compression)
+    kept = FP32_BYTES * elements if settings.error_feedback else 0
+    if settings.method == "powersgd":
+        rows = sum(
+            (one.rows + one.columns) * one.copies
+            for held in stages
+            for one in held.weights
+            if one.columns > 1
+        )
+        return kept + FP32_BYTES * config.compression.rank * rows
+    return kept + round(_message_bytes(settings, layout.data) * elements)
+
+
+def _message_bytes(settings: Settings, ranks: int) -> float:
+    """Of the messages of one value on a rank, whatever came in included, and of what chooses them."""
+    ratio, bits = (
+        float(settings.value or 0),
+        8 * FP32_BYTES / settings.bucket_values + float(settings.value or 0),
+    )
+    if settings.method in CASTS:
+        return 2
+    if settings.method in SCALING:  # to all and from all; a share of the average, and what was left out of it
+        return 2 * bits / 8 + (bits / 8 + FP32_BYTES) / ranks
+    if settings.method == "topk":
+        return 2 * FP32_BYTES * ratio * (1 + ranks)
+    return (FP32_BYTES + 2 * FLOAT64_BYTES) * ratio if settings.method == "randomk" else 0
 
 
 def _gathered_again(config: RunConfig) -> int:

@@ -221,6 +221,8 @@ class RunSummary:
     hidden_seconds_by_axis: dict[str, float] = field(default_factory=dict)
     #: None where there is one stage, or its actions were not recorded.
     pipeline: PipelineRow | None = None
+    #: Parameters whose gradients compression leaves alone, and why.
+    left_alone: dict[str, str] = field(default_factory=dict)
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

@@ -19,6 +19,7 @@ from profilers.gpu_summary import gpus_of
 from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
 from profilers.memory_summary import memory_rows, peak
+from profilers.left_alone import left_alone
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
@@ -49,6 +50,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
+        "left_alone": left_alone(records),
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),

@@ -102,6 +102,7 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "dropped", f"{summary.dropped_records} records could not be written"
     yield from render_verdicts.lines(summary)
 
+    yield from _left_alone(summary)
 
 def _memory(summary: RunSummary) -> str:
     text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
@@ -109,6 +110,14 @@ def _memory(summary: RunSummary) -> str:
         return text
     during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
     retries = sum(row.allocation_retries or 0 for row in summary.memory)
+def _left_alone(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    """A line for each reason."""
+    for reason in dict.fromkeys(summary.left_alone.values()):
+        names = [name for name, why in summary.left_alone.items() if why == reason]
+        others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
+        yield "not compressed", f"{names[0]}{others}: {reason}"
+
+
     again = f"; {retries:,} allocations had to be tried again" if retries else ""
     return f"{text}: rank {summary.peak_memory_rank}{during}{again}"
 

@@ -142,6 +142,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "warmup_steps_found": None,
     "clocks": [],
     "rank_skew_seconds": None,
+    "left_alone": {},
     "slowest_rank": None,
     "slowest_rank_host": None,
     "slowest_rank_share": None,

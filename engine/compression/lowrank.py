@@ -19,7 +19,7 @@ from engine.compression.link import Link
 
 @dataclass(frozen=True, slots=True)
 class _Factors:
-    """A part as [b, rows, columns], and its factors P [b, rows, rank] and Q [b, columns, rank]."""
+    """A part as [b, rows, columns], and its factors P [b, rows, rank] and Q [b, rank, columns]."""
 
     part: Part
     shape: tuple[int, int, int]
@@ -34,7 +34,7 @@ class _Factors:
 class PowerSgd:
     """PowerSGD (arXiv 1905.13727): one step of power iteration from the last step's Q.
 
-    P = M Q is summed over ranks and made orthonormal; Q = M^T P is averaged; the average of M is about P Q^T. All
+    P = M Q^T is summed over ranks and made orthonormal; Q = P^T M is averaged; the average of M is about P Q. All
     buckets wait for the first message of each before they send the second, so no order can differ between ranks.
     """
 
@@ -55,17 +55,17 @@ class PowerSgd:
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
         """One message of all P, one of all Q."""
         for one in self._all:
-            torch.matmul(one.of(values), one.q, out=one.p)
+            torch.matmul(one.of(values), one.q.mT, out=one.p)
         yield self._link.all_reduce(self._p)
         for one in self._all:
             one.p.copy_(torch.linalg.qr(one.p).Q)
-            torch.matmul(one.of(values).mT, one.p, out=one.q)
+            torch.matmul(one.p.mT, one.of(values), out=one.q)
         yield self._link.all_reduce(self._q.div_(self._link.size))
         for one in self._all:
             average = one.of(flat)
             if values is not flat:
-                one.of(values).baddbmm_(one.p, one.q.mT, alpha=-1)
-            torch.matmul(one.p, one.q.mT, out=average)
+                one.of(values).baddbmm_(one.p, one.q, alpha=-1)
+            torch.matmul(one.p, one.q, out=average)
 
     def messages(self) -> list[Message]:
         """rank * (rows + columns) values a matrix, in fp32."""
@@ -82,7 +82,7 @@ class PowerSgd:
         p_at = q_at = 0
         for part, rank in asked:
             batch, rows, columns = shape = matrices(part.shape)
-            p_size, q_size = (batch, rows, rank), (batch, columns, rank)
+            p_size, q_size = (batch, rows, rank), (batch, rank, columns)
             p = self._p[p_at : p_at + math.prod(p_size)].view(p_size)
             q = self._q[q_at : q_at + math.prod(q_size)].view(q_size)
             p_at, q_at = p_at + p.numel(), q_at + q.numel()
@@ -90,9 +90,9 @@ class PowerSgd:
 
 
 def _begin(q: Tensor, name: str, draws: Draws, known: Tensor | None) -> None:
-    """Normal numbers; the columns of an earlier Q, of another rank maybe, in their place."""
+    """Normal numbers; the rows of an earlier Q, of another rank maybe, in their place."""
     generator = draws.once(zlib.crc32(name.encode()))
     q.copy_(torch.randn(q.shape, generator=generator, device=q.device))
-    if known is not None and known.shape[:2] == q.shape[:2]:
-        kept = min(known.shape[2], q.shape[2])
-        q[..., :kept] = known[..., :kept]
+    if known is not None and (len(known), known.shape[2]) == (len(q), q.shape[2]):
+        kept = min(known.shape[1], q.shape[1])
+        q[:, :kept] = known[:, :kept]

@@ -66,7 +66,8 @@ class GradientCompressor:
         for content in after if errors else ():
             memory = self._memories[content.index] = torch.zeros_like(content.flat)
             for part in content.parts:
-                memory[part.start : part.stop] = errors[part.name]
+                if part.name in errors:
+                    memory[part.start : part.stop] = errors[part.name]
 
     def reduce(self, content: Content) -> Reduction:
         """Small parts first: they are under way while the others are coded."""

@@ -1,0 +1,71 @@
+"""What a configuration's compression has to keep, with the nearest legal values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.compression.settings import SELECTING
+from engine.config import RunConfig
+from engine.errors import LayoutError
+from engine.layout import layout_of
+from engine.presets import ModelShape
+
+_BITS = {"int8": (4, 8), "int4": (4, 8)}
+
+
+def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """Every broken rule about compression."""
+    method, layout = config.compression.method, layout_of(config)
+    if method == "none":
+        return
+    if layout.data == 1:
+        yield LayoutError(
+            "compression.method", method, "with dp=1 no gradient is sent; set it to none or raise dp"
+        )
+    if config.parallel.zero_stage:
+        yield LayoutError(
+            "compression.method",
+            method,
+            "needs zero_stage 0 (whole gradient buckets); set one of the two",
+        )
+    for glob, value in config.compression.layers.items():
+        if value != "none" and (remedy := _value_problem(method, value)):
+            yield LayoutError(f"compression.layers.{glob}", value, remedy)
+    if method == "powersgd":
+        yield from _rank_problem(config, shape)
+
+
+def _value_problem(method: str, value: float) -> str:
+    if method in SELECTING:
+        return "" if value <= 1 else f"is a ratio with {method}; give at most 1"
+    if method == "powersgd":
+        whole = max(1, round(value))
+        return "" if value == whole else f"is a rank with powersgd; nearest legal: {whole}"
+    if method in _BITS:
+        return "" if value in _BITS[method] else f"is a number of bits with {method}; legal: 4 and 8"
+    return f'{method} has no value for parameters; give "none", or leave it out'
+
+
+def _rank_problem(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """A rank at which no matrix gets smaller; of those at which some do, the others are left alone."""
+    rank, sizes = config.compression.rank, _matrices(config, shape)
+    legal, rows, columns = max((max(1, n * m // (2 * (n + m))), n, m) for n, m in sizes)
+    if rank <= legal:
+        return
+    largest = f"the largest matrix of a rank is {rows:,} x {columns:,}"
+    remedy = (
+        "that is more than it has rows or columns"
+        if rank > min(rows, columns)
+        else "that saves less than half"
+    )
+    yield LayoutError("compression.rank", rank, f"{largest}; {remedy}; nearest legal: {legal}")
+
+
+def _matrices(config: RunConfig, shape: ModelShape) -> list[tuple[int, int]]:
+    tp, hidden = config.parallel.tp, shape.hidden
+    width = (
+        shape.ffn_hidden
+        if config.model.experts is None
+        else config.model.expert_ffn_hidden or shape.ffn_hidden
+    )
+    return [(max(1, size // tp), hidden) for size in (shape.vocabulary, hidden, width)]
