@@ -98,8 +98,9 @@ class Compression(Section):
     """Compression of gradients before they are summed over dp, from ``start_step`` on.
 
     ``ratio`` is the share of values that topk and randomk send, ``rank`` that of powersgd's factors. int8, int4 and
-    sign have one scale for ``bucket_values`` values; ``stochastic`` rounds the first two without bias. What was not
-    sent is added to the next gradient with ``error_feedback``; without a value all methods do that but fp16 and bf16.
+    sign have one scale for ``bucket_values`` values. What was not sent is added to the next gradient with
+    ``error_feedback``; without a value all methods do that but fp16 and bf16. ``stochastic`` rounds to int8 and int4
+    without bias; without a value that is done where errors are not fed back, and else values go to the nearest.
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
     alone.
     """
@@ -108,7 +109,7 @@ class Compression(Section):
     ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
     rank: Count = 4
     bucket_values: Annotated[int, Field(ge=8, multiple_of=8)] = 1024
-    stochastic: bool = True
+    stochastic: bool | None = None
     error_feedback: bool | None = None
     start_step: Annotated[int, Field(ge=0)] = 2
     layers: dict[str, Annotated[float, Field(gt=0)] | Literal["none"]] = {}

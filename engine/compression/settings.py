@@ -31,7 +31,7 @@ class Settings:
     value: Value = None
     values: Mapping[str, Value] = field(default_factory=dict)
     bucket_values: int = 1024
-    stochastic: bool = True
+    stochastic: bool = False
     error_feedback: bool = True
     start_step: int = 0
 
@@ -43,14 +43,18 @@ class Settings:
 
 
 def settings_of(config: Compression) -> Settings:
-    """The settings that a configuration asks for."""
+    """The settings that a configuration asks for.
+
+    Stochastic rounding has no bias but twice the error; fed back, errors have no bias to begin with.
+    """
+    feeds_back = keeps_errors(config.method, config.error_feedback)
     return Settings(
         config.method,
         usual_value(config),
         {glob: None if value == "none" else value for glob, value in config.layers.items()},
         config.bucket_values,
-        config.stochastic,
-        keeps_errors(config.method, config.error_feedback),
+        not feeds_back if config.stochastic is None else config.stochastic,
+        feeds_back,
         config.start_step,
     )
 
