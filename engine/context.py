@@ -20,10 +20,12 @@ from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankContext:
     """One rank's configuration, place, device and instruments, the run's folder, how long its groups wait,
     and its seat if it runs in the lab.
+
+    ``config`` is what holds now: an order may replace it between two steps. All else stays.
     """
 
     rank: int

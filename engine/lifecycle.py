@@ -54,7 +54,11 @@ def network_of(asked: Lab) -> str | None:
 
 
 def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
-    """Sum up a run's records and note its ending; a full disk loses the summary, not the records."""
+    """Sum up a run's records and note its ending; a full disk loses the summary, not the records.
+
+    ``config`` is what the run began with; where it was changed, what it ended with is summed up.
+    """
+    config = rundir.last_config(folder) or config
     records = RunRecords(folder / rundir.RECORDS)
     summary = summary_of(config, folder.name, backend, records, referred(folder))
     with contextlib.suppress(OSError):

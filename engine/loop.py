@@ -18,6 +18,7 @@ from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
 from engine.steplog import StepLog
+from engine.turning import Turning
 from engine.workloads.data import Corpus, Tokens, open_corpus
 
 
@@ -33,8 +34,8 @@ def train(rank: RankContext) -> bool:
     optimizer = LocalOptimizer(list(stages.stages.values()), rank.groups, rank.config.train)
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)
-    host_clocks = HostClocks(rank.device)
     tell_left_alone(rank, stages.stages.values())
+    host_clocks = HostClocks(rank.device)
     tell(host_clocks, rank.writer)
     with Checkpoints(rank, optimizer) as checkpoints:
         finished = _steps(rank, stages, optimizer, corpus, checkpoints)
@@ -54,7 +55,7 @@ def _steps(
     checkpoints: Checkpoints,
 ) -> bool:
     first = checkpoints.resume()
-    with StepLog(rank, first) as log, OrderedWork(rank, first) as ordered:
+    with StepLog(rank, first) as log, OrderedWork(rank, first, Turning(rank, stages, log).turn) as ordered:
         for step in range(first, rank.config.train.steps):
             if rank.control.should_stop(step):
                 checkpoints.finish(step)

@@ -29,6 +29,7 @@ class StepLog:
         config = rank.config
         # The first step of a compiled run compiles.
         warm_up = max(config.train.warmup, int(config.compile))
+        self._warm_up = warm_up
         self._first_measured = min(first + warm_up, config.train.steps - 1)
         layout = rank.layout
         self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
@@ -63,6 +64,12 @@ class StepLog:
     def leave_out(self, step: int) -> None:
         """A step that something ordered slows down is not measured; every span of it is kept."""
         self._left_out.add(step)
+
+    def start_anew(self, step: int) -> None:
+        """What is measured and the peaks of memory begin again: from ``step`` on another configuration holds."""
+        self._first_measured = min(step + max(1, self._warm_up), self._rank.config.train.steps - 1)
+        memory.reset_peak(self._rank.device)
+        self._reader.forget_peak()
 
     def before(self, step: int) -> None:
         """Forget actions between steps."""

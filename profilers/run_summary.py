@@ -131,6 +131,26 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """One value of the configuration that was changed while the run went: ``new`` holds from ``step`` on.
+
+    The seconds are medians of the measured steps back to the change before this one, and on to the next; changes at
+    one step share them.
+    """
+
+    step: int
+    key: str
+    old: Any
+    new: Any
+    by: str = ""
+    time_unix: float = 0.0
+    #: The command that asked for it.
+    id: str = ""
+    seconds_before: float | None = None
+    seconds_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuRow:
     """One GPU of the host during the measured steps, as NVML sampled it; fractions, and means unless said otherwise.
 
@@ -201,7 +221,12 @@ class RunSummary:
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
     resumed: Resumed | None = None
+    #: Parameters whose gradients compression leaves alone, and why.
+    left_alone: dict[str, str] = field(default_factory=dict)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
+    #: In order. Everything that is measured, peaks of memory too, is of the steps from the last one on.
+    changes: list[ChangeRow] = field(default_factory=list)
+    measured_from_step: int | None = None
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
@@ -221,8 +246,6 @@ class RunSummary:
     hidden_seconds_by_axis: dict[str, float] = field(default_factory=dict)
     #: None where there is one stage, or its actions were not recorded.
     pipeline: PipelineRow | None = None
-    #: Parameters whose gradients compression leaves alone, and why.
-    left_alone: dict[str, str] = field(default_factory=dict)
     #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
     gaps: list[GapRow] = field(default_factory=list)
     #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from profilers.anatomy import anatomy, warmup_of
+from profilers.changes import change_rows, last_change, with_times
 from profilers.checkpoints import checkpoint_rows, resumed
 from profilers.communication import (
     communication_rows,
@@ -18,8 +19,8 @@ from profilers.findings.every_rule import findings_of
 from profilers.gpu_summary import gpus_of
 from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
-from profilers.memory_summary import memory_rows, peak
 from profilers.left_alone import left_alone
+from profilers.memory_summary import memory_rows, peak
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
@@ -34,9 +35,12 @@ __all__ = ["RunFacts", "RunSummary", "summarize"]
 def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     """What the records of a run amount to, however far it came; None where nothing was recorded."""
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
-    measured = steps.measured()
+    changes = change_rows(records)
+    since = last_change(changes)
+    settled = steps.between(since, None)
+    measured = settled.measured()
     used = gpus_of_ranks(records)
-    memory = memory_rows(records)
+    memory = memory_rows(records, since or 0)
     known: dict[str, Any] = {
         "id": facts.run,
         "layout": facts.layout,
@@ -46,11 +50,13 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "tokens_per_step": facts.tokens_per_step,
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
+        "left_alone": left_alone(records),
         "checkpoints": checkpoint_rows(records),
+        "changes": with_times(changes, steps),
+        "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
-        "left_alone": left_alone(records),
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),
@@ -59,7 +65,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "mfu_convention": facts.mfu_convention,
         "peak_flops": facts.peak_flops_per_second,
         "peak_source": facts.peak_source,
-        **warmup_of(steps, facts.notes),
+        **warmup_of(settled, facts.notes),
     }
     if len(measured.steps):
         known |= _speed(measured, facts) | _where_time_goes(measured, records, facts, used)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from engine.channel import Channel, Group, Waitable, all_gather_single
 from engine.compression.compressor import Compressor, Reduction
-from engine.compression.content import content_of
+from engine.compression.content import Content, content_of
 from engine.compression.named import build
 from engine.compression.settings import settings_of
 from engine.config import RunConfig
@@ -60,11 +60,7 @@ class Averaged:
             shared.late,
             self._wait,
         )
-        names = {parameter: name for name, parameter in shared.named.items()}
-        self.contents = [
-            content_of(one.index, one.flat, {names[p]: tuple(p.shape) for p in one.parameters})
-            for one in self.buckets.buckets
-        ]
+        self.contents = self._contents()
         if shared.group is not None:
             self.compressor = self._compressor(shared.group)
 
@@ -88,6 +84,20 @@ class Averaged:
             return {}
         found = [self.compressor.left_alone(content) for content in self.contents]
         return {name: reason for one in found for name, reason in one.items()}
+
+    def turn(self, config: RunConfig) -> None:
+        """Between two steps: other buckets, or another compression. Gradients summed so far and what was left out of
+        earlier ones go on as they are.
+        """
+        before, self._config = self._config, config
+        if config.overlap.bucket_mb != before.overlap.bucket_mb:
+            old = self.contents
+            self.buckets.deal_again(config.overlap.bucket_mb * MIB)
+            self.contents = self._contents()
+            if self.compressor is not None:
+                self.compressor.move(old, self.contents)
+        if self.compressor is not None and config.compression != before.compression:
+            self.compressor.use(settings_of(config.compression))
 
     def updated(self) -> None:
         """Bring new weights into the parameters, on every rank alike."""
@@ -125,6 +135,13 @@ class Averaged:
         partial, place = partial_over_tp(whole), extent(whole).beginning_at(start)
         copies *= self._tp_size if partial else 1
         return Piece(name, weight, gradient, whole.ndim > 1, partial, copies, place)
+
+    def _contents(self) -> list[Content]:
+        names = {parameter: name for name, parameter in self.shared.named.items()}
+        return [
+            content_of(one.index, one.flat, {names[p]: tuple(p.shape) for p in one.parameters})
+            for one in self.buckets.buckets
+        ]
 
     def _ranks(self) -> tuple[int, int]:
         """This rank's place among those that hold copies, and their number."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -80,9 +79,9 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245); heads are split over tp, the sequence over cp."""
 
-    def __init__(self, shape: ModelShape, axes: Axes, forgets: bool) -> None:
+    def __init__(self, shape: ModelShape, axes: Axes) -> None:
         super().__init__()
-        self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, forgets
+        self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, False
         self.tp = tp = axes.tensor
         kv_width = shape.kv_heads * shape.head_dim
         self.query = Linear(shape.hidden, shape.hidden, tp, 0)
@@ -140,16 +139,24 @@ class Block(nn.Module):
         self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: Recompute
     ) -> None:
         super().__init__()
-        if recompute == "full":  # then the second forward gathers again anyway
-            axes = replace(axes, tensor=axes.tensor.keeping_gathered())
-        self.tp, self.forgets = axes.tensor, recompute == "full"
         self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
-        self.attention = Attention(shape, axes, recompute == "selective")
+        self.attention = Attention(shape, axes)
         self.feed_forward = (
             FeedForward(shape, axes.tensor)
             if mixture is None
             else Mixture(mixture, axes.tensor, axes.expert, axes.data)
         )
+        self._axis = axes.tensor
+        self.keep(recompute)
+
+    def keep(self, recompute: Recompute) -> None:
+        """What the next forwards forget."""
+        self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
+        # With everything forgotten the second forward gathers again anyway.
+        self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
+        for module in self.modules():
+            if isinstance(module, (Attention, FeedForward, Mixture)):
+                module.tp = self.tp
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -207,6 +214,12 @@ class Decoder(nn.Module):
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.column_products(self.norm(x), (self.head,))
         return x
+
+    def keep(self, activations: Activations) -> None:
+        """What blocks forget from the next forward on; where the rest is kept stays as it was built."""
+        for place, block in enumerate(self.blocks.values()):
+            assert isinstance(block, Block)
+            block.keep(activations.of_layer(place))
 
     def _through_blocks(self, x: Tensor) -> Tensor:
         blocks = self.blocks.values()
