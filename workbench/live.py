@@ -13,6 +13,7 @@ import numpy as np
 
 from engine import progress, rundir
 from engine.calibration import store
+from profilers.changes import change_rows
 from profilers.communication import communication_rows
 from profilers.links import Links
 from profilers.records import Event
@@ -74,6 +75,9 @@ class Snapshot:
     processes: Columns = field(default_factory=dict)
     #: All hosts that were sampled, by name, that of rank 0 first.
     hosts: Mapping[str, HostReadings] = field(default_factory=dict)
+
+    #: Values that were changed while it went, as ``profilers.run_summary.ChangeRow`` names them.
+    changes: list[dict[str, Any]] = field(default_factory=list)
 
     #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
@@ -147,6 +151,7 @@ class LiveRun:
             network=network,
             processes=processes,
             hosts=hosts,
+            changes=[asdict(row) for row in change_rows(self._sampled)],
             problems=self._problems(),
         )
 

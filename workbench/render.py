@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench import render_verdicts
+from workbench.orders import refusals, written
 from workbench.runs import RunView
 from workbench.ui import anatomy_words, words
 
@@ -31,10 +33,12 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(_collectives(view.summary))
         for reason in _reasons(view.summary):
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
-    for answer in view.orders:
+    for answer in written(view.orders):
         console.print(
             f"  {answer.command} of rank {answer.rank}: {answer.told}", soft_wrap=True, markup=False
         )
+    for line in refusals(view.orders):
+        console.print(f"  refused: {line}", soft_wrap=True, markup=False)
     for line in view.last_lines:
         console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
 
@@ -54,6 +58,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     if "study" in labels:
         yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
     yield "layout", _layout(view)
+    for text in words.changes([asdict(row) for row in view.changes]):
+        yield "changed", text
     if view.summary:
         yield from _result_lines(view.summary)
     yield "folder", str(view.folder)
@@ -144,13 +150,19 @@ def _speed_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
     around = _bracket(words.seconds(step.low), words.seconds(step.high)) if step.low is not None else ""
     yield (
         "step",
-        f"{words.seconds(step.median)}{around}, p95 {words.seconds(step.p95)}, {summary.measured_steps} measured",
+        f"{words.seconds(step.median)}{around}, p95 {words.seconds(step.p95)}, "
+        f"{summary.measured_steps} measured{_since(summary)}",
     )
     bounds = summary.tokens_per_second_interval
     around = _bracket(words.number(bounds.low), words.number(bounds.high)) if bounds else ""
     yield "speed", f"{words.number(rate)} tokens/s{around}"
     yield "phases", ", ".join(_phases(summary.phases))
     yield from _anatomy_lines(summary)
+
+
+def _since(summary: RunSummary) -> str:
+    """What is measured begins anew with a change."""
+    return f" from step {summary.measured_from_step:,} on" if summary.changes else ""
 
 
 def _anatomy_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:

@@ -44,6 +44,13 @@ class PhaseSeries(NamedTuple):
     warmup_until: int | None
 
 
+class Mark(NamedTuple):
+    """A step from which on another configuration holds, and what was changed."""
+
+    step: int
+    text: str
+
+
 class RankSeries(NamedTuple):
     """Step time of each rank in milliseconds."""
 
@@ -121,6 +128,14 @@ def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
         phase: _means(columns[f"{phase}_seconds"], starts, MILLI) if len(steps) else [] for phase in PHASES
     }
     return PhaseSeries(rank, [int(steps[at]) for at in starts], per_bar, milliseconds, warmup_until(columns))
+
+
+def change_marks(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """One mark a step; ``rows`` are a run's changes."""
+    texts: dict[int, list[str]] = {}
+    for row in rows:
+        texts.setdefault(int(row["step"]), []).append(f"{row['key']} = {row['new']}")
+    return [Mark(step, ", ".join(found)) for step, found in sorted(texts.items())]
 
 
 def _means(values: Array, starts: Array, factor: float) -> list[float]:

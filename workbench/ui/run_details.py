@@ -9,7 +9,6 @@ import streamlit as st
 from engine import rundir
 from engine.config import RunConfig, flatten
 from profilers.communication import message_seconds_reason
-from profilers.records import PHASES
 from workbench import figures, jobs, runs, series
 from workbench.live import Snapshot
 from workbench.ui import (
@@ -18,7 +17,9 @@ from workbench.ui import (
     run_host,
     run_memory,
     run_schedule,
+    run_steps,
     run_trace,
+    run_turning,
     run_verdicts,
     words,
 )
@@ -51,7 +52,7 @@ def details(run_id: str) -> None:
     run_verdicts.draw(found)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
-        _steps(seen, found)
+        run_steps.draw(seen, found)
         run_schedule.draw(found)
     with views[1]:
         run_anatomy.draw(seen, found)
@@ -69,6 +70,7 @@ def details(run_id: str) -> None:
     with views[6]:
         run_trace.draw(found)
     with views[7]:
+        run_turning.draw(found)
         _configuration(found["config"] or {})
     with views[8]:
         _logs(run_id)
@@ -132,44 +134,6 @@ def _numbers(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
 def _validation(found: dict[str, Any]) -> str:
     loss = found.get("validation_loss")
     return "no validation loss" if loss is None else f"validation {loss:.4f}"
-
-
-def _steps(seen: Snapshot, found: dict[str, Any]) -> None:
-    left, right = st.columns([2.3, 1])
-    with left:
-        drawn = series.phase_series(series.slowest_rank(seen.steps), "the slowest rank of each step")
-        chart(figures.phases(drawn, seen.id), "run-phases", "Step time by phase")
-        chart(figures.ranks(series.rank_series(seen.steps), seen.id), "run-rank-steps", "Step time by rank")
-    with right:
-        st.markdown("**Where a typical step goes**")
-        _phase_table(found["phases"] or {})
-        if found.get("mfu_reason"):
-            st.caption(f"MFU: {found['mfu_reason']}.")
-        for note in found.get("notes") or []:
-            st.caption(f":material/info: {note}.")
-
-
-def _phase_table(phases: dict[str, float]) -> None:
-    if not phases:
-        st.caption("No step was measured.")
-        return
-    whole = sum(phases.values())
-    named = [phase for phase in PHASES if phases.get(phase)]
-    st.dataframe(
-        {
-            "phase": [figures.PHASE_NAMES[phase] for phase in named] + ["step"],
-            "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
-            "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
-        },
-        key="run-phase-table",
-        hide_index=True,
-        height="content",
-        column_config={
-            "phase": st.column_config.TextColumn(width=150),
-            "ms": st.column_config.NumberColumn(format="%,.2f", width=65),
-            "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
-        },
-    )
 
 
 def _collectives(seen: Snapshot, found: dict[str, Any]) -> None:

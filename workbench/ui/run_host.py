@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from engine.orders import SET
 from workbench import host_figures, host_series, memory_series
 from workbench.live import Snapshot
 from workbench.ui import words
@@ -82,7 +83,7 @@ def where(found: dict[str, Any]) -> str:
 
 def answers(found: dict[str, Any]) -> None:
     """What ranks wrote when they were asked to."""
-    rows = found.get("orders") or []
+    rows = [row for row in found.get("orders") or [] if row["command"] != SET]
     if not rows:
         command = f"workbench control {found['id']} snapshot"
         st.caption(f"For a snapshot of each rank's memory while a run goes: `{command}`.")

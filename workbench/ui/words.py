@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 GIB = 2**30
@@ -156,6 +156,7 @@ SHORT = {
     "memory.parameters": "parameters",
     "compression.method": "compression",
     "compression.ratio": "ratio",
+    "compression.rank": "rank",
     "overlap.bucket_mb": "bucket MB",
 }
 
@@ -190,6 +191,26 @@ def point(values: Mapping[str, Any]) -> str:
         f"{short(key)} {value(item)}" for key, item in values.items() if not key.startswith("parallel.")
     ]
     return ", ".join([layout(degrees), *others])
+
+
+def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Changes of one step in one line each: what, who asked, and what a step took before and after."""
+    together: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        together.setdefault((row["step"], row["by"]), []).append(row)
+    lines = []
+    for (step, by), found in together.items():
+        what = ", ".join(f"{row['key']} {value(row['old'])} → {value(row['new'])}" for row in found)
+        asked = f" ({by})" if by else ""
+        lines.append(f"from step {step:,} on: {what}{asked}{_step_times(found[0])}")
+    return lines
+
+
+def _step_times(row: Mapping[str, Any]) -> str:
+    before, after = row.get("seconds_before"), row.get("seconds_after")
+    if before is None or after is None:
+        return ""
+    return f"; a step took {seconds(before)} before, {seconds(after)} after"
 
 
 def identifier(key: str) -> str:
