@@ -102,7 +102,9 @@ class Compression(Section):
     ``error_feedback``; without a value all methods do that but fp16 and bf16. ``stochastic`` rounds to int8 and int4
     without bias; without a value that is done where errors are not fed back, and else values go to the nearest.
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
-    alone.
+    alone. With the ``plan`` l_greco the other layers get theirs by what they cost and what they lose: before step 10
+    and every ``plan_every`` steps the fewest bytes are chosen whose errors add up to at most ``plan_alpha`` times those
+    of the one value for all.
     """
 
     method: Literal["none", "fp16", "bf16", "int8", "int4", "topk", "randomk", "powersgd", "sign"] = "none"
@@ -113,6 +115,9 @@ class Compression(Section):
     error_feedback: bool | None = None
     start_step: Annotated[int, Field(ge=0)] = 2
     layers: dict[str, Annotated[float, Field(gt=0)] | Literal["none"]] = {}
+    plan: Literal["none", "l_greco"] = "none"
+    plan_every: Count = 200
+    plan_alpha: Annotated[float, Field(gt=0)] = 1.0
 
 
 class Overlap(Section):

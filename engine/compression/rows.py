@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.compression.blocks import BLOCK_VALUES
+from engine.compression.packing import pack, unpack
 
 _SCALE_BYTES = 4
 #: Moves bit i of each of eight bytes that are 0 or 1 to bit i of the highest byte.
@@ -36,10 +37,11 @@ class Integers:
     """Rounded multiples of maximum / (2^(bits-1) - 1), as QSGD (arXiv 1610.02132) with the maximum norm.
 
     With noise the rounding is stochastic and without bias; an error is smaller than the scale. Zero stays zero.
+    Two to eight bits; two are -1, 0 and 1.
     """
 
     def __init__(self, bits: int) -> None:
-        self.bits, self._levels = bits, 2 ** (bits - 1) - 1
+        self.bits, self._levels, self._middle = bits, 2 ** (bits - 1) - 1, 2 ** (bits - 1)
 
     def encode(self, x: Tensor, count: int, scales: Tensor, codes: Tensor, noise: Tensor | None) -> None:
         """A little more than the maximum over the levels is the scale, so that noise cannot lift it over the last."""
@@ -52,17 +54,23 @@ class Integers:
         if self.bits == 8:
             codes.view(torch.int8).copy_(work)
             return
-        shifted, half = work.add_(8).to(torch.uint8), x.shape[1] // 2
-        torch.bitwise_or(shifted[:, :half], shifted[:, half:] << 4, out=codes)
+        shifted, half = work.add_(self._middle).to(torch.uint8), x.shape[1] // 2
+        if self.bits == 4:
+            torch.bitwise_or(shifted[:, :half], shifted[:, half:] << 4, out=codes)
+        else:
+            pack(shifted, self.bits, codes)
 
     def decode(self, scales: Tensor, codes: Tensor, width: int) -> Tensor:
         """Integers."""
         if self.bits == 8:
             return codes.view(torch.int8).to(torch.float32)
         out = scales.new_empty(len(scales), width)
-        out[:, : width // 2] = codes & 15
-        out[:, width // 2 :] = codes >> 4
-        return out.sub_(8)
+        if self.bits == 4:
+            out[:, : width // 2] = codes & 15
+            out[:, width // 2 :] = codes >> 4
+        else:
+            unpack(codes, self.bits, out)
+        return out.sub_(self._middle)
 
 
 class Signs:
