@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.compression.settings import SCALING, SELECTING
 from engine.schedules.named import KINDS
 
 Values = dict[str, Any]
@@ -47,8 +48,12 @@ def _compresses(now: Values) -> bool:
     return _shares_data(now) and now["parallel.zero_stage"] == 0
 
 
-def _selects(now: Values) -> bool:
-    return _compresses(now) and now["compression.method"] == "topk"
+def _by(*methods: str) -> Callable[[Values], bool]:
+    return lambda now: _compresses(now) and now["compression.method"] in methods
+
+
+def _loses(now: Values) -> bool:
+    return _compresses(now) and now["compression.method"] != "none"
 
 
 _RULES: dict[str, Callable[[Values], bool]] = {
@@ -61,8 +66,10 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     "schedule.kind": _pipelines,
     "schedule.chunks": lambda now: _pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
     "compression.method": _compresses,
-    "compression.start_step": lambda now: _compresses(now) and now["compression.method"] != "none",
-    "compression.ratio": _selects,
-    "compression.error_feedback": _selects,
+    **{f"compression.{name}": _loses for name in ("start_step", "error_feedback", "layers")},
+    "compression.ratio": _by(*SELECTING),
+    "compression.rank": _by("powersgd"),
+    "compression.bucket_values": _by(*SCALING),
+    "compression.stochastic": _by("int8", "int4"),
     "overlap.bucket_mb": lambda now: _shares_data(now) and now["parallel.zero_stage"] < 2,
 }

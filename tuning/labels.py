@@ -19,6 +19,7 @@ ALWAYS_SAID = (
     "schedule.kind",
     "compression.method",
     "compression.ratio",
+    "compression.rank",
     "memory.recompute",
 )
 

@@ -44,8 +44,9 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
         **space,
         "schedule.kind": ["1f1b", "gpipe", "interleaved", "zb_h1", "breadth_first"],
         "schedule.chunks": [1, 2],
-        "compression.method": ["none", "fp16", "topk"],
+        "compression.method": ["none", "fp16", "int8", "int4", "topk", "powersgd", "sign"],
         "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
+        "compression.rank": [1, 2, 4, 8],
         "overlap.bucket_mb": [1.0, 5.0, 25.0],
     }
 

@@ -28,6 +28,7 @@ TITLES = {
     "schedule.chunks": "Stages per rank",
     "compression.method": "Gradient compression",
     "compression.ratio": "Compression ratio",
+    "compression.rank": "PowerSGD rank",
     "overlap.bucket_mb": "Bucket size, MB",
     "compile": "torch.compile",
 }
