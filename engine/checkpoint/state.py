@@ -84,7 +84,7 @@ class Snapshot:
         for name, value in state.items():
             source = value.flat if isinstance(value, Part) else value
             copy = self._copies.get(name)
-            if copy is None:
+            if copy is None or copy.shape != source.shape:
                 pinned = source.is_cuda
                 copy = self._copies[name] = torch.empty_like(source, device="cpu", pin_memory=pinned)
             copy.copy_(source, non_blocking=True)
