@@ -199,3 +199,27 @@ def test_a_run_that_is_stopped_after_a_change_says_from_where_it_measured(sessio
     assert summary.measured_from_step == change.step + 2
     assert change.seconds_before is not None
     assert change.seconds_after is not None
+
+
+def test_methods_and_their_values_change_between_saves_in_the_background(session: Session) -> None:
+    saved = {"checkpoint__every_steps": 1, "checkpoint__asynchronous": True, "checkpoint__keep": 50}
+    lossy = {"compression__method": "powersgd", "compression__rank": 2, "compression__start_step": 0}
+    wanted = [
+        {"compression.rank": 4, "overlap.bucket_mb": 0.2},
+        {"compression.method": "int8"},
+        {"compression.method": "topk", "compression.ratio": 0.05},
+    ]
+    config = small(**STEPS | PLAIN | {"train__steps": 20} | saved | lossy)
+    summary = run(session, config, *wanted)
+    assert [row.problem for row in summary.checkpoints] == [None] * 20
+    steps = sorted({row.step for row in summary.changes})
+    assert len(steps) == 3
+    assert "norm.weight" not in summary.left_alone, "powersgd leaves vectors alone, top-k does not"
+    folder = session.home / summary.id
+    last = load(folder / rundir.CONFIG)
+    origin = folder / "checkpoints" / f"step-{steps[-1] + 2:06d}"
+    resumed = run(session, last.with_values({"train.resume": str(origin), "checkpoint.every_steps": None}))
+    assert resumed.losses == summary.losses[steps[-1] + 2 :]
+    assert resumed.resumed is not None
+    assert resumed.resumed.changed == {}
+    assert not [note for note in resumed.notes if "starts anew" in note]
