@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.checkpoint.checkpoints import Checkpoints
 from engine.clocks import HostClocks, tell
+from engine.compression.planning import Planner
 from engine.compression.told import tell_left_alone
 from engine.context import RankContext
 from engine.errors import WorkbenchError
@@ -54,7 +55,8 @@ def _steps(
     corpus: Corpus,
     checkpoints: Checkpoints,
 ) -> bool:
-    first = checkpoints.resume()
+    planner = Planner(rank, stages.stages.values())
+    first = checkpoints.resume(planner.adopt)
     with StepLog(rank, first) as log, OrderedWork(rank, first, Turning(rank, stages, log).turn) as ordered:
         for step in range(first, rank.config.train.steps):
             if rank.control.should_stop(step):
@@ -62,7 +64,9 @@ def _steps(
                 return False
             if ordered.before(step):
                 log.leave_out(step)
+            planner.watch(step)
             one_step(rank, stages, optimizer, corpus, log, step)
+            planner.after(step + 1)
             checkpoints.after(step + 1)
         checkpoints.finish(rank.config.train.steps)
     return True

@@ -12,6 +12,7 @@ from profilers.anatomy_rows import ClockRow, GapRow, PipelineRow
 from profilers.diagnosis import Setting, Verdict
 from profilers.links import Links
 from profilers.machine_rows import InterfaceRow
+from profilers.plan_rows import PlanRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,8 @@ class RunSummary:
     resumed: Resumed | None = None
     #: Parameters whose gradients compression leaves alone, and why.
     left_alone: dict[str, str] = field(default_factory=dict)
+    #: Of compression, in order.
+    plans: list[PlanRow] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     #: In order. Everything that is measured, peaks of memory too, is of the steps from the last one on.
     changes: list[ChangeRow] = field(default_factory=list)

@@ -21,6 +21,7 @@ from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
 from profilers.left_alone import left_alone
 from profilers.memory_summary import memory_rows, peak
+from profilers.plans import plan_rows
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
@@ -51,6 +52,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
         "left_alone": left_alone(records),
+        "plans": plan_rows(records),
         "checkpoints": checkpoint_rows(records),
         "changes": with_times(changes, steps),
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,

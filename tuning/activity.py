@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.compression.plan import PLANNED
 from engine.compression.settings import SCALING, SELECTING
 from engine.schedules.named import KINDS
 
 Values = dict[str, Any]
 
 #: Knobs on whose values it depends whether others act; each one may depend on those before it.
-DECIDING = ("parallel.zero_stage", "compression.method", "schedule.kind")
+DECIDING = ("parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
 #: Where a knob stands that does not act, whatever a study's base says: other values would break a rule.
 AT_REST: Values = {
     "parallel.ep": 1,
@@ -56,6 +57,10 @@ def _loses(now: Values) -> bool:
     return _compresses(now) and now["compression.method"] != "none"
 
 
+def _plans(now: Values) -> bool:
+    return _by(*PLANNED)(now) and now["compression.plan"] != "none"
+
+
 _RULES: dict[str, Callable[[Values], bool]] = {
     "parallel.cp_method": lambda now: bool(now["parallel.cp"] > 1),
     "parallel.ep": lambda now: now["model.experts"] is not None and _shares_data(now),
@@ -69,6 +74,8 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     **{f"compression.{name}": _loses for name in ("start_step", "error_feedback", "layers")},
     "compression.ratio": _by(*SELECTING),
     "compression.rank": _by("powersgd"),
+    "compression.plan": _by(*PLANNED),
+    **dict.fromkeys(("compression.plan_every", "compression.plan_alpha"), _plans),
     "compression.bucket_values": _by(*SCALING),
     "compression.stochastic": _by("int8", "int4"),
     "overlap.bucket_mb": lambda now: _shares_data(now) and now["parallel.zero_stage"] < 2,

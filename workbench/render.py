@@ -60,6 +60,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     yield "layout", _layout(view)
     for text in words.changes([asdict(row) for row in view.changes]):
         yield "changed", text
+    for row in view.plans[-1:]:
+        yield "plan", words.plan(asdict(row))
     if view.summary:
         yield from _result_lines(view.summary)
     yield "folder", str(view.folder)

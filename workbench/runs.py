@@ -16,6 +16,7 @@ from workbench.settings import JOBS
 
 if TYPE_CHECKING:
     from engine.config import RunConfig
+    from profilers.plan_rows import PlanRow
     from profilers.run_summary import ChangeRow
     from profilers.summary import RunSummary
 
@@ -62,6 +63,18 @@ class RunView:
         if not (self.folder / rundir.STARTED).exists():
             return []
         return change_rows(RunRecords(self.folder / rundir.RECORDS))
+
+    @property
+    def plans(self) -> list[PlanRow]:
+        """Plans of compression that it followed so far."""
+        if self.summary is not None:
+            return self.summary.plans
+        from profilers.plans import plan_rows
+        from profilers.tail import RunRecords
+
+        if not (self.folder / rundir.STARTED).exists():
+            return []
+        return plan_rows(RunRecords(self.folder / rundir.RECORDS))
 
     @property
     def layout(self) -> dict[str, int]:
@@ -132,6 +145,7 @@ def document(view: RunView) -> dict[str, Any]:
         "last_lines": view.last_lines,
         "orders": [answer.as_dict() for answer in view.orders],
         "changes": [asdict(row) for row in view.changes],
+        "plans": [asdict(row) for row in view.plans],
         "labels": view.labels,
         **{name: view.status.get(name) for name in about + machine},
         "folder": str(view.folder),

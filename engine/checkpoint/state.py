@@ -19,6 +19,8 @@ from engine.parallel.optimizer import LocalOptimizer
 #: Name -> what this rank holds of it: a ``Part``, or a whole tensor of dimension 0.
 State = dict[str, "Part | Tensor"]
 MEMORY = "compression."
+#: In the names of what low-rank compression starts from; any start will do.
+FACTOR = ".factor"
 
 
 class Part:

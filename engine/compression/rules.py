@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.compression.plan import MAX_BITS, MIN_BITS, PLANNED
+from engine.compression.plan import MAX_BITS, MIN_BITS, PLANNED
 from engine.compression.settings import SELECTING
 from engine.config import RunConfig
 from engine.errors import LayoutError
@@ -22,6 +23,9 @@ def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
             f"method {method} has no value to choose for each layer; set plan to none, or method to one of "
         )
         yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(PLANNED))
+    if config.compression.plan != "none" and config.parallel.zero_stage:
+        remedy = "chooses for whole gradient buckets; set it to none, or zero_stage to 0"
+        yield LayoutError("compression.plan", config.compression.plan, remedy)
     if method == "none":
         return
     if layout.data == 1:

@@ -12,6 +12,7 @@ from engine.channel import Channel, Group, Waitable, all_gather_single
 from engine.compression.compressor import Compressor, Reduction
 from engine.compression.content import Content, content_of
 from engine.compression.named import build
+from engine.compression.plan import NO_PLAN, Plan, settings_with
 from engine.compression.settings import settings_of
 from engine.config import RunConfig
 from engine.memory.masters import Masters
@@ -52,6 +53,9 @@ class Averaged:
         self._masters, self._pieces = Masters(config.memory), list[Piece]()
         self._values = self._masters.narrow(shared.named.values())
         self.compressor: Compressor | None = None
+        #: Sees each bucket's gradient before it is compressed.
+        self.watch: Callable[[Content], None] | None = None
+        self._plan = NO_PLAN
         self.buckets = GradientBuckets(
             list(shared.named.values()),
             self._average if shared.ranks > 1 or shared.spread > 1 else None,
@@ -97,7 +101,13 @@ class Averaged:
             if self.compressor is not None:
                 self.compressor.move(old, self.contents)
         if self.compressor is not None and config.compression != before.compression:
-            self.compressor.use(settings_of(config.compression))
+            self.compressor.use(settings_with(config.compression, self._plan))
+
+    def follow(self, plan: Plan) -> None:
+        """Between two steps: compress as a plan says where the configuration leaves it to one."""
+        self._plan = plan
+        if self.compressor is not None:
+            self.compressor.use(settings_with(self._config.compression, plan))
 
     def updated(self) -> None:
         """Bring new weights into the parameters, on every rank alike."""
@@ -155,7 +165,10 @@ class Averaged:
         if self.shared.spread > 1:
             bucket.flat.div_(self.shared.spread)
         if self.compressor is not None:
-            yield from self.compressor.reduce(self.contents[bucket.index])
+            content = self.contents[bucket.index]
+            if self.watch is not None:
+                self.watch(content)
+            yield from self.compressor.reduce(content)
 
     def _wait(self, under_way: Waitable) -> None:
         with self._timer.phase("communication_exposed"):

@@ -16,6 +16,7 @@ from workbench.ui import (
     run_gpus,
     run_host,
     run_memory,
+    run_plan,
     run_schedule,
     run_steps,
     run_trace,
@@ -58,6 +59,7 @@ def details(run_id: str) -> None:
         run_anatomy.draw(seen, found)
     with views[2]:
         _collectives(seen, found)
+        run_plan.draw(found)
     with views[3]:
         _loss_and_memory(seen, found)
         run_memory.draw(found)

@@ -213,6 +213,21 @@ def _step_times(row: Mapping[str, Any]) -> str:
     return f"; a step took {seconds(before)} before, {seconds(after)} after"
 
 
+def plan(row: Mapping[str, Any]) -> str:
+    """One plan of compression: what it chose, and what that saves."""
+    values, method = list((row["layers"] or {}).values()), row["method"]
+    since = f"from step {row['step']:,} on {method}"
+    if not values:
+        return f"{since} stays at {row['default']:.3g} for every layer: no other choice sends less"
+    told = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
+    if row["taken_from"]:
+        return f"{told}, as in {row['taken_from']}"
+    sent, uniform = row["bytes_after"], row["bytes_uniform"]
+    saved = f"{sent / 1e6:,.3f} MB a step where {row['default']:.3g} for all sends {uniform / 1e6:,.3f}"
+    share = percent(row["error"] / row["budget"], 1) if row["budget"] else NOTHING
+    return f"{told}: {saved}, with {share} of the error allowed; planned in {seconds(row['seconds'])}"
+
+
 def identifier(key: str) -> str:
     """A dotted key as part of a widget's key."""
     return key.replace(".", "-").replace("_", "-")
