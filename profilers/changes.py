@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from profilers.run_summary import ChangeRow
+from profilers.change_row import ChangeRow
 from profilers.step_join import JoinedSteps
 from profilers.step_phases import slowest_seconds
 from profilers.tail import RunRecords

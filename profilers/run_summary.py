@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from profilers.anatomy_rows import ClockRow, GapRow, PipelineRow
+from profilers.change_row import ChangeRow
+from profilers.checkpoint_rows import CheckpointRow, Resumed
 from profilers.diagnosis import Setting, Verdict
 from profilers.links import Links
 from profilers.machine_rows import InterfaceRow
@@ -104,51 +106,6 @@ class MemoryRow:
     reserved_bytes: int | None = None
     inactive_split_bytes: int | None = None
     allocation_retries: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
-    """One save: ``step`` is the next one to do after it, ``paused_seconds`` the time that training waited for it,
-    ``problem`` why it failed.
-    """
-
-    step: int
-    seconds: float
-    paused_seconds: float
-    asynchronous: bool
-    bytes: int | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]."""
-
-    run: str
-    step: int
-    folder: str
-    seconds: float
-    changed: dict[str, list[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeRow:
-    """One value of the configuration that was changed while the run went: ``new`` holds from ``step`` on.
-
-    The seconds are medians of the measured steps back to the change before this one, and on to the next; changes at
-    one step share them.
-    """
-
-    step: int
-    key: str
-    old: Any
-    new: Any
-    by: str = ""
-    time_unix: float = 0.0
-    #: The command that asked for it.
-    id: str = ""
-    seconds_before: float | None = None
-    seconds_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

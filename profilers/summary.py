@@ -43,12 +43,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     used = gpus_of_ranks(records)
     memory = memory_rows(records, since or 0)
     known: dict[str, Any] = {
-        "id": facts.run,
-        "layout": facts.layout,
-        "world_size": facts.world_size,
-        "backend": facts.backend,
-        "parameters": facts.parameters,
-        "tokens_per_step": facts.tokens_per_step,
+        **_of_facts(facts),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
         "left_alone": left_alone(records),
@@ -62,11 +57,6 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),
-        "model_flops_per_step": facts.model_flops_per_step,
-        "hardware_flops_per_step": facts.hardware_flops_per_step,
-        "mfu_convention": facts.mfu_convention,
-        "peak_flops": facts.peak_flops_per_second,
-        "peak_source": facts.peak_source,
         **warmup_of(settled, facts.notes),
     }
     if len(measured.steps):
@@ -79,6 +69,22 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     if known["gpus"] and used.reason:
         known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
     return RunSummary(**known)
+
+
+def _of_facts(facts: RunFacts) -> dict[str, Any]:
+    return {
+        "id": facts.run,
+        "layout": facts.layout,
+        "world_size": facts.world_size,
+        "backend": facts.backend,
+        "parameters": facts.parameters,
+        "tokens_per_step": facts.tokens_per_step,
+        "model_flops_per_step": facts.model_flops_per_step,
+        "hardware_flops_per_step": facts.hardware_flops_per_step,
+        "mfu_convention": facts.mfu_convention,
+        "peak_flops": facts.peak_flops_per_second,
+        "peak_source": facts.peak_source,
+    }
 
 
 def _speed(measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from workbench.settings import JOBS
 
 if TYPE_CHECKING:
     from engine.config import RunConfig
+    from profilers.change_row import ChangeRow
     from profilers.plan_rows import PlanRow
-    from profilers.run_summary import ChangeRow
     from profilers.summary import RunSummary
 
 #: A run is created before its owner has signed the status; after this long without a signature it is lost.
