@@ -13,6 +13,7 @@ from profilers import diagnosis
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=10, le=10_000)]
 _USUAL = diagnosis.Thresholds()
 #: Values that are dictionaries of their own, not sections.
 MAPPINGS = ("compression.layers",)
@@ -174,12 +175,26 @@ class Checkpoint(Section):
 
 
 class Lab(Section):
-    """A network to train over: ``hosts`` as network namespaces of this machine, ranks that follow each other on one,
-    all links of ``rate_mbit`` (10^6 bits per second) in each direction, or as fast as they go. Ranks run on the CPU.
+    """A network to train over: ``hosts`` as network namespaces of this machine, ranks that follow each other on one.
+
+    ``islands`` splits them into groups, each with a switch of its own: how many of equal size, or the hosts of each.
+    ``rate_mbit`` (10^6 bits per second, in each direction) holds every host's link to a rate, ``rates_mbit`` those of
+    each island to one of its own, and ``between_mbit`` each island's link to the others; without a rate, or with null
+    in the list, a link is as fast as it goes. Ranks run on the CPU.
     """
 
     hosts: Annotated[int, Field(ge=2, le=250)] | None = None
-    rate_mbit: Annotated[float, Field(ge=10, le=10_000)] | None = None
+    islands: (
+        Annotated[int, Field(ge=2, le=16)] | Annotated[list[Count], Field(min_length=2, max_length=16)] | None
+    ) = None
+    rate_mbit: Rate | None = None
+    rates_mbit: Annotated[list[Rate | None], Field(min_length=2, max_length=16)] | None = None
+    between_mbit: Rate | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is to be one."""
+        return self.hosts is not None or isinstance(self.islands, list)
 
 
 class Thresholds(Section):

@@ -12,6 +12,7 @@ from engine.calibration import fingerprint, store
 from engine.config import Lab, RunConfig
 from engine.diagnosis import setting_of
 from engine.errors import InputError
+from engine.network import shape_of
 from engine.notes import notes_of
 from engine.outcome import RunOutcome
 from engine.ownership import me
@@ -47,10 +48,8 @@ def note_start(
 
 def network_of(asked: Lab) -> str | None:
     """A lab in words; None where ranks talk over this host's own links."""
-    if asked.hosts is None:
-        return None
-    rate = "" if asked.rate_mbit is None else f" at {asked.rate_mbit:,g} Mbit/s"
-    return f"a lab of {asked.hosts:,} hosts{rate}"
+    shape = shape_of(asked)
+    return None if shape is None else f"a lab of {shape}"
 
 
 def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from engine import network
 from engine.compression import rules as compression
 from engine.config import RunConfig
 from engine.errors import LayoutError
@@ -209,15 +210,14 @@ def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
 
 
 def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
-    lab, ranks = config.lab, layout_of(config).world_size
-    if lab.hosts is None:
-        if lab.rate_mbit is not None:
-            yield LayoutError(
-                "lab.rate_mbit", lab.rate_mbit, "there is no lab; set lab.hosts, or leave it out"
-            )
+    found, ranks = list(network.problems(config.lab)), layout_of(config).world_size
+    yield from found
+    if found or not config.lab.wanted:
         return
-    if ranks % lab.hosts:
-        yield _not_divisible("lab.hosts", lab.hosts, f"the {ranks} ranks", ranks)
+    shape = network.shape_of(config.lab)
+    if shape is not None and ranks % shape.hosts:
+        field = "lab.islands" if config.lab.hosts is None else "lab.hosts"
+        yield _not_divisible(field, shape.hosts, f"the {ranks} ranks", ranks)
     if config.device == "cuda":
         yield LayoutError("device", "cuda", "ranks of the lab run on the CPU; set device to auto or cpu")
 

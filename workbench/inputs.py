@@ -172,8 +172,7 @@ def _check_startable(file: StudyFile) -> None:
 
     try:
         _check_data(file.config.data.path)
-        if file.config.lab.hosts is not None:
-            lab.require("lab.hosts", file.config.lab.hosts)
+        lab.require(file.config.lab)
         devices.choose(file.config, file.ranks)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None
