@@ -108,16 +108,10 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "note", note
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
+    yield from _left_alone(summary)
     yield from render_verdicts.lines(summary)
 
-    yield from _left_alone(summary)
 
-def _memory(summary: RunSummary) -> str:
-    text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
-    if summary.peak_memory_rank is None:
-        return text
-    during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
-    retries = sum(row.allocation_retries or 0 for row in summary.memory)
 def _left_alone(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """A line for each reason."""
     for reason in dict.fromkeys(summary.left_alone.values()):
@@ -126,6 +120,12 @@ def _left_alone(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "not compressed", f"{names[0]}{others}: {reason}"
 
 
+def _memory(summary: RunSummary) -> str:
+    text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
+    if summary.peak_memory_rank is None:
+        return text
+    during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
+    retries = sum(row.allocation_retries or 0 for row in summary.memory)
     again = f"; {retries:,} allocations had to be tried again" if retries else ""
     return f"{text}: rank {summary.peak_memory_rank}{during}{again}"
 
