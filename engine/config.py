@@ -121,6 +121,30 @@ class Compression(Section):
     plan_alpha: Annotated[float, Field(gt=0)] = 1.0
 
 
+class Outer(Section):
+    """Replicas that train by themselves for ``period`` steps a round, and then meet: by the mean of their weights
+    (local), by a Nesterov step on it (diloco), in fragments beside the next steps (streaming), or by a mean that is a
+    round late and costs no waiting (co2).
+
+    ``replicas`` is their number; without it each dp rank is one. Inside of one gradients are averaged at every step.
+    ``learning_rate`` and ``momentum`` are the outer step's; without a value what the method's authors use. co2 clips
+    its momentum to ``clip`` and divides by the staleness ``gap``; ``variant`` says what a round begins with. streaming
+    takes over one of its ``fragments`` ``overlap`` steps after it was sent, and keeps ``mixing`` of the own weights.
+    """
+
+    method: Literal["none", "local", "co2", "diloco", "streaming"] = "none"
+    period: Count = 12
+    replicas: Annotated[int, Field(ge=2)] | None = None
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    gap: Literal["none", "scalar", "tensor", "element"] = "none"
+    variant: Literal["paper", "delayed", "keep_local"] = "keep_local"
+    fragments: Count = 2
+    overlap: Annotated[int, Field(ge=0)] = 1
+    mixing: Fraction = 0.5
+
+
 class Overlap(Section):
     """How gradient reduction overlaps the backward pass."""
 
@@ -229,6 +253,7 @@ class RunConfig(Section):
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
     compression: Compression = Compression()
+    outer: Outer = Outer()
     overlap: Overlap = Overlap()
     memory: Memory = Memory()
     precision: Literal["fp32", "bf16"] = "fp32"

@@ -11,12 +11,13 @@ from engine.config import Compression, RunConfig
 from engine.errors import InputError, LayoutError
 
 #: Parts of a run that can be turned; ``engine/turning.py`` has a function for each.
-GRADIENTS, SCHEDULE, ACTIVATIONS = "gradients", "schedule", "activations"
+GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
 #: Dotted key -> the part that it turns. Any other key is decided when a run starts.
 LIVE: dict[str, str] = {
     "batch.micro_batch": SCHEDULE,
     "memory.recompute": ACTIVATIONS,
     "memory.recompute_layers": ACTIVATIONS,
+    "outer.period": ROUNDS,
     "overlap.bucket_mb": GRADIENTS,
     **{f"compression.{name}": GRADIENTS for name in Compression.model_fields},
 }

@@ -15,6 +15,7 @@ from engine.compression.told import tell_left_alone
 from engine.context import RankContext
 from engine.errors import WorkbenchError
 from engine.ordered import OrderedWork
+from engine.outer.optimizer import optimizer_of
 from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
@@ -32,7 +33,7 @@ def train(rank: RankContext) -> bool:
     rank.state("building")
     began = time.monotonic()
     stages = build_stages(rank)
-    optimizer = LocalOptimizer(list(stages.stages.values()), rank.groups, rank.config.train)
+    optimizer = optimizer_of(rank, list(stages.stages.values()))
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)
     tell_left_alone(rank, stages.stages.values())
@@ -41,7 +42,10 @@ def train(rank: RankContext) -> bool:
     with Checkpoints(rank, optimizer) as checkpoints:
         finished = _steps(rank, stages, optimizer, corpus, checkpoints)
     if finished:
+        optimizer.finish()
         validate(rank, stages, corpus)
+    else:
+        optimizer.settle()
     if host_clocks.several:
         tell(host_clocks, rank.writer)
     rank.state("finished")

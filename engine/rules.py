@@ -10,6 +10,7 @@ from engine.compression import rules as compression
 from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.layout import Layout, layout_of
+from engine.outer import rules as outer
 from engine.presets import ModelShape, resolve
 from engine.schedules.named import KINDS
 
@@ -38,6 +39,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _stage_rules(config, shape)
     yield from _schedule_rules(config)
     yield from _memory_rules(config, shape)
+    yield from outer.problems(config, shape)
     yield from compression.problems(config, shape)
     yield from _lab_rules(config)
 

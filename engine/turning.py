@@ -79,9 +79,14 @@ def _activations(rank: RankContext, stages: PipelineExecutor) -> None:
         replica.decoder.keep(activations_of(rank.config))
 
 
+def _rounds(rank: RankContext, stages: PipelineExecutor) -> None:
+    """An outer loop asks for the period after every step."""
+
+
 #: What turns each part that ``live.LIVE`` names; the rank's configuration is the new one already.
 PARTS: dict[str, Callable[[RankContext, PipelineExecutor], None]] = {
     live.GRADIENTS: _gradients,
     live.SCHEDULE: _schedule,
     live.ACTIVATIONS: _activations,
+    live.ROUNDS: _rounds,
 }

@@ -67,8 +67,9 @@ class Checkpoints:
         began = time.monotonic()
         found = self._agreed()
         adopt(found)
-        has_memory = transfer.load(state_of(self._optimizer), found, self._gloo)
-        self._optimizer.restored()
+        anew = not found.has_outer
+        has_memory = transfer.load(state_of(self._optimizer, before_outer=anew), found, self._gloo)
+        self._optimizer.restored(anew)
         self._saved_step = found.manifest.step
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, found)
@@ -110,6 +111,7 @@ class Checkpoints:
         self._rank.state("checkpoint")
         self._wait(None)
         self._saved_step = step
+        self._optimizer.settle()
         state, manifest = state_of(self._optimizer), self._manifest(step)
         if not self._settings.asynchronous:
             self._write(state, manifest, began, None)

@@ -28,10 +28,10 @@ def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
         yield LayoutError("compression.plan", config.compression.plan, remedy)
     if method == "none":
         return
-    if layout.data == 1:
-        yield LayoutError(
-            "compression.method", method, "with dp=1 no gradient is sent; set it to none or raise dp"
-        )
+    if layout.inner == 1:
+        where = "with dp=1" if layout.data == 1 else "in replicas of one data rank"
+        other = "raise dp" if layout.data == 1 else "lower outer.replicas"
+        yield LayoutError("compression.method", method, f"{where} no gradient is sent; set it to none or {other}")
     if config.parallel.zero_stage:
         yield LayoutError(
             "compression.method",

@@ -162,7 +162,7 @@ def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
 def _meshes(rank: RankContext) -> Meshes:
     layout, groups = rank.layout, rank.groups
     members = next(ranks for ranks in layout.groups("data") if rank.rank in ranks)
-    rows = [members[first : first + layout.shard] for first in range(0, layout.data, layout.shard)]
+    rows = [members[first : first + layout.shard] for first in range(0, layout.inner, layout.shard)]
     dense = mesh_of(groups.shard, groups.replicate, rows, rank.device.type)
     if layout.ep == 1:
         return Meshes(dense)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from engine.channel import all_reduce_scalar
 from engine.config import Train
 from engine.groups import Groups
 from engine.memory.host import HostGradients
+from engine.parallel.extent import Extent
 from engine.parallel.replica import Memory, Piece, Replica
 from engine.parallel.tensor import reduce_partial_gradients
 
@@ -24,8 +25,8 @@ class LocalOptimizer:
         self._replicas, self._groups, self._clip = replicas, groups, train.clip_norm
         self._host = HostGradients()
         self._pieces = [piece for replica in replicas for piece in replica.pieces() if piece.weight.numel()]
-        # The norm's group may be a part of the world, with all copies of a piece spread evenly over such parts.
-        parts = groups.world_size / (1 if groups.norm is None else groups.norm.size)
+        # The norm's group may be a part of a replica, with all copies of a piece spread evenly over such parts.
+        parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
         decayed = [piece.weight for piece in self._pieces if piece.decayed]
         plain = [piece.weight for piece in self._pieces if not piece.decayed]
@@ -43,6 +44,12 @@ class LocalOptimizer:
         return self._pieces
 
     @property
+    def shares(self) -> list[float]:
+        """By how much this rank's part of each piece counts in a sum over the norm's group."""
+        shares: list[float] = self._shares.tolist()
+        return shares
+
+    @property
     def memories(self) -> list[Memory]:
         """What compression carries to the next step's gradients."""
         return [memory for replica in self._replicas for memory in replica.memories()]
@@ -55,10 +62,27 @@ class LocalOptimizer:
             state |= {key: torch.zeros_like(piece.weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
         return state
 
-    def restored(self) -> None:
-        """After new values were put into pieces: bring them to all that need them."""
+    def restored(self, anew: bool = False) -> None:
+        """After new values were put into pieces: bring them to all that need them; ``anew`` without what the step
+        before them left behind.
+        """
         for replica in self._replicas:
             replica.updated()
+
+    @property
+    def place(self) -> str:
+        """What an outer loop's replicas after the first add to names."""
+        return ""
+
+    def carried(self) -> Iterator[tuple[str, Extent | None, Tensor]]:
+        """What an outer loop carries from step to step: name, place in the undivided model, and values."""
+        yield from ()
+
+    def settle(self) -> None:
+        """Wait for what goes on beside steps."""
+
+    def finish(self) -> None:
+        """After the last step: a model that all ranks share."""
 
     def step(self) -> float:
         """Clip, update and clear; returns the global gradient norm before clipping.
