@@ -14,6 +14,7 @@ from profilers.checkpoint_rows import CheckpointRow, Resumed
 from profilers.diagnosis import Setting, Verdict
 from profilers.links import Links
 from profilers.machine_rows import InterfaceRow
+from profilers.outer_rows import OuterRow
 from profilers.plan_rows import PlanRow
 
 
@@ -183,6 +184,8 @@ class RunSummary:
     left_alone: dict[str, str] = field(default_factory=dict)
     #: Of compression, in order.
     plans: list[PlanRow] = field(default_factory=list)
+    #: None without an outer loop.
+    outer: OuterRow | None = None
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     #: In order. Everything that is measured, peaks of memory too, is of the steps from the last one on.
     changes: list[ChangeRow] = field(default_factory=list)

@@ -21,6 +21,7 @@ from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
 from profilers.left_alone import left_alone
 from profilers.memory_summary import memory_rows, peak
+from profilers.outer import outer_row
 from profilers.plans import plan_rows
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
@@ -48,6 +49,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "resumed": resumed(records),
         "left_alone": left_alone(records),
         "plans": plan_rows(records),
+        "outer": outer_row(records),
         "checkpoints": checkpoint_rows(records),
         "changes": with_times(changes, steps),
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,

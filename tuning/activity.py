@@ -12,19 +12,27 @@ from engine.schedules.named import KINDS
 Values = dict[str, Any]
 
 #: Knobs on whose values it depends whether others act; each one may depend on those before it.
-DECIDING = ("parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
+DECIDING = ("outer.method", "parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
 #: Where a knob stands that does not act, whatever a study's base says: other values would break a rule.
 AT_REST: Values = {
     "parallel.ep": 1,
     "parallel.shard_ranks": None,
     "parallel.reduce_every_micro_batch": False,
     "parallel.tp_regather": False,
+    "outer.replicas": None,
 }
 
 
 def data_ranks(now: Values) -> int:
     """Ranks that see different tokens."""
     return int(now["parallel.dp"] * now["parallel.cp"])
+
+
+def reducing_ranks(now: Values) -> int:
+    """Of those, the ranks that average gradients at every step: with an outer loop, the ones of a replica."""
+    if now["outer.method"] == "none":
+        return data_ranks(now)
+    return data_ranks(now) // int(now["outer.replicas"] or now["parallel.dp"])
 
 
 def acts(key: str, now: Values) -> bool:
@@ -41,12 +49,24 @@ def _pipelines(now: Values) -> bool:
     return bool(now["parallel.pp"] > 1)
 
 
+def _has_outer(now: Values) -> bool:
+    return now["parallel.dp"] > 1 and now["outer.method"] != "none"
+
+
+def _outer_is(*methods: str) -> Callable[[Values], bool]:
+    return lambda now: _has_outer(now) and now["outer.method"] in methods
+
+
+def _reduces(now: Values) -> bool:
+    return reducing_ranks(now) > 1
+
+
 def _shards(now: Values) -> bool:
-    return _shares_data(now) and now["parallel.zero_stage"] >= 2
+    return _reduces(now) and now["parallel.zero_stage"] >= 2
 
 
 def _compresses(now: Values) -> bool:
-    return _shares_data(now) and now["parallel.zero_stage"] == 0
+    return _reduces(now) and now["parallel.zero_stage"] == 0
 
 
 def _by(*methods: str) -> Callable[[Values], bool]:
@@ -62,6 +82,11 @@ def _plans(now: Values) -> bool:
 
 
 _RULES: dict[str, Callable[[Values], bool]] = {
+    "outer.method": lambda now: bool(now["parallel.dp"] > 1),
+    **dict.fromkeys(("outer.period", "outer.replicas"), _has_outer),
+    **dict.fromkeys(("outer.learning_rate", "outer.momentum"), _outer_is("co2", "diloco", "streaming")),
+    **dict.fromkeys(("outer.clip", "outer.gap", "outer.variant"), _outer_is("co2")),
+    **dict.fromkeys(("outer.fragments", "outer.overlap", "outer.mixing"), _outer_is("streaming")),
     "parallel.cp_method": lambda now: bool(now["parallel.cp"] > 1),
     "parallel.ep": lambda now: now["model.experts"] is not None and _shares_data(now),
     "parallel.zero_stage": _shares_data,
@@ -78,5 +103,5 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     **dict.fromkeys(("compression.plan_every", "compression.plan_alpha"), _plans),
     "compression.bucket_values": _by(*SCALING),
     "compression.stochastic": _by("int8", "int4"),
-    "overlap.bucket_mb": lambda now: _shares_data(now) and now["parallel.zero_stage"] < 2,
+    "overlap.bucket_mb": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
 }

@@ -25,8 +25,10 @@ class Judged:
 
 
 def is_lossy(values: dict[str, Any]) -> bool:
-    """Whether gradients are sent with less than they hold. Precision is a policy, the same in every trial."""
-    return bool(values.get("compression.method", "none") != "none")
+    """Whether gradients are sent with less than they hold, or not at every step. Precision is a policy, the same in
+    every trial.
+    """
+    return any(values.get(key, "none") != "none" for key in ("compression.method", "outer.method"))
 
 
 def judge(loss: float | None, baseline_loss: float | None, steps: int, guard: LossGuard) -> Judged:

@@ -18,7 +18,8 @@ def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
     """A sensible space for a machine: layouts and how they communicate, or on one device what is left.
 
     Context parallelism is in it from 8,192 tokens a sequence on, or when a step has fewer sequences than ranks;
-    expert parallelism when the model has experts; hybrid sharding from nine ranks on.
+    expert parallelism when the model has experts; hybrid sharding from nine ranks on. Outer loops never are: what they
+    do to the loss shows after more steps than a usual trial has.
     """
     offered = offered_space(base, ranks)
     return {key: values for key, values in offered.items() if _suits(key, base, ranks)}
@@ -47,6 +48,8 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
         "compression.method": ["none", "fp16", "int8", "int4", "topk", "powersgd", "sign"],
         "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
         "compression.rank": [1, 2, 4, 8],
+        "outer.method": ["none", "local", "diloco", "streaming", "co2"],
+        "outer.period": [2, 4, 8, 12],
         "overlap.bucket_mb": [1.0, 5.0, 25.0],
     }
 
@@ -54,6 +57,8 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
 def _suits(key: str, base: RunConfig, ranks: int) -> bool:
     if key in ("parallel.cp", "parallel.cp_method"):
         return base.data.sequence_length >= LONG_SEQUENCE or base.batch.global_batch < ranks
+    if key.startswith("outer."):
+        return False
     return key != "parallel.shard_ranks" or ranks >= MANY_RANKS
 
 

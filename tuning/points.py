@@ -35,6 +35,7 @@ PLAIN: Point = {
     "parallel.reduce_every_micro_batch": False,
     "parallel.tp_regather": False,
     "compression.method": "none",
+    "outer.method": "none",
     "memory.recompute": "none",
 }
 #: Changes what is sent between the micro-batches of a step.

@@ -108,6 +108,8 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "note", note
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
+    if summary.outer is not None:
+        yield "outer loop", words.outer(asdict(summary.outer))
     yield from _left_alone(summary)
     yield from render_verdicts.lines(summary)
 

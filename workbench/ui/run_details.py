@@ -143,6 +143,8 @@ def _collectives(seen: Snapshot, found: dict[str, Any]) -> None:
     if not rows:
         st.caption("No collective was recorded: with one rank there is nothing to send.")
         return
+    if found["outer"]:
+        st.caption(f"Outer loop: {words.outer(found['outer'])}.")
     drawn = series.collective_series(rows)
     chart(figures.collectives(drawn, seen.id), "run-collectives", "Collectives per step and rank")
     numbers = st.column_config.NumberColumn

@@ -29,6 +29,8 @@ TITLES = {
     "compression.method": "Gradient compression",
     "compression.ratio": "Compression ratio",
     "compression.rank": "PowerSGD rank",
+    "outer.method": "Outer loop",
+    "outer.period": "Steps a round",
     "overlap.bucket_mb": "Bucket size, MB",
     "compile": "torch.compile",
 }

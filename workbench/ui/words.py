@@ -156,6 +156,8 @@ SHORT = {
     "memory.parameters": "parameters",
     "compression.method": "compression",
     "compression.ratio": "ratio",
+    "outer.method": "outer loop",
+    "outer.period": "steps a round",
     "compression.rank": "rank",
     "overlap.bucket_mb": "bucket MB",
 }
@@ -204,6 +206,14 @@ def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         asked = f" ({by})" if by else ""
         lines.append(f"from step {step:,} on: {what}{asked}{_step_times(found[0])}")
     return lines
+
+
+def outer(row: Mapping[str, Any]) -> str:
+    """What replicas took over from each other."""
+    least, most = row["least_staleness"], row["most_staleness"]
+    old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
+    text = f"{row['averages']:,} averages over replicas in {row['rounds']:,} rounds, each {old}"
+    return f"{text}, sent {row['delay_steps']:,.3g} steps before; waited {seconds(row['wait_seconds'])} for one (median)"
 
 
 def _step_times(row: Mapping[str, Any]) -> str:
