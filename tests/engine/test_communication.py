@@ -165,12 +165,3 @@ def test_phases_sum_to_the_step_and_waits_are_exposed(session: Session) -> None:
 
 def test_recording_can_be_left_out(session: Session) -> None:
     assert run(session, parallel__dp=2, profile__collectives=False).as_dict()["communication"] == []
-
-
-def test_error_feedback_is_what_makes_top_k_learn(session: Session) -> None:
-    lossy = {"parallel__dp": 2, "compression__method": "topk", "compression__ratio": 0.02}
-    steps = {"train__steps": 60, "train__learning_rate": 3e-3}
-    exact = run(session, **{"parallel__dp": 2} | steps)
-    kept = run(session, **lossy | steps)
-    forgotten = run(session, **lossy | steps | {"compression__error_feedback": False})
-    assert exact.losses[-1] < kept.losses[-1] < forgotten.losses[-1]
