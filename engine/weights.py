@@ -179,7 +179,7 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
         return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout.data
     settings = settings_of(config.compression)
-    kept = FP32_BYTES * elements if settings.error_feedback else 0
+    kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
     if settings.method == "powersgd":
         rows = sum(
             (one.rows + one.columns) * one.copies

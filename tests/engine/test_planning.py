@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import rundir
+from engine import footprint, rules, rundir
 from engine.checkpoint.folders import last_of, read_manifest
 from engine.compression.planning import WATCHED, next_plan
 from engine.outcome import Ending
@@ -72,6 +72,15 @@ def test_recorded_bytes_fall_as_the_plan_says_and_its_errors_keep_the_budget(
     assert len(set(told["layers"].values())) > 1
 
 
+def test_a_large_embedding_leaves_much_to_win(session: Session) -> None:
+    """At least 1.5 times fewer bytes than one value for all whose error is as large as the budget."""
+    for name in ("topk", "powersgd"):
+        _, records = run(session, **METHODS[name], **PLANNED)
+        (event,) = plans_of(records)
+        assert sent_in(records, WATCHED - 1) >= 1.5 * sent_in(records, WATCHED)
+        assert event.data["error"] <= event.data["error_uniform"]
+
+
 def test_all_ranks_follow_one_plan_over_every_kind_of_part(session: Session) -> None:
     """Each of four stages and tensor halves plans with the others; parts of a layer get one value."""
     layout = {"parallel__dp": 2, "parallel__tp": 2, "parallel__pp": 2, "checkpoint__every_steps": STEPS}
@@ -124,6 +133,28 @@ def test_a_plan_is_in_the_summary(session: Session) -> None:
     told = json.loads((session.home / summary.id / rundir.SUMMARY).read_text())["plans"][-1]
     assert told["layers"] == plans_of(records)[-1].data["layers"]
     assert told["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        ({"compression__method": "fp16"}, "method to one of int8, int4, topk, randomk, powersgd"),
+        ({"compression__method": "none"}, "set plan to none"),
+        ({"compression__method": "int8", "parallel__zero_stage": 2}, "zero_stage to 0"),
+    ],
+)
+def test_a_plan_needs_something_to_choose(values: dict[str, Any], remedy: str) -> None:
+    config = small(parallel__dp=2, **values, **PLANNED)
+    found = [one for one in rules.problems(config) if one.field == "compression.plan"]
+    assert len(found) == 1
+    assert remedy in str(found[0])
+
+
+def test_what_is_summed_up_for_a_plan_counts_as_memory() -> None:
+    config = small(parallel__dp=2, **METHODS["topk"])
+    watched = config.with_values({"compression.plan": "l_greco"})
+    added = footprint.largest(watched).buffer_bytes - footprint.largest(config).buffer_bytes
+    assert added == 4 * footprint.largest(config).parameters
 
 
 def test_there_is_a_first_plan_early_and_then_one_every_so_many_steps() -> None:
