@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from engine.config import RunConfig
 from engine.progress import Progress
 
 #: Ranks are less than one step apart where each step ends with a reduction over all of them. A step announced
 #: two ahead is therefore seen by every rank before it gets there.
 _AHEAD = 2
+
+
+def apart_of(config: RunConfig) -> int:
+    """By how many steps more than one ranks can differ. A replica of an outer loop may be at the end of a round while
+    another one is at the beginning of the round before.
+    """
+    outer = config.outer
+    return 0 if outer.method == "none" else 2 * outer.period + outer.overlap
 
 
 class _Control:

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from engine import orders
 from engine.context import RankContext
-from engine.control import OrderControl
+from engine.control import OrderControl, apart_of
 from engine.errors import InputError
 from engine.orders import Order
 from engine.snapshot import MemorySnapshot
@@ -57,6 +57,7 @@ class OrderedWork:
         self._control = OrderControl(rank.progress, rank.rank)
         self._running: _Running | None = None
         self._step = first
+        self._widen()
 
     def __enter__(self) -> OrderedWork:
         return self
@@ -89,8 +90,14 @@ class OrderedWork:
     def _set(self, order: Order) -> None:
         try:
             self._tell(order, note=self._turn(order, self._step))
+            self._widen()
         except InputError as problem:
             self._tell(order, problem=str(problem))
+
+    def _widen(self) -> None:
+        apart = apart_of(self._rank.config)
+        self._control.widen(apart)
+        self._rank.control.widen(apart)
 
     def _begin(self, order: Order) -> None:
         try:
