@@ -66,6 +66,26 @@ class Message:
         return self.tensor
 
 
+class UnderWay:
+    """A call beside computation; the time for which it is waited for counts as exposed communication."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    @waits_here
+    def wait(self) -> None:
+        """Return when it is through. RuntimeError if it failed."""
+        recorder = collectives.active()
+        if recorder is None:
+            self._work.wait()
+            return
+        begin = recorder.mark()
+        self._work.wait()
+        recorder.note((begin, recorder.mark(), None))
+
+
 def _blocking(kind: Callable[[], Any]) -> Any:
     options = kind()
     options.asyncOp = False
@@ -103,6 +123,10 @@ class Channel:
             self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
             self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
+
+    def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
+        """The same beside computation."""
+        return UnderWay(all_gather_single(out, x, group=self.group, async_op=True))
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""

@@ -69,6 +69,32 @@ def unrecorded() -> Iterator[None]:
         _unseen.discard(me)
 
 
+#: Where the calls go that a thread issues ``beside_steps``.
+_beside: dict[int, list[Issued]] = {}
+
+
+@contextmanager
+def beside_steps() -> Iterator[list[Issued]]:
+    """Calls that this thread issues inside go on beside later steps: none is told until ``tell`` is given them.
+
+    What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
+    """
+    me = get_ident()
+    found = _beside[me] = []
+    try:
+        yield found
+    finally:
+        del _beside[me]
+
+
+def tell(calls: list[Issued]) -> None:
+    """They have been waited for, in this step."""
+    recorder = active()
+    if recorder is not None:
+        for call in calls:
+            recorder.tell(call)
+
+
 def active() -> CollectiveRecorder | None:
     """The recorder that collectives outside the dispatcher tell about themselves."""
     return _started[0] if _started else None
@@ -122,8 +148,13 @@ class CollectiveRecorder:
         """A call begins that is waited for later."""
         kind = self.kinds[operation, group, tensor.dtype, tensor.nbytes, None, algorithm]
         call = Issued(self.mark(), [], kind)
-        self._timer.issue(call)
+        self.tell(call)
         return call
+
+    def tell(self, call: Issued) -> None:
+        """A call that is waited for later, or was."""
+        held = _beside.get(get_ident()) if _beside else None
+        (self._timer.issue if held is None else held.append)(call)
 
     def finish(self, call: Issued) -> None:
         """A call that was issued has been waited for."""
@@ -156,7 +187,7 @@ class CollectiveRecorder:
         async_at = names.index("async_op") if "async_op" in names else len(names)
         below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
-        kinds, mark, note, issue = self.kinds, self.mark, self.note, self._timer.issue
+        kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
 
         @waits_here
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
@@ -174,7 +205,7 @@ class CollectiveRecorder:
             else:
                 call = Issued(begin, [], kind)
                 self._follow(call, work)
-                issue(call)
+                tell(call)
             return out
 
         return kernel
