@@ -25,6 +25,9 @@ class Compressor(Protocol):
         one the average is there, the same bits on every rank.
         """
 
+    def is_idle(self, content: Content) -> bool:
+        """Whether at this step a bucket goes as it is, and nothing that was left out is to go with it."""
+
     def messages(self, content: Content) -> list[Message]:
         """What is sent for a bucket once compression has started, by formula."""
 

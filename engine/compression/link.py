@@ -25,9 +25,13 @@ class Link:
         work: Waitable = all_gather_single(out, x, group=self._group, async_op=True)
         return work
 
-    def all_to_all(self, out: Tensor, x: Tensor) -> Waitable:
-        """Equal parts of ``x`` [n] to the ranks in order, and theirs into ``out`` [n]."""
-        work: Waitable = dist.all_to_all_single(out, x, group=self._group, async_op=True)
+    def all_to_all(
+        self, out: Tensor, x: Tensor, receive: list[int] | None = None, send: list[int] | None = None
+    ) -> Waitable:
+        """Parts of ``x`` to the ranks in order, and theirs into ``out``; as many elements as the lists say, or equal
+        parts.
+        """
+        work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
         return work
 
     def reduced(self, count: int, element_bytes: int) -> Message:

@@ -16,6 +16,7 @@ from engine.compression.dealing import Dealt
 from engine.compression.draws import Draws
 from engine.compression.link import Link
 from engine.compression.lowrank import PowerSgd
+from engine.compression.one_way import OneWay
 from engine.compression.rows import Integers, RowCodec, Signs
 from engine.compression.settings import CASTS, Settings, Value
 from engine.compression.sparsify import RandomK, TopK
@@ -24,12 +25,20 @@ from engine.compression.whole import GradientCompressor
 
 
 def build(
-    settings: Settings, group: Group, seed: int, step: Callable[[], int], device: torch.device
+    settings: Settings,
+    group: Group,
+    seed: int,
+    step: Callable[[], int],
+    device: torch.device,
+    one_way: bool = False,
 ) -> GradientCompressor:
-    """A compressor with settings that can be replaced; ``step`` tells the running step."""
+    """A compressor with settings that can be replaced; ``step`` tells the running step.
+
+    With ``one_way`` a rank needs the average of its own slice of each bucket alone; int8 and int4 can do that.
+    """
     link, factors = Link(group), dict[str, Tensor]()
     draws = Draws(seed, link.rank, step, device)
-    return GradientCompressor(link, settings, partial(_method, link, draws, factors), draws, step)
+    return GradientCompressor(link, settings, partial(_method, link, draws, factors, one_way), draws, step)
 
 
 def codec_of(settings: Settings, device: torch.device, value: Value) -> RowCodec:
@@ -39,7 +48,13 @@ def codec_of(settings: Settings, device: torch.device, value: Value) -> RowCodec
 
 
 def _method(
-    link: Link, draws: Draws, factors: dict[str, Tensor], settings: Settings, content: Content, dealt: Dealt
+    link: Link,
+    draws: Draws,
+    factors: dict[str, Tensor],
+    one_way: bool,
+    settings: Settings,
+    content: Content,
+    dealt: Dealt,
 ) -> Method:
     name, flat, index = settings.method, content.flat, content.index
     if name in CASTS:
@@ -50,4 +65,6 @@ def _method(
         return PowerSgd(link, content, dealt, draws, factors)
     noisy = settings.stochastic and name != "sign"
     codecs = partial(codec_of, settings, flat.device)
+    if one_way:
+        return OneWay(link, content, dealt, codecs, noisy)
     return TwoWay(link, content, dealt, codecs, noisy, settings.error_feedback)

@@ -17,6 +17,8 @@ CASTS = ("fp16", "bf16")
 SELECTING = ("topk", "randomk")
 #: Methods with a scale for every ``bucket_values`` values.
 SCALING = ("int8", "int4", "sign")
+#: Methods that can send values to the rank that needs them alone.
+ONE_WAY = ("int8", "int4")
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,12 @@ class GradientCompressor:
                 if part.name in errors:
                     memory[part.start : part.stop] = errors[part.name]
 
+    def is_idle(self, content: Content) -> bool:
+        """Whether at this step a bucket goes as it is, and nothing that was left out is to go with it."""
+        if self._step() < self._settings.start_step:
+            return True
+        return self._settings.method == "none" and content.index not in self._memories
+
     def reduce(self, content: Content) -> Reduction:
         """Small parts first: they are under way while the others are coded."""
         prepared, values = self._of(content), self._corrected(content)
