@@ -106,6 +106,9 @@ class Compression(Section):
     alone. With the ``plan`` l_greco the other layers get theirs by what they cost and what they lose: before step 10
     and every ``plan_every`` steps the fewest bytes are chosen whose errors add up to at most ``plan_alpha`` times those
     of the one value for all.
+
+    zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
+    gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
     """
 
     method: Literal["none", "fp16", "bf16", "int8", "int4", "topk", "randomk", "powersgd", "sign"] = "none"
@@ -119,6 +122,8 @@ class Compression(Section):
     plan: Literal["none", "l_greco"] = "none"
     plan_every: Count = 200
     plan_alpha: Annotated[float, Field(gt=0)] = 1.0
+    weights: Literal["none", "int8"] = "none"
+    experts: Literal["none", "bf16", "int8"] = "none"
 
 
 class Outer(Section):
@@ -146,9 +151,19 @@ class Outer(Section):
 
 
 class Overlap(Section):
-    """How gradient reduction overlaps the backward pass."""
+    """What is sent beside computation. Gradients of dp leave in buckets of ``bucket_mb`` while backward goes on.
+
+    ``prefetch`` is how many layers ahead zero_stage 2 and 3 gather, and on the CPU how many behind they reduce.
+    ``gather_with_optimizer`` starts to gather each bucket of zero_stage 1 as soon as it is updated; the next forward
+    waits for it. ``tp_chunks`` cuts what tp gathers and scatters along the sequence, and computes one part while the
+    next is sent. With ``delay`` 1 gradients are averaged beside the next step and applied at its end: one step late.
+    """
 
     bucket_mb: Annotated[float, Field(gt=0)] = 25.0
+    prefetch: Annotated[int, Field(ge=0, le=16)] = 0
+    gather_with_optimizer: bool = False
+    tp_chunks: Annotated[int, Field(ge=1, le=64)] = 1
+    delay: Annotated[int, Field(ge=0, le=1)] = 0
 
 
 def _recompute(value: object) -> object:
@@ -173,7 +188,8 @@ class Memory(Section):
 
 class Train(Section):
     """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured. ``resume`` is a run's folder,
-    or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all.
+    or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all. The loss on held-out
+    text, of ``validation_batches``, is taken at the end, and after every ``validate_every`` steps if that is given.
     """
 
     steps: Count = 24
@@ -183,6 +199,7 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     validation_batches: Annotated[int, Field(ge=0)] = 1
+    validate_every: Count | None = None
     resume: str | None = None
     timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0

@@ -19,7 +19,8 @@ LIVE: dict[str, str] = {
     "memory.recompute_layers": ACTIVATIONS,
     "outer.period": ROUNDS,
     "overlap.bucket_mb": GRADIENTS,
-    **{f"compression.{name}": GRADIENTS for name in Compression.model_fields},
+    "overlap.prefetch": GRADIENTS,
+    **{f"compression.{name}": GRADIENTS for name in Compression.model_fields if name != "experts"},
 }
 #: The kind of the event in which rank 0 tells of one changed value.
 EVENT = "changed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from engine import network
+from engine import network, overlap
 from engine.compression import rules as compression
 from engine.config import RunConfig
 from engine.errors import LayoutError
@@ -39,8 +39,10 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _stage_rules(config, shape)
     yield from _schedule_rules(config)
     yield from _memory_rules(config, shape)
+    yield from _validation_rules(config)
     yield from outer.problems(config, shape)
     yield from compression.problems(config, shape)
+    yield from overlap.problems(config)
     yield from _lab_rules(config)
 
 
@@ -208,6 +210,16 @@ def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
     if memory.parameters == "bf16" and config.precision != "bf16":
         yield LayoutError(
             "memory.parameters", "bf16", "needs precision bf16; set precision to bf16, or this to fp32"
+        )
+
+
+def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:
+    train = config.train
+    if train.validate_every is not None and not train.validation_batches:
+        yield LayoutError(
+            "train.validate_every",
+            train.validate_every,
+            "there is no held-out batch; set train.validation_batches to 1 or more, or leave it out",
         )
 
 

@@ -148,7 +148,8 @@ def updated_elements(held: Held, layout: Layout) -> int:
 
 def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     """ZeRO 3 gathers a block at a time beside what is outside of blocks, and the next block's message; a schedule that
-    works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients.
+    works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients. With
+    ``overlap.prefetch`` there are as many blocks' messages under way, and as many more of gradients.
     """
     if config.parallel.zero_stage < 2:
         return 0
@@ -161,8 +162,11 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         gathered = max(_gathered_elements(one.weights) for one in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))
-    unit = max(*blocks, *roots)
-    return element * (gathered + unit) + FP32_BYTES * unit
+    unit, ahead = max(*blocks, *roots), config.overlap.prefetch
+    coarse = unit if config.compression.weights == "int8" else 0
+    return (
+        element * (gathered + unit * max(1, ahead)) + coarse * max(1, ahead) + FP32_BYTES * unit * (1 + ahead)
+    )
 
 
 def _gathered_elements(weights: Sequence[Weight]) -> int:
@@ -170,16 +174,16 @@ def _gathered_elements(weights: Sequence[Weight]) -> int:
 
 
 def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
-    """What compression left out, and its messages; under ZeRO 1 a slice of a bucket."""
-    layout = layout_of(config)
+    """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
+    layout, settings = layout_of(config), settings_of(config.compression)
     elements = sum(one.elements for one in stages)
-    if layout.data == 1 or layout.zero_stage >= 2:
+    if layout.data == 1:
         return 0
-    if layout.zero_stage == 1:
-        biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
-        return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout.data
-    settings = settings_of(config.compression)
     kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
+    kept += FP32_BYTES * elements * config.overlap.delay
+    if layout.zero_stage:
+        coarse = 0 if settings.method == "none" else round(2 * _coarse_bytes(settings) * elements)
+        return kept + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
     if settings.method == "powersgd":
         rows = sum(
             (one.rows + one.columns) * one.copies
@@ -189,6 +193,16 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         )
         return kept + FP32_BYTES * config.compression.rank * rows
     return kept + round(_message_bytes(settings, layout.data) * elements)
+
+
+def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
+    biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
+    return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).data
+
+
+def _coarse_bytes(settings: Settings) -> float:
+    """Of one value with scales, on its way to the rank that needs it."""
+    return float(settings.value or 0) / 8 + FP32_BYTES / settings.bucket_values
 
 
 def _message_bytes(settings: Settings, ranks: int) -> float:

@@ -70,6 +70,8 @@ class Checkpoints:
         anew = not found.has_outer
         has_memory = transfer.load(state_of(self._optimizer, before_outer=anew), found, self._gloo)
         self._optimizer.restored(anew)
+        if has_memory:
+            self._optimizer.remember()
         self._saved_step = found.manifest.step
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, found)

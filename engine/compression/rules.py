@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.compression.plan import MAX_BITS, MIN_BITS, PLANNED
-from engine.compression.plan import MAX_BITS, MIN_BITS, PLANNED
-from engine.compression.settings import SELECTING
+from engine.compression.settings import ONE_WAY, SELECTING
 from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.layout import layout_of
@@ -18,6 +17,7 @@ _BITS = ("int8", "int4")
 def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
     """Every broken rule about compression."""
     method, layout = config.compression.method, layout_of(config)
+    yield from _format_problems(config)
     if config.compression.plan != "none" and method not in PLANNED:
         remedy = (
             f"method {method} has no value to choose for each layer; set plan to none, or method to one of "
@@ -31,18 +31,33 @@ def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
     if layout.inner == 1:
         where = "with dp=1" if layout.data == 1 else "in replicas of one data rank"
         other = "raise dp" if layout.data == 1 else "lower outer.replicas"
-        yield LayoutError("compression.method", method, f"{where} no gradient is sent; set it to none or {other}")
-    if config.parallel.zero_stage:
+        yield LayoutError(
+            "compression.method", method, f"{where} no gradient is sent; set it to none or {other}"
+        )
+    if config.parallel.zero_stage and method not in ONE_WAY:
         yield LayoutError(
             "compression.method",
             method,
-            "needs zero_stage 0 (whole gradient buckets); set one of the two",
+            "needs zero_stage 0 (whole gradient buckets); set one of the two, or method to int8 or int4",
         )
     for glob, value in config.compression.layers.items():
         if value != "none" and (remedy := _value_problem(method, value)):
             yield LayoutError(f"compression.layers.{glob}", value, remedy)
     if method == "powersgd":
         yield from _rank_problem(config, shape)
+
+
+def _format_problems(config: RunConfig) -> Iterator[LayoutError]:
+    weights, experts = config.compression.weights, config.compression.experts
+    if weights != "none" and (config.parallel.zero_stage < 2 or layout_of(config).shard == 1):
+        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers weights; set it to none"
+        yield LayoutError("compression.weights", weights, remedy)
+    if experts != "none" and config.parallel.ep == 1:
+        yield LayoutError(
+            "compression.experts", experts, "with ep=1 no token is sent; set it to none or raise ep"
+        )
+    if experts == "bf16" and config.precision == "bf16":
+        yield LayoutError("compression.experts", experts, "tokens are bf16 already; set it to none or int8")
 
 
 def _value_problem(method: str, value: float) -> str:

@@ -12,7 +12,7 @@ from engine.config import RunConfig
 from engine.context import RankContext
 from engine.layout import accumulation
 from engine.memory.recompute import activations_of
-from engine.parallel.averaging import Averaged, Shared, Sliced
+from engine.parallel.averaging import Averaged, Shared
 from engine.parallel.data import DataParallel
 from engine.parallel.deferred import DeferredGradients
 from engine.parallel.expert import ExpertParallel
@@ -21,6 +21,7 @@ from engine.parallel.post import Post
 from engine.parallel.replica import Replica, is_expert, late_parameters, mark, wide_parameters
 from engine.parallel.sequence import context_axis
 from engine.parallel.shard import FullyShardedReplica, Meshes, mesh_of
+from engine.parallel.slices import Sliced
 from engine.parallel.tensor import TensorParallel
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
@@ -117,9 +118,9 @@ def _mixture(config: RunConfig, shape: ModelShape) -> MixtureShape | None:
 def _axes(rank: RankContext) -> Axes:
     groups = rank.groups
     return Axes(
-        TensorParallel(groups.tp, rank.config.parallel.tp_regather),
+        TensorParallel(groups.tp, rank.config.parallel.tp_regather, rank.config.overlap.tp_chunks),
         context_axis(rank.config.parallel.cp_method, groups.cp),
-        LocalExperts() if groups.ep is None else ExpertParallel(groups.ep),
+        LocalExperts() if groups.ep is None else ExpertParallel(groups.ep, rank.config.compression.experts),
         None if groups.data is None else Channel(groups.data, rank.device),
     )
 
@@ -128,7 +129,9 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
     mark(decoder)
     layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
     if layout.zero_stage >= 2:
-        return FullyShardedReplica(decoder, _unsharded(rank, decoder), _meshes(rank), config, tp_size)
+        return FullyShardedReplica(
+            decoder, _unsharded(rank, decoder), _meshes(rank), config, tp_size, rank.timer
+        )
     parts = [
         (Sliced if layout.zero_stage == 1 and shared.group is not None else Averaged)(
             shared, config, rank.timer, tp_size
@@ -136,7 +139,7 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
         for shared in _shared(rank, decoder)
         if shared.named
     ]
-    return DataParallel(decoder, parts)
+    return DataParallel(decoder, parts, config.compile)
 
 
 def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from engine.channel import Channel, Group, Waitable, all_gather_single
+from engine.channel import Group, Waitable
 from engine.compression.compressor import Compressor, Reduction
 from engine.compression.content import Content, content_of
 from engine.compression.named import build
@@ -17,8 +16,8 @@ from engine.compression.settings import settings_of
 from engine.config import RunConfig
 from engine.memory.masters import Masters
 from engine.parallel.buckets import Bucket, GradientBuckets
-from engine.parallel.carried import Owner, carried
-from engine.parallel.replica import Memory, Piece, extent, partial_over_tp
+from engine.parallel.carried import Owner, carried, delayed
+from engine.parallel.replica import Memory, Piece, Wave, extent, partial_over_tp
 from profilers.step_timer import StepTimer
 
 MIB = 2**20
@@ -47,6 +46,10 @@ class Shared:
 class Averaged:
     """Sent per step: an all-reduce per bucket, in total 4 bytes a parameter without compression."""
 
+    #: Whether new values go to other ranks beside the next forward.
+    arrives_later = False
+    _needs_slices = False
+
     def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         self.shared, self._timer, self._tp_size = shared, timer, tp_size
         self._config = config
@@ -63,6 +66,7 @@ class Averaged:
             self._padding(),
             shared.late,
             self._wait,
+            config.overlap.delay > 0,
         )
         self.contents = self._contents()
         if shared.group is not None:
@@ -76,11 +80,29 @@ class Averaged:
         return self._pieces
 
     def memories(self) -> list[Memory]:
-        """What compression carries from step to step for each parameter."""
-        if self.compressor is None:
-            return []
+        """What compression and delay carry from step to step for each parameter."""
+        self.buckets.settle()
         owner = Owner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
-        return [one for content in self.contents for one in carried(self.compressor, content, owner)]
+        found = delayed(self.pieces(), owner) if self._config.overlap.delay else []
+        if self.compressor is None:
+            return found
+        return found + [one for content in self.contents for one in carried(self.compressor, content, owner)]
+
+    @property
+    def due(self) -> bool:
+        """Whether there are averages to apply: delayed ones not before the second step."""
+        return self.buckets.due
+
+    def remember(self) -> None:
+        """Delayed gradients were loaded."""
+        self.buckets.due = True
+
+    def arrive(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Wait until these have their new values."""
+
+    def waves(self) -> list[Wave]:
+        """What is updated and brought to the others at once."""
+        return [Wave(self.pieces())]
 
     def left_alone(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
@@ -93,6 +115,7 @@ class Averaged:
         """Between two steps: other buckets, or another compression. Gradients summed so far and what was left out of
         earlier ones go on as they are.
         """
+        self.buckets.settle()
         before, self._config = self._config, config
         if config.overlap.bucket_mb != before.overlap.bucket_mb:
             old = self.contents
@@ -106,14 +129,23 @@ class Averaged:
     def follow(self, plan: Plan) -> None:
         """Between two steps: compress as a plan says where the configuration leaves it to one."""
         self._plan = plan
+        self.buckets.settle()
         if self.compressor is not None:
             self.compressor.use(settings_with(self._config.compression, plan))
 
     def updated(self) -> None:
         """Bring new weights into the parameters, on every rank alike."""
+        self.restored()
+        self.buckets.clear()
+
+    def restored(self) -> None:
+        """The same where no gradients were applied."""
         self._masters.write_back()
         self._spread()
-        self.buckets.clear()
+
+    def settle(self) -> None:
+        """Wait for all that is under way."""
+        self.buckets.settle()
 
     def _cut(self) -> list[Piece]:
         """Every parameter as a whole."""
@@ -125,7 +157,7 @@ class Averaged:
 
     def _gradient(self, parameter: nn.Parameter) -> Callable[[], Tensor]:
         """Where it is: buckets may be dealt anew."""
-        return lambda: self.buckets.gradients[parameter]
+        return lambda: self.buckets.averages[parameter]
 
     def _spread(self) -> None:
         """Other ranks need no values of this one."""
@@ -150,7 +182,7 @@ class Averaged:
         names = {parameter: name for name, parameter in self.shared.named.items()}
         return [
             content_of(one.index, one.flat, {names[p]: tuple(p.shape) for p in one.parameters})
-            for one in self.buckets.buckets
+            for one in self.buckets.averaged
         ]
 
     def _ranks(self) -> tuple[int, int]:
@@ -158,8 +190,9 @@ class Averaged:
         return (0, 1) if self.shared.group is None else (self.shared.group.rank(), self.shared.ranks)
 
     def _compressor(self, group: Group) -> Compressor:
-        settings, flat = settings_of(self._config.compression), self.buckets.buckets[0].flat
-        return build(settings, group, self._config.train.seed, lambda: self._timer.step, flat.device)
+        settings, device = settings_of(self._config.compression), self.buckets.averaged[0].flat.device
+        seed, one_way = self._config.train.seed, self._needs_slices
+        return build(settings, group, seed, lambda: self._timer.step, device, one_way)
 
     def _average(self, bucket: Bucket) -> Reduction:
         if self.shared.spread > 1:
@@ -173,76 +206,3 @@ class Averaged:
     def _wait(self, under_way: Waitable) -> None:
         with self._timer.phase("communication_exposed"):
             under_way.wait()
-
-
-class Sliced(Averaged):
-    """ZeRO stage 1 (arXiv 1910.02054): each rank updates its slice of every bucket.
-
-    Sent per step: a reduce-scatter of 4 bytes a parameter and an all-gather of its own dtype.
-    """
-
-    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
-        super().__init__(shared, config, timer, tp_size)
-        self._weights = [_together(bucket) for bucket in self.buckets.buckets]
-        self._channel = Channel(self._group, self._weights[0].device)
-
-    def _cut(self) -> list[Piece]:
-        """The part of each parameter that lies in this rank's slice of its bucket."""
-        return [
-            piece
-            for bucket, weights in zip(self.buckets.buckets, self._weights, strict=True)
-            for piece in self._pieces_of(bucket, weights)
-        ]
-
-    def _spread(self) -> None:
-        """Gather every rank's new values."""
-        for weights in self._weights:
-            mine = _slice(weights, self._group).clone()
-            with self._timer.phase("communication_exposed"):
-                all_gather_single(weights, mine, group=self._group)
-
-    @property
-    def _group(self) -> Group:
-        assert self.shared.group is not None, "nothing to slice without a group"
-        return self.shared.group
-
-    def _padding(self) -> int:
-        return self.shared.ranks
-
-    def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
-        names = {parameter: name for name, parameter in self.shared.named.items()}
-        each = len(weights) // self._group.size()
-        first, offset, pieces = self._group.rank() * each, 0, []
-        for parameter in bucket.parameters:
-            start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
-            if start < stop:
-                values = self._values[parameter].flatten()[start - offset : stop - offset]
-                weight = self._masters.weight(weights[start:stop], values)
-                gradient = _constant(bucket.flat[start:stop])
-                start -= offset
-                pieces.append(self._piece(names[parameter], parameter, weight, gradient, 1, start))
-            offset += parameter.numel()
-        return pieces
-
-    def _average(self, bucket: Bucket) -> Reduction:
-        flat = bucket.flat.div_(self._group.size() * self.shared.spread)
-        yield self._channel.start_reduce_scatter_into(_slice(flat, self._group), flat)
-
-
-def _constant(gradient: Tensor) -> Callable[[], Tensor]:
-    return lambda: gradient
-
-
-def _slice(flat: Tensor, group: Group) -> Tensor:
-    return flat.chunk(group.size())[group.rank()]
-
-
-def _together(bucket: Bucket) -> Tensor:
-    """A bucket's parameters in one flat tensor, of which they become views."""
-    weights = torch.zeros_like(bucket.flat, dtype=bucket.parameters[0].dtype)
-    moved = Bucket(bucket.index, bucket.parameters, weights)
-    with torch.no_grad():
-        for parameter, view in moved.views():
-            view.copy_(parameter)
-            parameter.data = view
-    return weights

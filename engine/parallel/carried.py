@@ -10,7 +10,7 @@ from torch import nn
 from engine.compression.compressor import Compressor
 from engine.compression.content import Content, Kept
 from engine.parallel.extent import Extent
-from engine.parallel.replica import Memory, extent, partial_over_tp
+from engine.parallel.replica import Memory, Piece, extent, partial_over_tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,11 @@ def _kept(one: Kept, owner: Owner) -> Memory:
     if lies.sizes != lies.shape:
         name += f".at{'-'.join(map(str, lies.offsets))}"
     return Memory(name, one.values, Extent(one.shape, (0,) * len(one.shape), one.shape))
+
+
+def delayed(pieces: list[Piece], owner: Owner) -> list[Memory]:
+    """Averages that the next step applies, of what this rank updates; the same on all ranks that update it."""
+    return [
+        Memory(f"{piece.name}.delayed{owner.over_tp(piece.name)}", piece.gradient().flatten(), piece.extent)
+        for piece in pieces
+    ]

@@ -8,18 +8,25 @@ from torch import Tensor, nn
 
 from engine.config import RunConfig
 from engine.parallel.averaging import Averaged
-from engine.parallel.replica import Memory, Piece, run_backward
+from engine.parallel.replica import Memory, Piece, Wave, run_backward
 from engine.workloads.decoder import Decoder
 
 
 class DataParallel:
     """A stage and its parameters in parts, each averaged over the ranks that hold copies of it."""
 
-    def __init__(self, decoder: Decoder, parts: Sequence[Averaged]) -> None:
+    def __init__(self, decoder: Decoder, parts: Sequence[Averaged], compiled: bool = False) -> None:
         self.decoder, self.parts = decoder, parts
+        self._later = [part for part in parts if part.arrives_later]
+        self._at_once = bool(self._later) and compiled
+        if self._later and not compiled:
+            for unit in _units(decoder):
+                unit.register_forward_pre_hook(self._arrive)
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
+        if self._at_once:
+            self.settle()
         out: Tensor = self.decoder(x)
         return out
 
@@ -48,6 +55,20 @@ class DataParallel:
         """Those of all parts."""
         return [piece for part in self.parts for piece in part.pieces()]
 
+    def waves(self) -> list[Wave]:
+        """Those of all parts."""
+        return [wave for part in self.parts for wave in part.waves()]
+
+    @property
+    def due(self) -> bool:
+        """Parts are delayed alike."""
+        return all(part.due for part in self.parts)
+
+    def remember(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.remember()
+
     def memories(self) -> list[Memory]:
         """Those of all parts."""
         return [memory for part in self.parts for memory in part.memories()]
@@ -65,3 +86,23 @@ class DataParallel:
         """Bring new values where they are needed, and clear the buckets."""
         for part in self.parts:
             part.updated()
+
+    def restored(self) -> None:
+        """Bring new values where they are needed."""
+        for part in self.parts:
+            part.restored()
+
+    def settle(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.settle()
+
+    def _arrive(self, unit: nn.Module, _: object) -> None:
+        for part in self._later:
+            part.arrive(unit.parameters())
+
+
+def _units(decoder: Decoder) -> list[nn.Module]:
+    """Modules that are used one after the other; together they hold all parameters."""
+    ends = [one for one in (decoder.embedding, decoder.norm, decoder.head) if one is not None]
+    return [*decoder.blocks.values(), *ends]

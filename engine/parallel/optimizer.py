@@ -14,7 +14,7 @@ from engine.config import Train
 from engine.groups import Groups
 from engine.memory.host import HostGradients
 from engine.parallel.extent import Extent
-from engine.parallel.replica import Memory, Piece, Replica
+from engine.parallel.replica import Memory, Piece, Replica, Wave
 from engine.parallel.tensor import reduce_partial_gradients
 
 
@@ -28,15 +28,14 @@ class LocalOptimizer:
         # The norm's group may be a part of a replica, with all copies of a piece spread evenly over such parts.
         parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
-        decayed = [piece.weight for piece in self._pieces if piece.decayed]
-        plain = [piece.weight for piece in self._pieces if not piece.decayed]
-        options: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
-        self._adamw = torch.optim.AdamW(
-            [option for option in options if option["params"]],
-            lr=train.learning_rate,
-            weight_decay=train.weight_decay,
-            fused=True,
-        )
+        self._waves = [(_adamw(wave.pieces, train), wave.send) for wave in _waves(replicas)]
+        self._adamw_of = {
+            id(weight): adamw
+            for adamw, _ in self._waves
+            if adamw is not None
+            for group in adamw.param_groups
+            for weight in group["params"]
+        }
 
     @property
     def pieces(self) -> list[Piece]:
@@ -56,7 +55,7 @@ class LocalOptimizer:
 
     def state_of(self, piece: Piece) -> dict[str, Tensor]:
         """AdamW's ``step`` [], ``exp_avg`` and ``exp_avg_sq`` of a piece; zeros before the first step."""
-        state: dict[str, Tensor] = self._adamw.state[piece.weight]
+        state: dict[str, Tensor] = self._adamw_of[id(piece.weight)].state[piece.weight]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=piece.weight.device)
             state |= {key: torch.zeros_like(piece.weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
@@ -67,7 +66,12 @@ class LocalOptimizer:
         before them left behind.
         """
         for replica in self._replicas:
-            replica.updated()
+            replica.restored()
+
+    def remember(self) -> None:
+        """What was carried from step to step was loaded with the pieces."""
+        for replica in self._replicas:
+            replica.remember()
 
     @property
     def place(self) -> str:
@@ -80,15 +84,23 @@ class LocalOptimizer:
 
     def settle(self) -> None:
         """Wait for what goes on beside steps."""
+        for replica in self._replicas:
+            replica.settle()
 
     def finish(self) -> None:
         """After the last step: a model that all ranks share."""
+        self.settle()
 
     def step(self) -> float:
         """Clip, update and clear; returns the global gradient norm before clipping.
 
-        A norm that is not finite leaves the parameters untouched; the caller ends the run as diverged.
+        A norm that is not finite leaves the parameters untouched; the caller ends the run as diverged. Where gradients
+        are delayed, the first step has none and its norm is 0.
         """
+        if not all(replica.due for replica in self._replicas):
+            for replica in self._replicas:
+                replica.updated()
+            return 0.0
         gradients = [piece.gradient() for piece in self._pieces]
         if self._groups.tp is not None:
             partial = [g for g, piece in zip(gradients, self._pieces, strict=True) if piece.partial_over_tp]
@@ -109,6 +121,33 @@ class LocalOptimizer:
         weights = [piece.weight for piece in self._pieces]
         for weight, gradient in zip(weights, self._host.beside(weights, gradients), strict=True):
             weight.grad = gradient
-        self._adamw.step()
+        for adamw, send in self._waves:
+            if adamw is not None:
+                adamw.step()
+            if send is not None:
+                send()
         for replica in self._replicas:
             replica.updated()
+
+
+def _waves(replicas: Sequence[Replica]) -> list[Wave]:
+    """In order; all that is sent together at the end is updated at once, before the others."""
+    waves = [wave for replica in replicas for wave in replica.waves()]
+    plain = [piece for wave in waves if wave.send is None for piece in wave.pieces]
+    return [Wave(plain), *(wave for wave in waves if wave.send is not None)]
+
+
+def _adamw(pieces: Sequence[Piece], train: Train) -> torch.optim.AdamW | None:
+    """None for nothing to update."""
+    held = [piece for piece in pieces if piece.weight.numel()]
+    decayed = [piece.weight for piece in held if piece.decayed]
+    plain = [piece.weight for piece in held if not piece.decayed]
+    options: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    if not held:
+        return None
+    return torch.optim.AdamW(
+        [option for option in options if option["params"]],
+        lr=train.learning_rate,
+        weight_decay=train.weight_decay,
+        fused=True,
+    )

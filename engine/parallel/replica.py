@@ -46,6 +46,16 @@ class Memory:
     extent: Extent
 
 
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Pieces that are updated together. After that ``send`` starts to bring them to other ranks, beside the update of
+    the next wave; None where ``updated`` does that.
+    """
+
+    pieces: list[Piece]
+    send: Callable[[], None] | None = None
+
+
 class Replica(Protocol):
     """A stage that can run forward and backward micro-batch by micro-batch."""
 
@@ -69,8 +79,18 @@ class Replica(Protocol):
     def pieces(self) -> list[Piece]:
         """Everything this rank updates, in one order on all ranks."""
 
+    def waves(self) -> list[Wave]:
+        """The same pieces in the order in which they are updated."""
+
+    @property
+    def due(self) -> bool:
+        """Whether there are averaged gradients to apply; the first step has none where they are delayed."""
+
     def memories(self) -> list[Memory]:
-        """What compression carries from step to step."""
+        """What compression and delay carry from step to step; waits for what is under way."""
+
+    def remember(self) -> None:
+        """What is carried from step to step was loaded."""
 
     def left_alone(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
@@ -80,6 +100,12 @@ class Replica(Protocol):
 
     def updated(self) -> None:
         """After the optimizer: bring the new values to all that need them, and forget the gradients."""
+
+    def restored(self) -> None:
+        """The same where values are new for another reason: no gradient was applied."""
+
+    def settle(self) -> None:
+        """Wait for all that goes on beside steps."""
 
 
 def run_backward(output: Tensor, gradient: Any) -> None:

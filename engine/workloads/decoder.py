@@ -90,16 +90,15 @@ class Attention(nn.Module):
         self.output = Linear(shape.hidden, shape.hidden, tp, 1)
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        """[sequence / (cp * tp), batch, hidden] -> partial sums [sequence / cp, batch, hidden]."""
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
         products = self.tp.column_products(x, (self.query, self.key, self.value))
         query, key, value = map(self._heads, products)
         core = query, key, value, rotary
         if not self.forgets or not torch.is_grad_enabled():
-            return self._mixed_output(*core)
+            return self.tp.row_product(self._mix(*core), self.output)
         if self.output.deferred is None:
-            return again(self._mixed_output, *core)
-        out: Tensor = self.output(again(self._mix, *core))
-        return out
+            return self.tp.scatter_sequence(again(self._mixed_output, *core))
+        return self.tp.row_product(again(self._mix, *core), self.output)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
         """Weighted values [sequence / cp, batch, hidden / tp]."""
@@ -126,10 +125,9 @@ class FeedForward(nn.Module):
         self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[sequence / (cp * tp), batch, hidden] -> partial sums [sequence / cp, batch, hidden]."""
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
         gate, up = self.tp.column_products(x, (self.gate, self.up))
-        out: Tensor = self.down(F.silu(gate) * up)
-        return out
+        return self.tp.row_product(F.silu(gate) * up, self.down)
 
 
 class Block(nn.Module):
@@ -165,11 +163,13 @@ class Block(nn.Module):
         return self._compute(x, rotary)
 
     def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
-        x = x + self.tp.scatter_sequence(self.attention(self.attention_norm(x), rotary))
+        attended: Tensor = self.attention(self.attention_norm(x), rotary)
+        x = x + attended
         normed = self.feed_forward_norm(x)
         if isinstance(self.feed_forward, Mixture):
-            normed = self.tp.gather_sequence(normed)
-        return x + self.tp.scatter_sequence(self.feed_forward(normed))
+            return x + self.tp.scatter_sequence(self.feed_forward(self.tp.gather_sequence(normed)))
+        fed: Tensor = self.feed_forward(normed)
+        return x + fed
 
 
 class Decoder(nn.Module):
