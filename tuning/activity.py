@@ -50,7 +50,7 @@ def _pipelines(now: Values) -> bool:
 
 
 def _has_outer(now: Values) -> bool:
-    return now["parallel.dp"] > 1 and now["outer.method"] != "none"
+    return bool(now["parallel.dp"] > 1 and now["outer.method"] != "none")
 
 
 def _outer_is(*methods: str) -> Callable[[Values], bool]:
