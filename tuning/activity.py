@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.compression.plan import PLANNED
-from engine.compression.settings import SCALING, SELECTING
+from engine.compression.settings import ONE_WAY, SCALING, SELECTING
 from engine.schedules.named import KINDS
 
 Values = dict[str, Any]
@@ -19,6 +19,12 @@ AT_REST: Values = {
     "parallel.shard_ranks": None,
     "parallel.reduce_every_micro_batch": False,
     "parallel.tp_regather": False,
+    "compression.weights": "none",
+    "compression.experts": "none",
+    "overlap.prefetch": 0,
+    "overlap.gather_with_optimizer": False,
+    "overlap.tp_chunks": 1,
+    "overlap.delay": 0,
     "outer.replicas": None,
 }
 
@@ -66,7 +72,12 @@ def _shards(now: Values) -> bool:
 
 
 def _compresses(now: Values) -> bool:
-    return _reduces(now) and now["parallel.zero_stage"] == 0
+    """ZeRO sends slices to their owners, which int8 and int4 alone can code."""
+    return _reduces(now) and (now["parallel.zero_stage"] == 0 or now["compression.method"] in ONE_WAY)
+
+
+def _splits_matrices(now: Values) -> bool:
+    return bool(now["parallel.tp"] > 1)
 
 
 def _by(*methods: str) -> Callable[[Values], bool]:
@@ -78,7 +89,8 @@ def _loses(now: Values) -> bool:
 
 
 def _plans(now: Values) -> bool:
-    return _by(*PLANNED)(now) and now["compression.plan"] != "none"
+    is_whole = now["parallel.zero_stage"] == 0
+    return is_whole and _by(*PLANNED)(now) and now["compression.plan"] != "none"
 
 
 _RULES: dict[str, Callable[[Values], bool]] = {
@@ -103,5 +115,11 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     **dict.fromkeys(("compression.plan_every", "compression.plan_alpha"), _plans),
     "compression.bucket_values": _by(*SCALING),
     "compression.stochastic": _by("int8", "int4"),
+    "compression.weights": _shards,
+    "compression.experts": lambda now: bool(now["parallel.ep"] > 1),
+    "overlap.prefetch": _shards,
+    "overlap.gather_with_optimizer": lambda now: _reduces(now) and now["parallel.zero_stage"] == 1,
+    "overlap.tp_chunks": _splits_matrices,
+    "overlap.delay": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
     "overlap.bucket_mb": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
 }

@@ -12,6 +12,14 @@ LONG_SEQUENCE = 8_192
 MANY_RANKS = 9
 #: Widths of hybrid sharding that are offered: no wider than one usual machine.
 WIDEST_SHARD = 8
+#: Overlap and formats whose gain depends on the network, or that change the arithmetic.
+ONLY_IF_ASKED: dict[str, Any] = {
+    "overlap.prefetch": [0, 1, 2],
+    "overlap.gather_with_optimizer": [False, True],
+    "overlap.tp_chunks": [1, 2, 4],
+    "overlap.delay": [0, 1],
+    "compression.weights": ["none", "int8"],
+}
 
 
 def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
@@ -51,13 +59,15 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
         "outer.method": ["none", "local", "diloco", "streaming", "co2"],
         "outer.period": [2, 4, 8, 12],
         "overlap.bucket_mb": [1.0, 5.0, 25.0],
+        **ONLY_IF_ASKED,
+        **({} if base.model.experts is None else {"compression.experts": ["none", "bf16", "int8"]}),
     }
 
 
 def _suits(key: str, base: RunConfig, ranks: int) -> bool:
     if key in ("parallel.cp", "parallel.cp_method"):
         return base.data.sequence_length >= LONG_SEQUENCE or base.batch.global_batch < ranks
-    if key.startswith("outer."):
+    if key.startswith("outer.") or key in ONLY_IF_ASKED or key == "compression.experts":
         return False
     return key != "parallel.shard_ranks" or ranks >= MANY_RANKS
 

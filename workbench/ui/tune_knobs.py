@@ -32,6 +32,12 @@ TITLES = {
     "outer.method": "Outer loop",
     "outer.period": "Steps a round",
     "overlap.bucket_mb": "Bucket size, MB",
+    "overlap.prefetch": "Layers gathered ahead",
+    "overlap.gather_with_optimizer": "Gather beside the update",
+    "overlap.tp_chunks": "Tensor parallel in chunks",
+    "overlap.delay": "Steps gradients come late",
+    "compression.weights": "Weights sent in",
+    "compression.experts": "Expert tokens sent in",
     "compile": "torch.compile",
 }
 
