@@ -38,6 +38,16 @@ from tests.support.runs import small
             "parallel.shard_ranks=4: must divide the 2 data ranks of one replica",
         ),
         (
+            {
+                "outer__method": "co2",
+                "parallel__dp": 4,
+                "outer__replicas": 2,
+                "parallel__zero_stage": 1,
+                "overlap__gather_with_optimizer": True,
+            },
+            "overlap.gather_with_optimizer=True: a gather would still bring weights of before a round's end",
+        ),
+        (
             {"outer__method": "streaming", "parallel__dp": 2, "outer__fragments": 9},
             "outer.fragments=9: at most one a layer and a step",
         ),
