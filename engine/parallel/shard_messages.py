@@ -99,8 +99,8 @@ class Reductions:
 class Reduce(_Messages):
     """Averages gradients over its ranks, and over ``spread`` times as many where the rest hold other experts.
 
-    FSDP2's own factor for that needs an operation that gloo lacks. ``chunks`` names what one rank's part of the
-    gradients holds: (name, values, values that are no padding) of each rank.
+    FSDP2's own factor for that needs an operation that gloo lacks. ``parts`` are the slices of parameters in what it is
+    given, one rank's after the other's.
     """
 
     compressor: GradientCompressor | None = None
