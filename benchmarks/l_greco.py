@@ -74,7 +74,7 @@ class Ran:
         steps = np.arange(first, STEPS)
         tables = [self.records.table(rank, "comm") for rank in self.records.ranks()]
         rows = communication_rows(tables, steps, len(steps) * len(tables), backend="gloo")
-        return sum(row.wire_bytes or 0.0 for row in rows if row.axis == "dp")
+        return sum(row.wire_bytes or 0.0 for row in rows if row.axis.startswith("dp"))
 
 
 def config_of(model: dict[str, Any], compression: dict[str, Any]) -> RunConfig:
