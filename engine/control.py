@@ -12,10 +12,11 @@ _AHEAD = 2
 
 def apart_of(config: RunConfig) -> int:
     """By how many steps more than one ranks can differ. A replica of an outer loop may be at the end of a round while
-    another one is at the beginning of the round before.
+    another one is at the beginning of the round before; with delayed gradients a rank waits a step later.
     """
     outer = config.outer
-    return 0 if outer.method == "none" else 2 * outer.period + outer.overlap
+    rounds = 0 if outer.method == "none" else 2 * outer.period + outer.overlap
+    return rounds + config.overlap.delay
 
 
 class _Control:

@@ -14,6 +14,7 @@ from tests.support.runs import small
     ("values", "apart"),
     [
         ({}, 0),
+        ({"overlap__delay": 1}, 1),
         ({"outer__method": "co2", "outer__period": 4, "outer__overlap": 0}, 8),
         ({"outer__method": "streaming", "outer__period": 6, "outer__overlap": 2}, 14),
     ],
