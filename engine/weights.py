@@ -13,6 +13,7 @@ from engine.activations import FP32_BYTES, Part, sizes_of
 from engine.compression.settings import CASTS, SCALING, Settings, settings_of
 from engine.config import RunConfig
 from engine.layout import Layout, accumulation, layout_of
+from engine.outer.memory import outer_bytes
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
 
@@ -102,6 +103,7 @@ def buffer_bytes(config: RunConfig, stages: Sequence[Held], place: int, chosen: 
         + _gradient_buffers(config, stages)
         + _messages(config, place, chosen)
         + _gathered_again(config)
+        + outer_bytes(config, sum(updated_elements(one, layout_of(config)) for one in stages))
     )
 
 
@@ -133,7 +135,7 @@ def _is_narrow(config: RunConfig) -> bool:
 def _sharers(weight: Weight, layout: Layout) -> int:
     if weight.is_whole:
         return 1
-    return layout.data // layout.ep if weight.is_expert else layout.shard
+    return layout.inner // layout.ep if weight.is_expert else layout.shard
 
 
 def updated_elements(held: Held, layout: Layout) -> int:
@@ -142,7 +144,7 @@ def updated_elements(held: Held, layout: Layout) -> int:
         return kept_elements(held, layout)
     total = 0
     for weight in held.weights:
-        total += -(-weight.elements // (layout.data // layout.ep if weight.is_expert else layout.data))
+        total += -(-weight.elements // (layout.inner // layout.ep if weight.is_expert else layout.inner))
     return total
 
 
@@ -177,7 +179,7 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
     layout, settings = layout_of(config), settings_of(config.compression)
     elements = sum(one.elements for one in stages)
-    if layout.data == 1:
+    if layout.inner == 1:
         return 0
     kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
     kept += FP32_BYTES * elements * config.overlap.delay
@@ -192,12 +194,12 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
             if one.columns > 1
         )
         return kept + FP32_BYTES * config.compression.rank * rows
-    return kept + round(_message_bytes(settings, layout.data) * elements)
+    return kept + round(_message_bytes(settings, layout.inner) * elements)
 
 
 def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
     biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
-    return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).data
+    return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
 
 
 def _coarse_bytes(settings: Settings) -> float:

@@ -21,12 +21,6 @@ def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
         )
         return
     yield from _replica_problems(config)
-    if config.overlap.gather_with_optimizer:
-        yield LayoutError(
-            "overlap.gather_with_optimizer",
-            True,
-            "a gather would still bring weights of before a round's end; set it to false, or outer.method to none",
-        )
     if method == "streaming":
         yield from _fragment_problems(config, shape)
 

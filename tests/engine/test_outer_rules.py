@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError, LayoutError
 from engine.layout import Layout, layout_of
+from engine.outer.memory import outer_bytes
 from engine.outer.settings import settings_of
 from engine.rules import check
 from tests.support.runs import small
@@ -45,7 +46,7 @@ from tests.support.runs import small
                 "parallel__zero_stage": 1,
                 "overlap__gather_with_optimizer": True,
             },
-            "overlap.gather_with_optimizer=True: a gather would still bring weights of before a round's end",
+            "overlap.gather_with_optimizer=True: not beside outer.method co2",
         ),
         (
             {"outer__method": "streaming", "parallel__dp": 2, "outer__fragments": 9},
@@ -86,6 +87,21 @@ def test_replicas_divide_the_world(replicas: int, inner: int, tp: int, pp: int, 
         places = [layout.coordinates(rank) for rank in group]
         assert [layout.replica(at) for at in places] == list(range(replicas))
         assert len({(at.tp, at.pp, layout.data_rank(at) % layout.inner) for at in places}) == 1
+
+
+def test_memory_is_counted_in_copies_of_the_weights() -> None:
+    copies = {
+        (method, variant, zero): outer_bytes(
+            small(parallel__dp=4, outer__method=method, outer__variant=variant, parallel__zero_stage=zero),
+            100,
+        )
+        / 400
+        for method, variant in (("none", "paper"), ("local", "paper"), ("diloco", "paper"), ("co2", "paper"))
+        for zero in (0, 1)
+    }
+    assert [copies[method, "paper", 0] for method in ("none", "local", "diloco", "co2")] == [0, 1, 3, 4]
+    assert [copies[method, "paper", 1] for method in ("none", "local", "diloco", "co2")] == [0, 1, 1.5, 1.75]
+    assert outer_bytes(small(parallel__dp=4, outer__method="co2"), 100) == 5 * 400
 
 
 def test_without_an_outer_loop_all_data_ranks_are_one_replica() -> None:
