@@ -16,6 +16,7 @@ from profilers.links import Links
 from profilers.machine_rows import InterfaceRow
 from profilers.outer_rows import OuterRow
 from profilers.plan_rows import PlanRow
+from profilers.quality_rows import QualityRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,8 @@ class RunSummary:
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
+    #: Every time that the loss on held-out text was taken, in order.
+    quality: list[QualityRow] = field(default_factory=list)
     #: Of the whole model before clipping, one per recorded step.
     gradient_norms: list[float | None] = field(default_factory=list)
     measured_steps: int = 0

@@ -23,6 +23,7 @@ from profilers.left_alone import left_alone
 from profilers.memory_summary import memory_rows, peak
 from profilers.outer import outer_row
 from profilers.plans import plan_rows
+from profilers.quality import quality_rows
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
@@ -56,6 +57,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
+        "quality": quality_rows(records, steps, facts.backend),
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),

@@ -26,7 +26,13 @@ from engine.presets import resolve
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.
 _TELLING = ("data.", "batch.", "train.", "compression.", "outer.", "precision")
-_LENGTH = ("train.steps", "train.warmup", "train.resume", "train.validation_batches")
+_LENGTH = (
+    "train.steps",
+    "train.warmup",
+    "train.resume",
+    "train.validation_batches",
+    "train.validate_every",
+)
 
 
 @dataclass(frozen=True, slots=True)
