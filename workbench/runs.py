@@ -160,6 +160,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "checkpoints": [],
     "measured_from_step": None,
     "losses": [],
+    "quality": [],
     "gradient_norms": [],
     "step_seconds": None,
     "tokens_per_second": None,

@@ -17,6 +17,7 @@ from workbench.ui import (
     run_host,
     run_memory,
     run_plan,
+    run_quality,
     run_schedule,
     run_steps,
     run_trace,
@@ -62,6 +63,7 @@ def details(run_id: str) -> None:
         run_plan.draw(found)
     with views[3]:
         _loss_and_memory(seen, found)
+        run_quality.draw(found)
         run_memory.draw(found)
         _checkpoints(found)
     with views[4]:

@@ -239,7 +239,8 @@ def outer(row: Mapping[str, Any]) -> str:
     least, most = row["least_staleness"], row["most_staleness"]
     old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
     text = f"{row['averages']:,} averages over replicas in {row['rounds']:,} rounds, each {old}"
-    return f"{text}, sent {row['delay_steps']:,.3g} steps before; waited {seconds(row['wait_seconds'])} for one (median)"
+    sent = f"sent {row['delay_steps']:,.3g} steps before"
+    return f"{text}, {sent}; waited {seconds(row['wait_seconds'])} for one (median)"
 
 
 def _step_times(row: Mapping[str, Any]) -> str:
