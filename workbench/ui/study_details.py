@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from tuning.aims import aim_of
 from workbench import study_figures
 from workbench.study_series import trial_series
 from workbench.ui import words
@@ -30,11 +31,12 @@ def details(name: str) -> None:
     result_line(found.document)
     metrics(numbers(found.document), "study-numbers")
     chart(
-        study_figures.trials(trial_series(found.document), name),
+        study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
         "study-trials",
-        "Tokens per second per trial",
+        f"{aim_of(found.document).title}, per trial",
     )
-    trials_table(found.document.get("trials") or [], found.acts, "study-trial-table")
+    rows = found.document.get("trials") or []
+    trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
 
 
 def result_line(document: Mapping[str, Any]) -> None:
@@ -49,19 +51,17 @@ def result_line(document: Mapping[str, Any]) -> None:
 def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
     best, baseline = document.get("best") or {}, document.get("baseline") or {}
-    trials = document.get("trials") or []
+    trials, aim = document.get("trials") or [], aim_of(document)
     failed = sum(
         1 for row in trials if row.get("value") is None and row.get("outcome") not in (None, "running")
     )
     return {
-        "Best, tokens/s": (
-            words.number(best.get("value")),
-            words.interval(best.get("low"), best.get("high")),
-        ),
-        "Baseline, tokens/s": (
-            words.number(baseline.get("value")),
-            words.interval(baseline.get("low"), baseline.get("high")),
-        ),
+        f"{name}, {aim.unit}": (
+            words.number(aim.shown(entry.get("value"))),
+            words.interval(*aim.bounds(entry.get("low"), entry.get("high"))),
+        )
+        for name, entry in (("Best", best), ("Baseline", baseline))
+    } | {
         "Gain": _gain(document),
         "Trials": (
             f"{document.get('trials_done', 0)} of {document.get('trials_total', 0)}",

@@ -7,6 +7,7 @@ import time
 import streamlit as st
 
 from tuning import readers
+from tuning.aims import aim_of
 from tuning.command import send
 from tuning.readers import StudyView
 from workbench import jobs, study_figures
@@ -61,7 +62,7 @@ def _draw(name: str) -> None:
     metrics(numbers(found.document), "tune-numbers")
     left, right = st.columns([2.1, 1])
     with left:
-        drawn = study_figures.trials(trial_series(found.document), name)
+        drawn = study_figures.trials(trial_series(found.document), name, aim_of(found.document))
         chart(drawn, "tune-trials", "Tokens per second of each trial, with intervals")
     with right:
         known = importance_series(found.document.get("importance"))
@@ -70,7 +71,8 @@ def _draw(name: str) -> None:
         )
     st.markdown("**Trials**")
     rows = [*(found.document.get("trials") or []), *(found.document.get("confirmations") or [])]
-    trials_table(sorted(rows, key=lambda row: int(row["number"])), found.acts, "tune-trial-table")
+    ordered = sorted(rows, key=lambda row: int(row["number"]))
+    trials_table(ordered, found.acts, "tune-trial-table", aim_of(found.document))
 
 
 def _headline(found: Study) -> None:
