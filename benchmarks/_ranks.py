@@ -1,4 +1,4 @@
-"""Gloo ranks on one core each, and steps of several kinds on them in turn.
+"""Gloo ranks on one core each, in the lab if a configuration asks for it, and steps of several kinds on them in turn.
 
 Two ways of doing one thing are compared inside the same processes, step by step and in random order: what the
 machine does meanwhile then meets both alike.
@@ -6,6 +6,7 @@ machine does meanwhile then meets both alike.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -25,6 +26,7 @@ from engine import groups, loop, rundir
 from engine.config import RunConfig, parse
 from engine.context import RankContext
 from engine.control import StopControl
+from engine.launch.place import Place
 from engine.launch.pool import PRELOAD
 from engine.layout import layout_of
 from engine.parallel.apply import build_stages
@@ -35,7 +37,7 @@ from engine.presets import resolve
 from engine.progress import Progress
 from engine.scheduling import yield_to_running_threads
 from engine.steplog import StepLog
-from engine.worker import group_timeout
+from engine.worker import group_timeout, join
 from engine.workloads.data import open_corpus
 from engine.workloads.decoder import Decoder, initialize
 from engine.workloads.experts import LocalExperts
@@ -69,13 +71,13 @@ class Engine:
     def __init__(self, rank: RankContext) -> None:
         self.rank, self.taken = rank, 0
         self.log = StepLog(rank)
-        self._stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
-        self._optimizer = LocalOptimizer(list(self._stages.stages.values()), rank.groups, rank.config.train)
+        self.stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
+        self._optimizer = LocalOptimizer(list(self.stages.stages.values()), rank.groups, rank.config.train)
         self.log.__enter__()  # until the process ends
 
     def one_step(self, log: Any) -> None:
         """The next step; ``log`` is told of it."""
-        loop.one_step(self.rank, self._stages, self._optimizer, self._corpus, log, self.taken)
+        loop.one_step(self.rank, self.stages, self._optimizer, self._corpus, log, self.taken)
         self.taken += 1
 
 
@@ -173,13 +175,17 @@ def on_cores(
     """What ``measure(rank_context, *arguments)`` returns on each rank; ``watch`` is told their processes."""
     methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
     methods.set_forkserver_preload(PRELOAD)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home, contextlib.closing(Place(config.lab)) as place:
         folder = rundir.create(Path(home), config, {})
         Progress(folder, world_size).close()
         pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
+        store, hosts = (place.store_address, place.store.port), place.namespaces(world_size)
         ranks = [
-            methods.Process(target=_rank, args=(rank, store.port, folder, pipe[1], measure, arguments))
+            methods.Process(
+                target=_rank,
+                args=(rank, hosts[rank], store, folder, pipe[1], measure, arguments),
+                daemon=True,
+            )
             for rank, pipe in enumerate(pipes)
         ]
         for process, (_, writer) in zip(ranks, pipes, strict=True):
@@ -222,14 +228,22 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
 
 
 def _rank(
-    rank: int, port: int, folder: Path, answers: Connection, measure: Callable[..., Any], arguments: Any
+    rank: int,
+    namespace: str | None,
+    address: tuple[str, int],
+    folder: Path,
+    answers: Connection,
+    measure: Callable[..., Any],
+    arguments: Any,
 ) -> None:
+    if namespace is not None:
+        join(namespace)
     torch.set_num_threads(1)
     yield_to_running_threads()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     config = parse(rundir.read_json(folder / rundir.CONFIG))
-    store, size = dist.TCPStore("127.0.0.1", port, is_master=False), layout_of(config).world_size
+    store, size = dist.TCPStore(*address, is_master=False), layout_of(config).world_size
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=group_timeout(config))
     answers.send(measure(context(rank, config, folder), *arguments))
     dist.destroy_process_group()
