@@ -57,8 +57,8 @@ def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -
 
     ``config`` is what the run began with; where it was changed, what it ended with is summed up.
     """
-    config = rundir.last_config(folder) or config
     records = RunRecords(folder / rundir.RECORDS)
+    config = rundir.last_config(folder) or config
     summary = summary_of(config, folder.name, backend, records, referred(folder))
     with contextlib.suppress(OSError):
         rundir.write_json(folder / rundir.SUMMARY, summary.as_dict())

@@ -104,13 +104,13 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), _gpu(row)
     for interface in summary.interfaces:
         yield "interface", _interface(interface)
+    if summary.outer is not None:
+        yield "outer loop", words.outer(asdict(summary.outer))
+    yield from _left_alone(summary)
     for note in summary.notes:
         yield "note", note
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
-    if summary.outer is not None:
-        yield "outer loop", words.outer(asdict(summary.outer))
-    yield from _left_alone(summary)
     yield from render_verdicts.lines(summary)
 
 
