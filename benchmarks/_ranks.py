@@ -23,6 +23,7 @@ from torch import Tensor
 
 from benchmarks._ratio import Taken
 from engine import groups, loop, rundir
+from engine.channel import all_gather_single, reduce_scatter_single
 from engine.config import RunConfig, parse
 from engine.context import RankContext
 from engine.control import StopControl
@@ -132,24 +133,45 @@ class Silent:
 
 
 class SilentTimer(StepTimer):
-    """A timer that can be told to mark nothing."""
+    """A timer that can be told to mark nothing; while it does mark, nothing is added to its own way."""
 
-    quiet = False
+    def hush(self, quiet: bool) -> None:
+        """Whether to mark nothing from now on."""
+        for name, silent in (("begin", self._note_step), ("_change", _nothing), ("end", _nothing)):
+            if quiet:
+                vars(self)[name] = silent
+            else:
+                vars(self).pop(name, None)
 
-    def _change(self, code: int) -> Any:
-        return None if self.quiet else super()._change(code)
+    def _note_step(self, step: int) -> None:
+        self.step = step
 
-    def end(self) -> Any:
-        """The step's marks; empty in a quiet step."""
-        return None if self.quiet else super().end()
+
+def _nothing(*_: object) -> None:
+    """Stands for a method of the timer."""
 
 
 def switch_recording(rank: RankContext, on: bool) -> None:
-    """Switch this rank's timer and recorder."""
-    rank.timer.quiet = not on  # type: ignore[attr-defined]
+    """Switch this rank's timer and recorder, and call what the dispatcher sees once.
+
+    After a switch the first call of an operator is slower; in training recording stays as it is.
+    """
+    assert isinstance(rank.timer, SilentTimer)
+    rank.timer.hush(not on)
     for recorder in (rank.recorder, rank.actions):
         if recorder is not None:
             (recorder.start if on else recorder.stop)()
+    few, many = torch.zeros(1), torch.zeros(dist.get_world_size())
+    for blocking in (True, False):
+        for call, tensors in (
+            (dist.all_reduce, (few,)),
+            (all_gather_single, (many, few)),
+            (reduce_scatter_single, (few, many)),
+        ):
+            work = call(*tensors, async_op=not blocking)
+            if not blocking:
+                work.wait()
+    rank.timer.take()
 
 
 def in_turn(kinds: Mapping[str, Steps], rounds: int) -> list[Taken]:

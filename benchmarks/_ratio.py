@@ -58,6 +58,14 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> Ratio:
     return Ratio(float(top.mean() / bottom.mean()), float(low), float(high))
 
 
+def both(first: Ratio, second: Ratio) -> Ratio:
+    """What two things add to the same, measured apart: errors add as those of independent numbers do."""
+    middle = first.middle + second.middle - 1
+    below = math.hypot(first.middle - first.low, second.middle - second.low)
+    above = math.hypot(first.high - first.middle, second.high - second.middle)
+    return Ratio(middle, middle - below, middle + above)
+
+
 def cpu_seconds(ranks: Sequence[Sequence[Taken]], kinds: Iterable[str]) -> dict[str, np.ndarray]:
     """Per kind, the CPU seconds of each step, summed over ranks."""
     return {kind: _values(ranks, kind, "cpu_seconds").sum(axis=0) for kind in kinds}

@@ -1,7 +1,7 @@
 """A process group as the engine's own code uses it: calls go to the group's backend and record themselves.
 
-``torch.distributed``'s functions pass through c10d's operators, where recording a call costs about as much as
-a small layer; here it is two clock marks. Compiled code keeps torch's functions, which the compiler knows.
+``torch.distributed``'s functions pass through c10d's operators, where a Python kernel records each call; here it is two
+clock marks and a tuple. Compiled code keeps torch's functions, which the compiler knows.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine import devices, layout, rundir
 from engine.calibration import fingerprint, store
-from engine.config import Lab, RunConfig
+from engine.config import RunConfig
 from engine.diagnosis import setting_of
 from engine.errors import InputError
 from engine.network import shape_of
@@ -18,6 +18,7 @@ from engine.outcome import RunOutcome
 from engine.ownership import me
 from engine.progress import Progress
 from engine.schedules.expected import expected_bubble
+from engine.sections import Lab
 from engine.workloads import flops, peaks
 from profilers.records import Event
 from profilers.summary import RunFacts, RunSummary, summarize

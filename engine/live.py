@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine import rules
-from engine.config import Compression, RunConfig
+from engine.config import RunConfig
 from engine.errors import InputError, LayoutError
+from engine.sections import Compression
 
 #: Parts of a run that can be turned; ``engine/turning.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"

@@ -7,8 +7,6 @@ import time
 
 from engine.checkpoint.checkpoints import Checkpoints
 from engine.clocks import HostClocks, tell
-from engine.compression.planning import Planner
-from engine.compression.told import tell_left_alone
 from engine.context import RankContext
 from engine.errors import WorkbenchError
 from engine.ordered import OrderedWork
@@ -16,6 +14,8 @@ from engine.outer.optimizer import optimizer_of
 from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.parallel.pipeline import PipelineExecutor
+from engine.planning.planner import Planner
+from engine.planning.told import tell_left_alone
 from engine.steplog import StepLog
 from engine.turning import Turning
 from engine.validation import Validation

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.config import Lab
 from engine.errors import LayoutError
+from engine.sections import Lab
 
 #: What a namespace's name has room for: one tells the whole shape, within the 255 bytes of a file's name.
 MAX_ISLANDS = 16

@@ -37,14 +37,17 @@ def alive(owner: dict[str, Any] | None) -> bool:
 
 
 def settle(folder: Path) -> dict[str, Any] | None:
-    """A run's status; a run that never ended although its owner is gone is settled as ``lost`` first."""
+    """A run's status; a run that never ended although its owner is gone is settled first: as ``lost``, or as the hang
+    that was noted.
+    """
     status = read_json(folder / STATUS)
     if status is None or status.get("state") == "ended" or alive(status.get("owner")):
         return status
     if not status.get("owner"):
         return status
     lost = RunOutcome(Ending.LOST, "the controller died before the run ended")
+    outcome = status.get("hang") or lost.as_dict()
     try:
-        return update_status(folder, state="ended", outcome=lost.as_dict())
+        return update_status(folder, state="ended", outcome=outcome)
     except OSError:
-        return status | {"state": "ended", "outcome": lost.as_dict()}
+        return status | {"state": "ended", "outcome": outcome}

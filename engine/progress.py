@@ -154,10 +154,19 @@ def announced(folder: Path) -> tuple[int, int]:
         progress.close()
 
 
-def read(folder: Path) -> list[RankProgress]:
-    """Where the ranks of a run stand; empty when there is no readable progress file."""
+def read_all(folder: Path) -> list[RankProgress]:
+    """Where all ranks of a run stand, if the pages of all hosts are in its folder.
+
+    A shared disk may show those of other hosts late, and neither process numbers nor ages hold here.
+    """
+    pages = [PROGRESS, *(path.name for path in folder.glob(PAGE_OF_HOST.format("*")))]
+    return sorted((rank for name in pages for rank in read(folder, name)), key=lambda place: place.rank)
+
+
+def read(folder: Path, name: str = PROGRESS) -> list[RankProgress]:
+    """Where the ranks of one page stand, by default of rank 0's host; empty when there is no readable one."""
     try:
-        progress = Progress(folder)
+        progress = Progress(folder, name=name)
     except (OSError, ValueError, struct.error):
         return []
     try:

@@ -24,7 +24,7 @@ from engine import orders
 from engine.orders import Order
 from engine.progress import Progress
 
-#: How long rank 0 waits for other hosts. They answer in milliseconds; a host that is gone ends the run elsewhere.
+#: How long rank 0 waits for other hosts. A host that is gone ends the run elsewhere.
 _PATIENCE = timedelta(seconds=30)
 #: How often a follower looks whether it shall end.
 _LOOK = timedelta(seconds=1)

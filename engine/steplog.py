@@ -58,6 +58,9 @@ class StepLog:
         self._rank.timer.on_change = None
         # After a failure the device may never pass the end of a step.
         self._flush(wait=kind is None)
+        if self._timeline is not None and self._rank.timer.step >= 0:
+            samples = memory_timeline.samples(self._rank.timer.step, self._timeline.end(final=True))
+            self._rank.writer.write_many(samples)
         self._interfaces.close()
         self._reader.close()
 

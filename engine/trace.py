@@ -16,7 +16,7 @@ from engine.errors import WorkbenchError
 from engine.rundir import TRACES, trace_name
 from profilers.memory import give_back_freed
 
-#: Higher levels take several times as long for a few percent.
+#: Higher levels take longer for little.
 _GZIP_LEVEL = 3
 _TAIL_BYTES = 16
 

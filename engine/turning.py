@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import live, rundir
-from engine.compression.told import tell_left_alone
 from engine.context import RankContext
 from engine.live import Change
 from engine.memory.recompute import activations_of
 from engine.orders import Order
 from engine.parallel.apply import plan_of, post_of, set_micro_batches
 from engine.parallel.pipeline import PipelineExecutor
+from engine.planning.told import tell_left_alone
 from engine.steplog import StepLog
 
 _UNWRITTEN = (

@@ -2,8 +2,8 @@
 
 Those of torch's own layers (DDP, FSDP2, compiled code) are seen by a kernel on the ``c10d::*`` operators at the
 BackendSelect key: it notes operation, group, bytes and issue time and passes the call on; the end comes from the
-work's future. The engine's own do not pass there and tell the ``active()`` recorder themselves, for a tenth of
-the cost. ``stop()`` takes the kernels out again, so recording can be switched while a run goes.
+work's future. The engine's own do not pass there and tell the ``active()`` recorder themselves: two marks and a tuple.
+``stop()`` takes the kernels out again, so recording can be switched while a run goes.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profilers.communication import MESSAGES
 from profilers.intervals import union_seconds
 from profilers.step_join import JoinedSteps
 from profilers.step_phases import Typical
@@ -20,12 +21,11 @@ from profilers.table import Table
 
 #: Exposed seconds that belong to no recorded call.
 UNKNOWN = "unknown"
-#: Messages between the stages of a pipeline.
-PIPELINE = "pp"
 _TOLERANCE = 1e-9
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 _Places = np.ndarray[Any, np.dtype[np.int64]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class ByAxis(NamedTuple):
@@ -33,15 +33,19 @@ class ByAxis(NamedTuple):
 
     exposed: dict[str, float]
     hidden: dict[str, float]
-    #: Of any axis but pp: what two calls hide at once counts once. None if no such call was timed.
+    #: Of all axes: what two calls hide at once counts once. None if nothing but messages was timed.
     hidden_together: float | None
 
 
 class _Calls(NamedTuple):
-    """Calls of one rank whose time is known: place of their step among the chosen ones, axis, spans."""
+    """Calls of one rank whose time is known: place of their step among the chosen ones, axis, spans.
+
+    ``message`` marks those whose seconds are no transfer time.
+    """
 
     place: _Places
     axis: _Places
+    message: _Flags
     start: _Floats
     seconds: _Floats
     exposed: _Floats
@@ -51,8 +55,9 @@ class _Calls(NamedTuple):
 def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]) -> ByAxis:
     """The steps and ranks that ``typical_phases`` averages; ``tables`` are the ranks' calls, in the order of ranks.
 
-    Hidden are the seconds in which a call of the axis was under way and nobody waited for it. That is not known for
-    pp: a receive is posted long before its message is sent, and ends when that is taken.
+    Hidden are the seconds in which a call of the axis was under way and nobody waited for it. Messages between two
+    ranks are left out: they are posted long before they are sent, and end when they are taken. An axis that sends
+    nothing else has no hidden seconds.
     """
     exposed, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
     together: list[float] = []
@@ -60,13 +65,12 @@ def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]
         places = typical.steps[typical.ranks == rank]
         waits = _of(measured, "communication_exposed_seconds", rank, places)
         calls = _calls(tables[rank], measured.steps[places])
-        shares, known = _shares(calls, waits), np.zeros(len(calls.axis), dtype=bool)
+        shares, known = _shares(calls, waits), ~calls.message
         for code, name in calls.names.items():
             of_axis = calls.axis == code
             exposed[name] += float(shares[of_axis].sum())
-            if name != PIPELINE:
-                hidden[name] += _hidden(calls, shares, of_axis)
-                known |= of_axis
+            if (of_axis & known).any():
+                hidden[name] += _hidden(calls, shares, of_axis & known)
         if known.any():
             together.append(_hidden(calls, shares, known))
         exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
@@ -80,7 +84,7 @@ def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]
     )
 
 
-def _hidden(calls: _Calls, shares: _Floats, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+def _hidden(calls: _Calls, shares: _Floats, chosen: _Flags) -> float:
     """Seconds in which at least one of the chosen calls was under way and nobody waited for it."""
     spans = np.column_stack([calls.start, calls.start + calls.seconds])[chosen]
     return max(0.0, union_seconds(spans) - float(shares[chosen].sum()))
@@ -96,10 +100,13 @@ def _calls(table: Table, steps: _Places) -> _Calls:
     numbers = np.ma.getdata(table.column("step"))
     wanted = np.isin(numbers, steps) & ~np.ma.getmaskarray(seconds) & ~np.ma.getmaskarray(exposed)
     codes, names = table.codes("axis")
+    operations, operation_names = table.codes("operation")
+    messages = [code for code, name in operation_names.items() if name in MESSAGES]
     axis = np.ma.getdata(codes)[wanted].astype(np.int64)
     return _Calls(
         np.searchsorted(steps, numbers[wanted]),
         axis,
+        np.isin(np.ma.getdata(operations)[wanted], messages),
         np.ma.getdata(table.column("start_unix"))[wanted],
         np.ma.getdata(seconds)[wanted],
         np.ma.getdata(exposed)[wanted],

@@ -10,8 +10,8 @@ import numpy as np
 
 from profilers import energy, throttle
 from profilers.counters import growth
+from profilers.machine_rows import GpuRow
 from profilers.rank_gpus import RankGpus
-from profilers.run_summary import GpuRow
 from profilers.table import Column, Table
 from profilers.tail import RunRecords, host_name
 

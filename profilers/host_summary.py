@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from profilers.counters import growth
-from profilers.run_summary import HostRow
+from profilers.machine_rows import HostRow
 from profilers.table import Column, Table
 from profilers.tail import RunRecords, host_name
 

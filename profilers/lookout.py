@@ -1,17 +1,22 @@
 """Looks now and then where the training thread stands, so that waits need not be told one by one.
 
 A wait for a collective lasts microseconds, and there are hundreds in a step: to tell each would cost more than to
-record it. A second thread instead looks at the training thread's frame.
+record it. A second thread instead looks at the training thread's frame. Of our own functions it knows those that are
+marked. In torch's layers (FSDP2, functional collectives, compiled code) it looks which line or operator runs.
 """
 
 from __future__ import annotations
 
+import linecache
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Self, TypeVar
+
+import torch
 
 from profilers.standing import Standing
 from profilers.step_timer import StepTimer
@@ -22,12 +27,28 @@ PERIOD_SECONDS = 0.5
 F = TypeVar("F", bound=Callable[..., Any])
 
 _waits: set[CodeType] = set()
+_DISTRIBUTED = str(Path(torch.distributed.__file__).parent) + "/"
+_OPERATORS = torch._ops.__file__
+#: In a line of ``torch.distributed``: for a work, a future or a store.
+_WAIT = ".wait("
+#: In the name of an operator: for a tensor that is on its way.
+_WAIT_TENSOR = "c10d_functional.wait_tensor"
 
 
 def waits_here(function: F) -> F:
     """Marks a function whose own body stands waiting for other ranks and does nothing else that takes long."""
     _waits.add(function.__code__)
     return function
+
+
+def is_waiting(frame: FrameType) -> bool:
+    """Whether a thread whose innermost frame this is stands waiting for other ranks."""
+    if frame.f_code in _waits:
+        return True
+    file = frame.f_code.co_filename
+    if file.startswith(_DISTRIBUTED):
+        return _WAIT in linecache.getline(file, frame.f_lineno)
+    return file == _OPERATORS and _WAIT_TENSOR in str(frame.f_locals.get("self"))
 
 
 class Lookout:
@@ -65,7 +86,7 @@ class Lookout:
 
     def _is_waiting(self) -> bool:
         frame = sys._current_frames().get(self._thread_id)
-        return frame is not None and frame.f_code in _waits
+        return frame is not None and is_waiting(frame)
 
     def _run(self) -> None:
         while not self._done.wait(PERIOD_SECONDS):

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from profilers.run_summary import MemoryRow
 from profilers.table import Table
 from profilers.tail import RunRecords
 
 #: What a peak is taken of: the CUDA allocator where there is one, else the process.
 KINDS = {"cuda_peak_bytes": "CUDA allocator", "peak_rss_bytes": "resident set"}
+#: The peak counts as reached where so much of it was first seen: what creeps up later says nothing of a phase.
+REACHED = 0.99
 
 
 def memory_rows(records: RunRecords, since: int = 0) -> list[MemoryRow]:
@@ -42,12 +46,12 @@ def peak(rows: Sequence[MemoryRow]) -> dict[str, Any]:
 
 def _row(rank: int, table: Table, column: str) -> MemoryRow:
     peaks, phases = table.column(column), table.column("phase")
-    # Records keep the reading at which the peak grew, so the first that has it is the one in which it was reached.
-    at = int(peaks.argmax(fill_value=-1))
+    highest = int(peaks.max())
+    at = int(np.flatnonzero(np.ma.filled(peaks >= REACHED * highest, False))[0])
     return MemoryRow(
         rank=rank,
         kind=KINDS[column],
-        peak_bytes=int(peaks[at]),
+        peak_bytes=highest,
         phase=phases.tolist()[at],
         step=int(table.column("step")[at]),
         reserved_bytes=_most(table, "cuda_reserved_bytes"),

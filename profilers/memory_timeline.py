@@ -17,8 +17,8 @@ _NAME = {PHASES.index(name): name for name in TIMED}
 _FIRST = 4
 #: Later a phase that ends sooner after a reading is not read: its growth counts to the next one that is. A gap is so
 #: many times as long as the reading took, within bounds.
-_GAP_OVER_COST = 2_000
-_GAP_SECONDS = (1e-3, 0.25)
+_GAP_OVER_COST = 4_000
+_GAP_SECONDS = (1e-3, 0.5)
 
 
 class MemoryTimeline:
@@ -45,10 +45,10 @@ class MemoryTimeline:
         if ended is not None and self._is_due(ended):
             self._keep(ended)
 
-    def end(self) -> dict[str, Reading]:
-        """Ends the step: the readings kept, by phase, the oldest first."""
+    def end(self, final: bool = False) -> dict[str, Reading]:
+        """Ends the step: the readings kept, by phase, the oldest first; the ``final`` one always has one."""
         last = self._phase or "other"
-        if not self._kept or self._is_due(last):
+        if final or self._is_due(last):
             self._keep(last)
         self._phase, kept = None, self._kept
         self._kept = {}

@@ -36,7 +36,7 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class CommSample:
-    """One collective or point-to-point call, seen at the dispatcher.
+    """One collective or point-to-point call; a message lasts from when it is posted until that is looked at.
 
     ``bytes`` is the payload S of nccl-tests' definitions: the whole buffer for all-reduce and broadcast, the
     gathered output for all-gather, the unreduced input for reduce-scatter, the message for send and recv.

@@ -13,7 +13,7 @@ from profilers.change_row import ChangeRow
 from profilers.checkpoint_rows import CheckpointRow, Resumed
 from profilers.diagnosis import Setting, Verdict
 from profilers.links import Links
-from profilers.machine_rows import InterfaceRow
+from profilers.machine_rows import GpuRow, HostRow, InterfaceRow
 from profilers.outer_rows import OuterRow
 from profilers.plan_rows import PlanRow
 from profilers.quality_rows import QualityRow
@@ -108,64 +108,6 @@ class MemoryRow:
     reserved_bytes: int | None = None
     inactive_split_bytes: int | None = None
     allocation_retries: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuRow:
-    """One GPU of the host during the measured steps, as NVML sampled it; fractions, and means unless said otherwise.
-
-    ``throttled`` is the share of samples in which each reason held the clocks down. NVLink's bytes and the ECC errors
-    are what was added during the run; the limits are the largest that held.
-    """
-
-    gpu: int
-    samples: int
-    utilization: float | None = None
-    sm_active: float | None = None
-    sm_occupancy: float | None = None
-    tensor_active: float | None = None
-    dram_active: float | None = None
-    #: The most at one time.
-    memory_used_bytes: int | None = None
-    power_watts: float | None = None
-    max_power_watts: float | None = None
-    power_limit_watts: float | None = None
-    energy_joules: float | None = None
-    max_temperature_celsius: float | None = None
-    slowdown_celsius: float | None = None
-    sm_clock_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    throttled: dict[str, float] = field(default_factory=dict)
-    pcie_tx_bytes_per_second: float | None = None
-    pcie_rx_bytes_per_second: float | None = None
-    nvlink_tx_bytes: int | None = None
-    nvlink_rx_bytes: int | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
-    #: Where several hosts are sampled: whose GPU this is.
-    host: str | None = None
-    #: Those that compute on it; None if some rank's GPU is not known.
-    ranks: list[int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostRow:
-    """One host during the measured steps: means, but for memory, which is the most in use at one time.
-
-    ``host`` is None for the one that our launcher runs on; ``ranks`` are those whose processes were read on it.
-    """
-
-    host: str | None
-    ranks: list[int]
-    samples: int
-    cpu_fraction: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    #: All interfaces but loopback, headers included.
-    network_sent_bytes_per_second: float | None = None
-    network_received_bytes_per_second: float | None = None
-    disk_read_bytes_per_second: float | None = None
-    disk_written_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

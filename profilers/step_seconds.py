@@ -36,9 +36,11 @@ class StepSeconds:
         """Seconds in each phase; they sum to the step's length exactly."""
         totals = [0.0] * len(PHASES)
         for code, begin, end, first, stop in self.phases:
-            waited = sum([end - begin for begin, end, _ in self.waits[first:stop] if end is not None])
-            totals[code] += end - begin - waited
-            totals[EXPOSED] += waited
+            totals[code] += end - begin
+            if first != stop:  # most phases have none
+                waited = sum([end - begin for begin, end, _ in self.waits[first:stop] if end is not None])
+                totals[code] -= waited
+                totals[EXPOSED] += waited
         return dict(zip(PHASES, totals, strict=True))
 
     def exposed(self, since: float = 0.0) -> list[tuple[float, float]]:
@@ -47,7 +49,7 @@ class StepSeconds:
         for phase in self._phases_after(since):
             if phase.code == EXPOSED:
                 found.append((phase.begin, phase.end))
-            else:
+            elif phase.first != phase.stop:
                 waits = self.waits[phase.first : phase.stop]
                 found += [(begin, end) for begin, end, _ in waits if end is not None]
         return found
@@ -55,6 +57,8 @@ class StepSeconds:
     def open_waits(self, since: float = 0.0) -> Iterator[tuple[float, float, list[tuple[float, float]]]]:
         """Waits that are no call: their begin and end, and the calls that block inside them."""
         for phase in self._phases_after(since):
+            if phase.code != EXPOSED and phase.first == phase.stop:
+                continue
             waits = [
                 (begin, end, kind)
                 for begin, end, kind in self.waits[phase.first : phase.stop]

@@ -88,7 +88,7 @@ class StepTimer:
     def __init__(self, clock: Clock, standing: Standing | None = None) -> None:
         self.clock = clock
         self._mark = clock.mark
-        self._standing = standing or untold()
+        self._tell = (standing or untold()).teller()
         self._stack: list[int] = [_OTHER]
         self._waits: list[tuple[Any, Any, Any]] = []
         self._issued: list[Issued] = []
@@ -106,7 +106,7 @@ class StepTimer:
     def noted(self) -> int | None:
         """How much of the running step was noted so far, as another thread may ask; None between steps."""
         times = self._times
-        return None if times is None else len(times.changes) + len(self._waits)
+        return None if times is None else len(times.changes) + len(self._waits) + len(self._issued)
 
     def phase(self, name: str) -> _Phase:
         """``with timer.phase("forward"):`` - outside a step it only reports where the rank stands."""
@@ -153,5 +153,5 @@ class StepTimer:
             self._times.changes.append((code, mark, len(self._waits)))
             if self.on_change is not None:
                 self.on_change(code)
-        self._standing.tell(self.step, code)
+        self._tell(self.step, code, time.monotonic())
         return mark

@@ -76,7 +76,7 @@ class Table:
         if self._validity is None:
             self._validity = np.ascontiguousarray(self._data["validity"])
             self._always = np.bitwise_and.reduce(self._validity)
-        if self._always & bit:  # the usual case, and a tenth of the time
+        if self._always & bit:  # the usual case, without a look at each record
             return np.ones(len(self), dtype=bool)
         return np.asarray((self._validity & bit) != 0)
 

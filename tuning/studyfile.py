@@ -13,8 +13,9 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine import config as runconfig
-from engine.config import Count, RunConfig, Section
+from engine.config import RunConfig
 from engine.errors import InputError
+from engine.sections import Count, Section
 from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note

@@ -76,14 +76,15 @@ def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Chec
 
 
 def _gpus() -> Check:
+    from engine import devices
     from profilers.nvml import Nvml
 
     nvml = Nvml()
     try:
-        names = [nvml.name(index) or "unknown GPU" for index in range(nvml.device_count)]
+        names, hidden = devices.names(nvml), devices.hidden(nvml)
         if names:
-            return Check("gpu", "ok", f"{len(names)} x {names[0]}", f"driver {nvml.driver_version}")
-        return Check("gpu", "missing", "", nvml.reason or "the driver shows no GPU")
+            return Check("gpu", "ok", f"{len(names)} x {names[0]}", f"driver {nvml.driver_version}{hidden}")
+        return Check("gpu", "missing", "", nvml.reason or f"no GPU to use{hidden}")
     finally:
         nvml.close()
 

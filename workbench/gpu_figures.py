@@ -12,7 +12,7 @@ from workbench.series import Line
 
 HEIGHT = 250
 #: Lines that say how far a quantity can go.
-LIMITS = frozenset({"there is", "limit", "slowdown", "highest clock"})
+LIMITS = frozenset({"total", "limit", "slowdown", "highest clock"})
 #: Okabe and Ito's warm colours, one for each reason in the order they come.
 THROTTLE_COLORS = ("#D55E00", "#E69F00", "#CC79A7", "#F0E442")
 

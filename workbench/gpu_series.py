@@ -61,7 +61,7 @@ def detail(columns: Columns, gpu: int, start_unix: float) -> GpuDetail:
 
     return GpuDetail(
         activity=lines(_ACTIVITY, 100),
-        memory=lines({"used": "memory_used_bytes", "there is": "memory_total_bytes"}, 1 / GIB),
+        memory=lines({"used": "memory_used_bytes", "total": "memory_total_bytes"}, 1 / GIB),
         power=lines({"power": "power_watts", "limit": "power_limit_watts"}),
         temperature=lines({"temperature": "temperature_celsius", "slowdown": "slowdown_celsius"}),
         clocks=lines(

@@ -146,7 +146,7 @@ def _with_checkpoint(config: RunConfig, given: Collection[str]) -> RunConfig:
     Values that were changed while that run went stay changed, unless the file or what is set beside it says otherwise.
     """
     from engine.checkpoint.resume import find
-    from workbench.turning import inherited
+    from workbench.continued import inherited
 
     found = find(config)
     if found is None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine import progress, rundir
 from engine.calibration import store
+from profilers.anatomy import hosts_of
 from profilers.changes import change_rows
 from profilers.communication import communication_rows
 from profilers.links import Links
@@ -81,6 +82,8 @@ class Snapshot:
 
     #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
+    #: The host of each rank that told it.
+    rank_hosts: Mapping[int, str] = field(default_factory=dict)
 
     def of_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
@@ -139,11 +142,12 @@ class LiveRun:
             status=status,
             config=rundir.read_json(self.folder / rundir.CONFIG) or {},
             summary=rundir.read_json(self.folder / rundir.SUMMARY),
-            ranks=progress.read(self.folder),
+            ranks=progress.read_all(self.folder),
             steps=steps,
             communication=self._communication(steps, status),
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
             interfaces=self._interfaces(ranks),
+            rank_hosts=hosts_of(self._sampled),
             host=host,
             gpu=gpu,
             launcher_events=events,

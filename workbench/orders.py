@@ -42,6 +42,66 @@ class Answer:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An order that not all ranks have answered: ``done`` of ``steps`` are over, ``answered`` of ``ranks`` wrote.
+
+    ``state`` is asked, recording or writing; ``first`` is None until ranks have agreed on a step.
+    """
+
+    id: str
+    state: str
+    steps: int
+    first: int | None
+    done: int
+    answered: int
+    ranks: int
+
+    @property
+    def fraction(self) -> float:
+        """How far it is; that ranks write counts as one more step."""
+        return (self.done + self.answered / self.ranks) / (self.steps + 1)
+
+
+def asked(folder: Path, command: str) -> dict[str, int]:
+    """The ids of all orders of a command, and over how many steps each was asked for."""
+    found = {}
+    for path in (folder / rundir.COMMANDS).glob("*.json"):
+        told = rundir.read_json(path) or {}
+        if told.get("command") == command:
+            arguments = told.get("arguments")
+            steps = arguments.get("steps") if isinstance(arguments, dict) else None
+            found[path.stem] = steps if isinstance(steps, int) else orders.STEPS[command]
+    return found
+
+
+def waiting(folder: Path, command: str) -> list[Waiting]:
+    """Orders of a command that some rank has still to answer, the oldest first."""
+    given, ranks = (
+        of_run(folder),
+        int((rundir.read_json(folder / rundir.STATUS) or {}).get("world_size") or 1),
+    )
+    found = []
+    for key, steps in sorted(asked(folder, command).items()):
+        answered = sum(answer.id == key for answer in given)
+        if answered < ranks:
+            far = how_far(folder, key, command, steps)
+            found.append(Waiting(key, far[0], steps, far[1], far[2], answered, ranks))
+    return found
+
+
+def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int | None, int]:
+    """State, first step, and steps done by all ranks of an order that goes on."""
+    number, announced = progress.announced(folder)
+    order = orders.read(folder, number) if number else None
+    ranks = progress.read(folder)
+    if order is None or order.id != key or not ranks:
+        return "asked", None, 0
+    first = announced + orders.WARM_UP[command]
+    done = max(0, min(rank.step for rank in ranks) - first)
+    return ("writing" if done >= steps else "recording"), first, min(done, steps)
+
+
 def answers(records: RunRecords) -> list[Answer]:
     """All of a run, by order and rank."""
     found = []

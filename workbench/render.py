@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from profilers.machine_rows import InterfaceRow
-    from profilers.run_summary import GpuRow, HostRow, RunSummary
+    from profilers.machine_rows import GpuRow, HostRow, InterfaceRow
+    from profilers.run_summary import RunSummary
 
 _LABEL_WIDTH = 13
 #: Of a host's ranks, that many are named.

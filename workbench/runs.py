@@ -109,13 +109,14 @@ def load(folder: Path) -> RunView:
 
 
 def ending(status: dict[str, Any]) -> tuple[str, str | None, str]:
-    """State, ending and reason of a status; a run that lost its owner has ended as lost."""
+    """State, ending and reason of a status; a run that lost its owner has ended as lost, or as the hang noted in it."""
     outcome = status.get("outcome") or {}
     state = str(status.get("state", "starting"))
     if state == "ended" or outcome:
         return "ended", str(outcome.get("ending", "lost")), str(outcome.get("reason", ""))
     if _deserted(status):
-        return "ended", "lost", LOST_REASON
+        hang = status.get("hang") or {}
+        return "ended", str(hang.get("ending", "lost")), str(hang.get("reason", LOST_REASON))
     return state, None, ""
 
 

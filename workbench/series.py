@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profilers.communication import MESSAGES
 from profilers.records import PHASES
 from workbench.joined import PickedColumns, common_steps, means_by_step, rows_of
 
@@ -223,7 +224,12 @@ def collective_series(communication: Sequence[Mapping[str, Any]]) -> CollectiveS
 
 def _hidden(row: Mapping[str, Any]) -> float | None:
     seconds, exposed = row.get("seconds"), row.get("exposed_seconds")
-    return None if seconds is None else max(0.0, seconds - (exposed or 0.0)) * MILLI
+    # Summaries that older versions wrote still have seconds for messages.
+    return (
+        None
+        if seconds is None or row["operation"] in MESSAGES
+        else max(0.0, seconds - (exposed or 0.0)) * MILLI
+    )
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import orders, progress, rundir
+from engine import rundir
 from engine.errors import WorkbenchError
 from engine.layout import Layout
 from profilers.chrome_trace import TraceError
@@ -56,8 +56,7 @@ class Trace:
 
 def of_run(folder: Path) -> list[Trace]:
     """All that were ordered, the newest first."""
-    asked = {path.stem: rundir.read_json(path) or {} for path in (folder / rundir.COMMANDS).glob("*.json")}
-    wanted = {key: found for key, found in asked.items() if found.get("command") == COMMAND}
+    wanted = run_orders.asked(folder, COMMAND)
     if not wanted:
         return []
     view = runs.load(folder)
@@ -68,10 +67,7 @@ def of_run(folder: Path) -> list[Trace]:
     ]
 
 
-def _trace(view: runs.RunView, key: str, asked: dict[str, object], given: list[Answer]) -> Trace:
-    arguments = asked.get("arguments")
-    steps = arguments.get("steps") if isinstance(arguments, dict) else None
-    wanted = steps if isinstance(steps, int) else orders.STEPS[COMMAND]
+def _trace(view: runs.RunView, key: str, wanted: int, given: list[Answer]) -> Trace:
     files = [view.folder / name for answer in given for name in answer.files]
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in given if answer.problem]
     world_size = int(view.status.get("world_size") or 1)
@@ -83,20 +79,8 @@ def _trace(view: runs.RunView, key: str, asked: dict[str, object], given: list[A
         done = min((answer.recorded or 0 for answer in given), default=0)
         merged = files[0].parent / MERGED if files and (files[0].parent / MERGED).is_file() else None
         return Trace(key, "recorded" if files else "failed", wanted, first, done, files, problems, merged)
-    state, first, done = _how_far(view.folder, key, wanted)
+    state, first, done = run_orders.how_far(view.folder, key, COMMAND, wanted)
     return Trace(key, state, wanted, first, done, files, problems, None)
-
-
-def _how_far(folder: Path, key: str, steps: int) -> tuple[str, int | None, int]:
-    """State, first step, and steps done by all ranks of an order that goes on."""
-    number, announced = progress.announced(folder)
-    order = orders.read(folder, number) if number else None
-    ranks = progress.read(folder)
-    if order is None or order.id != key or not ranks:
-        return "asked", None, 0
-    first = announced + orders.WARM_UP[COMMAND]
-    done = max(0, min(rank.step for rank in ranks) - first)
-    return ("writing" if done >= steps else "recording"), first, min(done, steps)
 
 
 def under_way(folder: Path) -> Trace | None:

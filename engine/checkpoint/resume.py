@@ -18,10 +18,11 @@ from engine.checkpoint.folders import (
     sweep,
 )
 from engine.compression.settings import keeps_errors
-from engine.config import Model, RunConfig
+from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outer.settings import SAME
 from engine.presets import resolve
+from engine.sections import Model
 
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.

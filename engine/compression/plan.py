@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from engine.compression.settings import SELECTING, Settings, Value, settings_of
-from engine.config import Compression
+from engine.sections import Compression
 
 #: Methods whose value a plan chooses for each layer.
 PLANNED = ("int8", "int4", "topk", "randomk", "powersgd")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from engine.config import Compression
+from engine.sections import Compression
 
 #: A ratio, a number of bits or a rank; None leaves a part alone.
 Value = float | int | None

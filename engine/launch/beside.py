@@ -1,7 +1,7 @@
-"""The process beside the ranks of one host: samples the host, and beside rank 0 takes orders. No torch.
+"""The process beside the ranks of one host: samples the host, watches for a hang, and beside rank 0 takes orders.
 
-A process of its own, so that its readings cost no rank the interpreter's lock and its death no rank anything. It ends
-when the rank that started it does.
+A process of its own, without torch, so that its readings cost no rank the interpreter's lock and its death no rank
+anything. It ends when the rank that started it does.
 """
 
 from __future__ import annotations
@@ -13,33 +13,45 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from engine import rundir
+from engine.launch.hang_watch import HangWatch
 from engine.orders import OrderBook, stop_commanded
-from engine.progress import Progress
+from engine.progress import PAGE_OF_HOST, Progress
 from profilers.sampler import Sampler
 from profilers.tail import HOST_PREFIX
 from profilers.writer import RecordWriter
 
 _POLL_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
 #: How long its starter waits for its last sample.
 _LAST_SECONDS = 5.0
+Worker = TypeVar("Worker", "OrderTaker", HangWatch)
 
 
 class HostProcess:
     """The starter's side: ``with HostProcess(...)`` in one rank of a host. It never fails: a host may go unread.
 
-    ``pids`` has the process of each rank of the run, 0 for those on other hosts.
+    ``pids`` has the process of each rank of the run, 0 for those on other hosts. A rank that does not move for
+    ``patience_seconds`` hangs.
     """
 
     def __init__(
-        self, folder: Path, host: str, pids: Sequence[int], interval_seconds: float, takes_orders: bool
+        self,
+        folder: Path,
+        host: str,
+        pids: Sequence[int],
+        interval_seconds: float,
+        patience_seconds: float,
+        takes_orders: bool,
     ) -> None:
         ranks = ",".join(f"{rank}:{pid}" for rank, pid in enumerate(pids) if pid)
-        given = [str(folder), host, f"{interval_seconds:g}", "orders" if takes_orders else "-", ranks]
+        times = [f"{interval_seconds:g}", f"{patience_seconds:g}"]
+        given = [str(folder), host, *times, "orders" if takes_orders else "-", ranks]
         self._command = [sys.executable, "-m", __name__, *given]
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,22 +84,31 @@ class HostProcess:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER HOST INTERVAL_SECONDS orders|- RANK:PID,...``: goes on until its input is closed."""
-    folder, host, interval, orders, ranks = arguments
+    """``FOLDER HOST INTERVAL_SECONDS PATIENCE_SECONDS orders|- RANK:PID,...``: goes on until its input is closed."""
+    folder, host, interval, patience, orders, ranks = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the ranks, and with them the input
     pairs = [pair.partition(":") for pair in ranks.split(",")]
     pids = {int(rank): int(pid) for rank, _, pid in pairs}
+    page = rundir.PROGRESS if orders == "orders" else PAGE_OF_HOST.format(host)
     with (
         RecordWriter(Path(folder) / rundir.RECORDS, f"{HOST_PREFIX}{host}") as writer,
         Sampler(writer, float(interval)) as sampler,
-        _orders(Path(folder), orders == "orders") as taker,
+        _on_page("this run takes no orders", orders == "orders", lambda: OrderTaker(Path(folder))) as taker,
+        _on_page(
+            "a hang is not seen",
+            True,
+            lambda: HangWatch(Path(folder), page, len(pids), float(patience), writer),
+        ) as watch,
     ):
         writer.event("host", name=host, ranks=sorted(pids))
         sampler.watch([pids.get(rank, 0) for rank in range(max(pids) + 1)])
-        starter = os.getppid()
+        starter, look_at = os.getppid(), time.monotonic()
         while os.getppid() == starter and not select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
             if taker is not None:
                 taker.pass_on()
+            if watch is not None and time.monotonic() >= look_at:
+                watch.look()
+                look_at = time.monotonic() + _LOOK_SECONDS
 
 
 class OrderTaker:
@@ -110,15 +131,16 @@ class OrderTaker:
 
 
 @contextlib.contextmanager
-def _orders(folder: Path, wanted: bool) -> Iterator[OrderTaker | None]:
+def _on_page(without: str, wanted: bool, make: Callable[[], Worker]) -> Iterator[Worker | None]:
+    """Something that works on the host's page of progress; where there is none, it is said what goes ``without``."""
     try:
-        taker = OrderTaker(folder) if wanted else None
+        made = make() if wanted else None
     except (OSError, ValueError, struct.error) as error:
-        print(f"warning: this run takes no orders: {error}", file=sys.stderr)
-        taker = None
-    yield taker
-    if taker is not None:
-        taker.close()
+        print(f"warning: {without}: {error}", file=sys.stderr)
+        made = None
+    yield made
+    if made is not None:
+        made.close()
 
 
 if __name__ == "__main__":

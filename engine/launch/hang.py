@@ -6,7 +6,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from engine.progress import Progress
+import psutil
+
+from engine.outcome import Ending, RunOutcome
+from engine.progress import Progress, RankProgress
 from engine.rundir import FLIGHT, read_json
 from profilers import stuck
 from profilers.flight_recorder import Dump, DumpError, parse
@@ -40,6 +43,26 @@ def explain(progress: Progress, folder: Path) -> str | None:
         axes |= told.get("axes", {})
     found = stuck.find(dumps, axes, progress.world_size)
     return None if found is None else str(found)
+
+
+def outcome_of(culprit: RankProgress, waited_in: str | None, last_lines: tuple[str, ...] = ()) -> RunOutcome:
+    """A hang in words: the rank that stands still, and the collective that others wait in."""
+    reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s in step {culprit.step}"
+    reason += f"; {waited_in}" if waited_in else ""
+    return RunOutcome(Ending.HANG, reason, culprit.rank, culprit.phase, last_lines)
+
+
+def stopped_processes(ranks: list[RankProgress], patience_seconds: float) -> frozenset[int]:
+    """Of the ranks that have not moved for so long, the processes that the kernel reports as stopped."""
+    stopped = set()
+    for rank in ranks:
+        if rank.age_seconds > patience_seconds:
+            try:
+                if psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED:
+                    stopped.add(rank.pid)
+            except psutil.Error:
+                continue
+    return frozenset(stopped)
 
 
 def _files(folder: Path) -> dict[int, Path]:

@@ -90,7 +90,14 @@ def accompanied(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
     with contextlib.ExitStack() as stack:
         if leader:
             beside = stack.enter_context(
-                HostProcess(folder, mine.name, mine.pids, config.profile.host_interval_seconds, first)
+                HostProcess(
+                    folder,
+                    mine.name,
+                    mine.pids,
+                    config.profile.host_interval_seconds,
+                    config.train.step_timeout_seconds,
+                    first,
+                )
             )
             if first:
                 _note(folder, met, beside)

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import config, netns
+from engine import netns, sections
 from engine.errors import InputError
 from engine.launch import lab_build, lab_probe
 from engine.launch.lab_links import Link, down_links
@@ -140,7 +140,7 @@ def named(namespace: str) -> Lab | None:
     return Lab(shape, pid, started, serial)
 
 
-def require(asked: config.Lab) -> None:
+def require(asked: sections.Lab) -> None:
     """Nothing where the lab that a configuration asks for can be set up, or it asks for none.
 
     Raises:

@@ -6,7 +6,7 @@ import os
 
 import torch.distributed as dist
 
-from engine import config, netns
+from engine import netns, sections
 from engine.launch import lab, labs
 from engine.launch.lab_links import LinkStates, cut_off
 from engine.messages import Counted, Seat
@@ -22,7 +22,7 @@ class Place:
         LabError: the lab could not be set up.
     """
 
-    def __init__(self, asked: config.Lab) -> None:
+    def __init__(self, asked: sections.Lab) -> None:
         self.asked = asked
         self._lock: int | None = None
         self._links: LinkStates | None = None

@@ -79,6 +79,7 @@ def _run(config: RunConfig, home: Path) -> int:
     finally:
         dist.destroy_process_group()
     if rank == 0:
+        outcome = _ending(folder, outcome)
         summary = finish(folder, config, chosen.backend, outcome)
         print(json.dumps({"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}))
     return 0 if outcome.ending in _TOGETHER else 1
@@ -120,6 +121,12 @@ def _train(
         traceback.print_exc()
         return RunOutcome(classify(error), f"{type(error).__name__}: {error}", rank)
     return RunOutcome(Ending.COMPLETED if finished else Ending.STOPPED)
+
+
+def _ending(folder: Path, outcome: RunOutcome) -> RunOutcome:
+    """A lost connection is only how a hang ends, if one was noted beside the ranks."""
+    hang = (rundir.read_json(folder / rundir.STATUS) or {}).get("hang")
+    return RunOutcome.from_dict(hang) if hang and outcome.ending is Ending.COMM_ERROR else outcome
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from engine.launch.hang import explain
+from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
 from engine.launch.network_watch import NetworkWatch
 from engine.launch.verdict import Death, decide, hung
@@ -110,19 +108,14 @@ class Watch:
         patience = self._launch.config.train.step_timeout_seconds
         if self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
-        culprit = hung(ranks, patience, _stopped_processes(ranks, patience))
+        culprit = hung(ranks, patience, stopped_processes(ranks, patience))
         if culprit is not None:
             # It is the cause only if it still stands there when looked at again.
             suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
             if suspect != self._suspect:
                 return None
-            reason = (
-                f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s in step {culprit.step}"
-            )
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
-            waited_in = explain(self._progress, self._launch.folder)
-            reason += f"; {waited_in}" if waited_in else ""
-            return RunOutcome(Ending.HANG, reason, culprit.rank, culprit.phase, lines)
+            return outcome_of(culprit, explain(self._progress, self._launch.folder), lines)
         if time.monotonic() > self._deadline:
             seconds = self._launch.config.train.timeout_seconds
             return RunOutcome(Ending.TIMED_OUT, f"longer than train.timeout_seconds={seconds:g}")
@@ -139,18 +132,6 @@ class Watch:
 
 def _fine(report: RankReport) -> bool:
     return report.ending in (Ending.COMPLETED, Ending.STOPPED)
-
-
-def _stopped_processes(ranks: list[RankProgress], patience_seconds: float) -> frozenset[int]:
-    stopped = set()
-    for rank in ranks:
-        if rank.age_seconds > patience_seconds:
-            try:
-                if psutil.Process(rank.pid).status() == psutil.STATUS_STOPPED:
-                    stopped.add(rank.pid)
-            except psutil.Error:
-                continue
-    return frozenset(stopped)
 
 
 def _oom_kill_count() -> int:

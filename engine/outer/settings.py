@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.config import Outer, RunConfig
+from engine.config import RunConfig
 from engine.layout import layout_of
+from engine.sections import Outer
 
 #: Keys that have to be as they were where a run continues one that had an outer loop.
 SAME = (

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from engine.channel import Channel
 from engine.workloads.casting import weight_gradient
 from engine.workloads.workload import Matrix
+from profilers.lookout import waits_here
 
 
 def regathered_products(x: Tensor, channel: Channel, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
@@ -65,6 +66,7 @@ def _gather(channel: Channel, x: Tensor) -> Callable[[], Tensor]:
     out = x.new_empty((x.shape[0] * channel.size, *x.shape[1:]))
     work = channel.start_all_gather_into(out, x)
 
+    @waits_here
     def wait() -> Tensor:
         work.wait()
         return out

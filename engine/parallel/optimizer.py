@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from engine.channel import all_reduce_scalar
-from engine.config import Train
 from engine.groups import Groups
 from engine.memory.host import HostGradients
 from engine.parallel.extent import Extent
 from engine.parallel.replica import Memory, Piece, Replica, Wave
 from engine.parallel.tensor import reduce_partial_gradients
+from engine.sections import Train
 
 
 class LocalOptimizer:

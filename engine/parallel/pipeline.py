@@ -16,10 +16,9 @@ from engine.parallel.post import Post
 from engine.parallel.replica import Replica
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.order import result
+from engine.workloads.batches import MicroBatches
 from profilers.actions import ActionRecorder
 from profilers.step_timer import StepTimer
-
-MicroBatches = list[tuple[Tensor, Tensor]]
 
 
 class PipelineExecutor:

@@ -104,7 +104,7 @@ class FullyShardedReplica:
         self._rest.finish()
 
     def pieces(self) -> list[Piece]:
-        """This rank's slices; AdamW on DTensors costs several times as much, and gives the same bits."""
+        """This rank's slices; AdamW on DTensors does more work for the same bits."""
         if not self._pieces:
             self._pieces = self._cut() + self._rest.pieces()
         return self._pieces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +44,13 @@ class Sliced(Averaged):
         self.arrives_later = config.overlap.gather_with_optimizer
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
         self._masters_of = [Masters(config.memory) for _ in self._weights]
-        self._channel = Channel(self._group, self._weights[0].device)
         self._arriving = dict[int, _Arriving]()
         self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
+
+    @cached_property
+    def _channel(self) -> Channel:
+        """Made at the first call: a dry run has groups that carry no meta tensors."""
+        return Channel(self._group, self._weights[0].device)
 
     def waves(self) -> list[Wave]:
         """One, or one for each bucket."""

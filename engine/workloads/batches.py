@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from engine.context import RankContext
-from engine.parallel.pipeline import MicroBatches
 from engine.workloads.data import Corpus, Tokens
+
+#: Inputs and targets of each.
+MicroBatches = list[tuple[Tensor, Tensor]]
 
 
 def training_batches(rank: RankContext, corpus: Corpus, step: int, positions: Tensor) -> MicroBatches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.channel import Channel
 from engine.memory.recompute import Activations
+from engine.parallel import columns
 from engine.parallel.deferred import DeferredGradients
 from engine.parallel.sequence import WholeSequence
 from engine.parallel.tensor import TensorParallel
@@ -20,6 +23,7 @@ from engine.workloads.decoder import Decoder, Linear, initialize
 from engine.workloads.experts import LocalExperts
 from engine.workloads.mixture import MixtureShape
 from engine.workloads.workload import Axes
+from tests.profilers.test_lookout import seen_waiting
 from tests.support.ranks import on_ranks
 
 SHAPE = ModelShape(layers=2, hidden=64, heads=4, kv_heads=4, ffn_hidden=96, vocabulary=128)
@@ -121,3 +125,16 @@ def compiled(rank: int) -> float:
 
 def test_compiled_blocks_gather_again_too() -> None:
     assert max(on_ranks(2, compiled)) < 1e-5
+
+
+def gathering() -> Callable[[], object]:
+    channel, x = Channel(dist.group.WORLD, torch.device("cpu")), torch.ones(2, 4)  # type: ignore[arg-type]
+
+    def gather() -> Tensor:
+        return columns._gather(channel, x)()
+
+    return gather
+
+
+def test_the_wait_for_gathered_inputs_is_seen(tmp_path: Path) -> None:
+    assert on_ranks(2, seen_waiting, gathering, tmp_path) == [True, True]

@@ -6,14 +6,17 @@ import json
 import signal
 from pathlib import Path
 
-from engine import rundir
-from engine.launch import hang
+import pytest
+
+from engine import progress, rundir
+from engine.launch import hang, watch
 from engine.outcome import Ending
 from engine.progress import Progress
 from engine.session import Session
 from tests.engine.test_faults import LONG, signal_rank, when_at_step
 from tests.support.flight import nccl_bytes, nccl_entry
 from tests.support.runs import execute, small
+from tests.support.waiting import wait_until
 
 
 def left(folder: Path, rank: int, calls: int, **known: object) -> None:
@@ -37,6 +40,25 @@ def test_the_outcome_of_a_hung_run_names_the_collective(session: Session) -> Non
     assert "rank 0 waited, rank 1 did not arrive; rank 1 left no record of its calls" in outcome.reason
     written = sorted((session.home / summary.id / rundir.FLIGHT).iterdir())
     assert [path.name for path in written] == ["rank-0.json"]
+
+
+def test_a_stopped_rank_is_named_without_the_kernel_s_word(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a rank computes for ever: of gathered parameters' ranks, the one that waits is seen to wait."""
+    monkeypatch.setattr(watch, "stopped_processes", lambda *_: frozenset[int]())
+    seen: list[str] = []
+
+    def stop_and_see(folder: Path) -> None:
+        signal_rank(1, signal.SIGSTOP)(folder)
+        wait_until(lambda: progress.read(folder)[0].phase == "communication_exposed")
+        seen.append(progress.read(folder)[0].phase)
+
+    config = small(**LONG | {"train__step_timeout_seconds": 3.0, "parallel__zero_stage": 3})
+    outcome, _ = execute(session, config, on_start=when_at_step(3, stop_and_see))
+    assert seen == ["communication_exposed"]
+    assert (outcome.ending, outcome.rank) == (Ending.HANG, 1)
+    assert "rank 0 waited, rank 1 did not arrive" in outcome.reason
 
 
 def test_nccl_ranks_are_explained_the_same_way(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_ranks_share_a_host_if_name_and_kernel_are_the_same() -> None:
 
 
 def beside(folder: Path, takes_orders: bool = False) -> HostProcess:
-    return HostProcess(folder, "here", [0, os.getpid()], 0.05, takes_orders)
+    return HostProcess(folder, "here", [0, os.getpid()], 0.05, 60.0, takes_orders)
 
 
 def test_the_process_beside_ranks_samples_until_its_starter_leaves(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_it_ends_with_a_starter_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / rundir.RECORDS).mkdir()
     script = (
         "import sys, time; from pathlib import Path; from engine.launch.beside import HostProcess\n"
-        "with HostProcess(Path(sys.argv[1]), 'here', [0, 1], 0.05, False) as it:\n"
+        "with HostProcess(Path(sys.argv[1]), 'here', [0, 1], 0.05, 60.0, False) as it:\n"
         "    print(it.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(

@@ -21,7 +21,7 @@ from engine.compression.plan import Plan, candidates, settings_with
 from engine.compression.rows import Integers, RowCodec
 from engine.compression.settings import Settings, Value
 from engine.compression.sparsify import largest
-from engine.config import Compression
+from engine.sections import Compression
 
 CPU = torch.device("cpu")
 

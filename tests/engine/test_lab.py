@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from engine import devices, netns, rules
-from engine.config import Lab, parse
+from engine.config import parse
 from engine.errors import InputError, LayoutError
 from engine.launch import lab, labs
 from engine.launch.lab_build import LabError
@@ -23,6 +23,7 @@ from engine.launch.place import Place
 from engine.network import even
 from engine.outcome import Ending
 from engine.rundir import RECORDS
+from engine.sections import Lab
 from engine.session import Session
 from profilers.summary import RunSummary
 from profilers.tail import RunRecords

@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 from engine.channel import Channel
-from engine.config import Lab
 from engine.launch import lab, lab_build, labs
 from engine.launch.lab_build import LabError, noted
 from engine.launch.lab_links import Link, down_links
 from engine.launch.place import Place
 from engine.network import Shape, even
+from engine.sections import Lab
 from engine.session import Session
 from profilers.summary import RunSummary
 from tests.support.lab import needs_lab

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from engine.channel import Channel
-from engine.config import Lab
 from engine.hop import start_hop
 from engine.launch.place import Place
+from engine.sections import Lab
 from tests.support.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 

@@ -67,7 +67,9 @@ def test_where_ranks_drift_apart_orders_and_stops_are_announced_further_ahead(tm
     page.request_order(2)
     assert first.due(4, busy=False) is None
     assert page.announced_order() == (1, 4 + 2 + 3)
-    assert [second.due(step, busy=False) for step in (7, 8, 9)] == [None, None, 1], "three steps before rank 0"
+    assert [second.due(step, busy=False) for step in (7, 8, 9)] == [None, None, 1], (
+        "three steps before rank 0"
+    )
     assert [first.due(step, busy=False) for step in range(5, 13)] == [None] * 4 + [1] + [None] * 3
     assert page.announced_order()[0] == 1, "a rank three steps behind may not have begun it"
     assert first.due(13, busy=False) is None

@@ -10,8 +10,8 @@ import pytest
 
 from engine import footprint, rules, rundir
 from engine.checkpoint.folders import last_of, read_manifest
-from engine.compression.planning import WATCHED, next_plan
 from engine.outcome import Ending
+from engine.planning.planner import WATCHED, next_plan
 from engine.session import Session
 from profilers.communication import communication_rows
 from profilers.records import Event

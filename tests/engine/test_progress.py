@@ -19,6 +19,17 @@ def test_what_a_rank_writes_is_read(tmp_path: Path) -> None:
     page.close()
 
 
+def test_every_host_has_a_page(tmp_path: Path) -> None:
+    pages = [Progress(tmp_path, 3), Progress(tmp_path, 3, progress.PAGE_OF_HOST.format("b"))]
+    for rank, host in ((0, 0), (2, 0), (1, 1)):
+        pages[host].enter_state(rank, rank + 7, "backward")
+    (tmp_path / progress.PAGE_OF_HOST.format("c")).write_bytes(b"half")
+    assert [rank.rank for rank in progress.read(tmp_path)] == [0, 2]
+    assert [(rank.rank, rank.step) for rank in progress.read_all(tmp_path)] == [(0, 7), (1, 8), (2, 9)]
+    for page in pages:
+        page.close()
+
+
 def test_a_missing_or_foreign_file_is_no_progress(tmp_path: Path) -> None:
     assert progress.read(tmp_path) == []
     (tmp_path / "progress").write_bytes(b"")

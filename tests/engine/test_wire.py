@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from engine import channel
 from engine.channel import Channel
-from engine.config import Lab
 from engine.launch.place import Place
+from engine.sections import Lab
 from profilers.wire import EXCHANGE, wire_bytes
 from tests.support.lab import counted, needs_lab
 from tests.support.ranks import on_ranks_of

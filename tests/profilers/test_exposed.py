@@ -76,17 +76,26 @@ def test_the_slowest_rank_counts_as_in_the_phases(tmp_path: Path) -> None:
     assert by_axis(tmp_path, fast, slow).exposed == about({"dp": 0.2})
 
 
-def test_a_pipeline_s_messages_are_never_called_hidden(tmp_path: Path) -> None:
-    calls = [call("pp", 0.0, 0.6, 0.1) | {"operation": "send"}]
+@pytest.mark.parametrize("axis", ["pp", "cp"])
+def test_messages_are_never_called_hidden(tmp_path: Path, axis: str) -> None:
+    calls = [call(axis, 0.0, 0.6, 0.1) | {"operation": "send"}]
     found = by_axis(tmp_path, ({"forward": 0.5, "bubble": 0.2, "communication_exposed": 0.1}, calls))
-    assert found.exposed == about({"pp": 0.1})
+    assert found.exposed == about({axis: 0.1})
     assert (found.hidden, found.hidden_together) == ({}, None)
 
 
-def test_a_pipeline_s_messages_do_not_count_as_hidden_beside_others(tmp_path: Path) -> None:
-    calls = [call("pp", 0.0, 0.6, 0.0) | {"operation": "recv"}, call("dp", 0.2, 0.3, 0.1)]
+@pytest.mark.parametrize("axis", ["pp", "cp", "dp"])
+def test_messages_do_not_count_as_hidden_beside_others(tmp_path: Path, axis: str) -> None:
+    calls = [call(axis, 0.0, 0.6, 0.0) | {"operation": "recv"}, call("dp", 0.2, 0.3, 0.1)]
     found = by_axis(tmp_path, ({"forward": 0.5, "communication_exposed": 0.1}, calls))
+    assert found.hidden == about({"dp": 0.2})
     assert found.hidden_together == about(0.2)
+
+
+def test_collectives_of_a_pipeline_s_ranks_can_be_hidden(tmp_path: Path) -> None:
+    calls = [call("pp", 0.0, 0.4, 0.1), call("pp", 0.0, 0.6, 0.0) | {"operation": "recv"}]
+    found = by_axis(tmp_path, ({"forward": 0.5, "communication_exposed": 0.1}, calls))
+    assert found.hidden == about({"pp": 0.3})
 
 
 @pytest.mark.parametrize("seed", range(5))

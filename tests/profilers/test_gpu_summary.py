@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from profilers.gpu_summary import gpu_rows, gpus_of
+from profilers.machine_rows import GpuRow
 from profilers.rank_gpus import RankGpus
-from profilers.run_summary import GpuRow
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.approximate import about

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from profilers.host_summary import host_rows
+from profilers.machine_rows import HostRow
 from profilers.records import HostSample, ProcessSample
-from profilers.run_summary import HostRow
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.approximate import about

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from profilers.clock import CpuClock
 from profilers.lookout import Lookout, waits_here
 from profilers.records import PHASES
 from profilers.standing import EXPOSED, Standing, untold
-from profilers.step_timer import StepTimer
+from profilers.step_timer import Issued, StepTimer
+from tests.support.ranks import on_ranks
+from tests.support.waiting import wait_until
 
 FORWARD = PHASES.index("forward")
 
@@ -81,6 +90,73 @@ def test_who_gets_on_moves() -> None:
         step, code, moved = standing.read()
         assert (step, code) == (3, FORWARD)
         assert moved > waiting[2]
+
+
+def test_who_issues_calls_moves() -> None:
+    with standing_in(for_others) as (lookout, timer, standing):
+        for _ in range(4):
+            lookout.look()
+            timer.issue(Issued(0.0, [], None))
+        assert standing.read()[:2] == (3, FORWARD)
+
+
+def sharded() -> Callable[[], object]:
+    model = torch.nn.Linear(4, 4)
+    sharded = fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+
+    def step() -> None:
+        sharded.unshard(async_op=True)
+        model(torch.ones(1, 4))
+        sharded.reshard()
+
+    return step
+
+
+def functional_collective() -> Callable[[], object]:
+    return lambda: functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD) + 1  # type: ignore[arg-type]
+
+
+def compiled() -> Callable[[], object]:
+    return torch.compile(functional_collective())
+
+
+def blocking() -> Callable[[], object]:
+    return lambda: dist.all_reduce(torch.ones(4))
+
+
+def seen_waiting(rank: int, make: Callable[[], Callable[[], object]], folder: Path) -> bool:
+    """Rank 1 does not come to the second call before rank 0 is seen waiting in it, or 20 s have passed."""
+    call, standing, told = make(), untold(), folder / "told"
+    call()
+    if rank == 1:
+        wait_until(told.exists, 30.0)
+        call()
+        return True
+    timer = StepTimer(CpuClock(), standing)
+    found: list[bool] = []
+
+    def watch() -> None:
+        found.append(wait_until(lambda: standing.read()[:2] == (3, EXPOSED), 20.0))
+        told.touch()
+
+    watcher = threading.Thread(target=watch)
+    with Lookout(timer, standing):
+        timer.begin(3)
+        with timer.phase("forward"):
+            watcher.start()
+            call()
+    watcher.join()
+    return found[0]
+
+
+_COMPILED = pytest.param(
+    compiled, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+)
+
+
+@pytest.mark.parametrize("make", [sharded, functional_collective, _COMPILED, blocking])
+def test_a_wait_in_torch_s_own_code_is_seen(make: Callable[[], Callable[[], object]], tmp_path: Path) -> None:
+    assert on_ranks(2, seen_waiting, make, tmp_path) == [True, True]
 
 
 @pytest.mark.parametrize("phase", ["backward", "optimizer"])

@@ -82,7 +82,7 @@ def test_slow_readings_are_made_less_often() -> None:
         return machine.read()
 
     timeline = MemoryTimeline(read, clock=lambda: machine.seconds)
-    for name in ("forward", "backward") * 200:
+    for name in ("forward", "backward") * 1_000:
         timeline.change(PHASES.index(name))
         machine.holds(1, seconds=1e-3)
     timeline.end()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine import progress
@@ -61,8 +62,17 @@ def torchrun(
         try:
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process.pid)
+
+
+def _kill(pid: int) -> None:
+    """torchrun gives each rank a session of its own, so that its own group does not hold them."""
+    with contextlib.suppress(psutil.Error):
+        for rank in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                rank.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def on_one_host(config: RunConfig, out: Path) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:

@@ -24,6 +24,21 @@ def test_a_run_with_gpus_has_their_numbers_and_charts(home: Path) -> None:
     assert not app.exception
 
 
+def test_the_table_shows_which_ranks_used_a_gpu(home: Path) -> None:
+    full_home(home)
+    run = next(path for path in home.iterdir() if path.name.endswith("a7e2"))
+    summary = rundir.read_json(run / rundir.SUMMARY)
+    assert summary is not None
+    for row, ranks in zip(summary["gpus"], ([0], [1, 1_002], [], None), strict=True):
+        row["ranks"] = ranks
+    rundir.write_json(run / rundir.SUMMARY, summary)
+    app = visit("runs")
+    app.selectbox(key="id").set_value(run.name).run()
+    assert not app.exception
+    [rows] = [one.value for one in app.dataframe if "clocks held down by" in one.value]
+    assert list(rows["ranks"]) == ["0", "1, 1,002", "—", "not known"]
+
+
 def test_a_run_without_gpus_says_why(home: Path) -> None:
     full_home(home)
     app = visit("runs")

@@ -1,4 +1,4 @@
-"""The page orders a trace of a real job, shows how far it is, and hands out the merged file."""
+"""The page orders a trace of a real job and hands out the merged file; of all orders it shows how far they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import progress
+from engine import orders as engine_orders
+from engine import progress, rundir
 from engine.session import Session
 from tests.engine.test_faults import LONG
 from tests.support import chrome_traces
@@ -18,6 +19,8 @@ from tests.ui.conftest import Visit
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts
 from tests.ui.test_pages import visit as visit_page
+from tuning.command import send
+from workbench import orders
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -33,7 +36,8 @@ def training(tmp_path: Path) -> Iterator[Path]:
         began.set()
 
     with Session(tmp_path / "home") as session:
-        config = small(**LONG | {"train__timeout_seconds": 280.0})
+        # Slow steps of few operations: their trace is short, and the page has time to show each stage.
+        config = small(**LONG | {"train__timeout_seconds": 280.0, "data__sequence_length": 1024})
         run = threading.Thread(target=execute, args=(session, config, over.is_set, start))
         run.start()
         assert began.wait(60)
@@ -43,10 +47,10 @@ def training(tmp_path: Path) -> Iterator[Path]:
         run.join()
 
 
-def opened(tab: Visit, address: str) -> Visit:
-    """At the run's traces; charts behind other tabs are not drawn, so that there is nothing to wait for."""
+def opened(tab: Visit, address: str, view: str = "Trace") -> Visit:
+    """At one of the run's tabs; charts behind other tabs are not drawn, so that there is nothing to wait for."""
     tab.page.goto(address)
-    tab.page.get_by_role("tab", name="Trace", exact=True).click()
+    tab.page.get_by_role("tab", name=view, exact=True).click()
     return tab
 
 
@@ -60,7 +64,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
 ) -> None:
     address = serve(training.parent) + f"/?id={training.name}"
     tab = opened(visit("light"), address)
-    tab.page.get_by_label("Steps", exact=True).fill("20")
+    tab.page.get_by_label("Steps", exact=True).fill("6")
     tab.page.get_by_label("Steps", exact=True).press("Enter")
     tab.page.locator(".st-key-trace-start button").click()
     tab.page.get_by_text("Recording steps").wait_for()
@@ -75,7 +79,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
     events = chrome_traces.read(path)["traceEvents"]
     assert chrome_traces.problems(events) == []
     steps = [event["name"] for event in events if event.get("cat") == "step" and event["pid"] == 0]
-    assert len(steps) == 20
+    assert len(steps) == 6
     assert not tab.page.locator(".st-key-trace-start button").is_disabled()
     assert tab.page.locator("[data-testid=stException]").count() == 0
     assert tab.external() == []
@@ -83,6 +87,51 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
         other = opened(visit(scheme), address)
         other.page.locator("[class*=st-key-trace-download] button").wait_for()
         other.screenshot(screenshots, f"trace-recorded-{scheme}")
+
+
+@pytest.mark.browser
+def test_a_snapshot_that_somebody_asked_for_is_followed(
+    training: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path
+) -> None:
+    address = serve(training.parent) + f"/?id={training.name}"
+    tab = opened(visit("light"), address, "Host")
+    tab.page.get_by_text("For a snapshot of each rank").wait_for()
+    send(training, "snapshot", {"steps": 40}, by="test")
+    tab.page.get_by_text("Memory snapshot: recording steps").wait_for()
+    tab.screenshot(screenshots, "snapshot-recording-light")
+    tab.page.get_by_text("Written on request").wait_for()
+    tab.page.get_by_text("Memory snapshot:").wait_for(state="detached")
+    tab.screenshot(screenshots, "snapshot-recorded-light")
+    assert tab.page.locator("[data-testid=stException]").count() == 0
+    assert {answer.rank for answer in orders.of_run(training)} == {0, 1}
+
+
+def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: Path) -> None:
+    run = full_home(home)
+    folder = home / run
+    command = send(folder, "snapshot", {"steps": 4}, by="test")
+
+    def lines() -> list[str]:
+        app = visit_page("runs", id=run)
+        assert not app.exception
+        bars = [bar.proto.text for bar in app.get("progress")]
+        return [*bars, *texts(app).splitlines()]
+
+    assert "Memory snapshot: asked; ranks begin two steps after they have seen it." in lines()
+    page = progress.Progress(folder)
+    step = min(rank.step for rank in page.ranks())
+    engine_orders.write(folder, engine_orders.Order(1, command, "snapshot", 4))
+    page.announce_order(1, step - 1)
+    assert f"Memory snapshot: recording steps {step - 1} to {step + 2}, 1 of 4 done." in lines()
+    page.announce_order(1, step - 4)
+    ranks = page.world_size
+    assert f"Memory snapshot: 0 of {ranks} ranks have written theirs." in lines()
+    (one,) = orders.waiting(folder, "snapshot")
+    assert (one.done, one.answered, one.fraction) == (4, 0, 0.8)
+    page.close()
+    ended = {"ending": "stopped", "reason": "stopped on request"}
+    rundir.update_status(folder, state="ended", outcome=ended)
+    assert any(f"The run ended with 0 of {ranks} snapshots written." in line for line in lines())
 
 
 def test_a_run_without_a_trace_says_so(home: Path) -> None:

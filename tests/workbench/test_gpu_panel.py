@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profilers.machine_rows import GpuRow
 from profilers.records import GpuSample
-from profilers.run_summary import GpuRow
 from workbench import gpu_figures, gpu_series, render
 from workbench.gpu_series import GpuDetail, Throttled
 from workbench.series import Array, Columns, Line
@@ -71,6 +71,13 @@ def test_a_quantity_without_a_reading_says_so(make: Any) -> None:
     drawn = make(NOTHING)
     assert "no reading" in drawn.layout.annotations[0].text
     assert not drawn.data
+
+
+def test_the_total_of_the_memory_is_drawn_as_a_limit() -> None:
+    gib = 2**30
+    seen = columns(memory_used_bytes=[gib] * 5, memory_total_bytes=[80 * gib] * 5)
+    drawn = gpu_figures.memory(gpu_series.detail(seen, 1, 100.0))
+    assert [(trace.name, trace.line.dash) for trace in drawn.data] == [("used", None), ("total", "dash")]
 
 
 def test_each_reason_of_throttling_is_shaded_and_named() -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine import ownership, rundir
+from engine import rundir
 from profilers.records import PHASES
 from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
 from tests.support import prometheus
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.synthetic import FakeRun, RunFolder
@@ -50,7 +49,9 @@ def fetched(endpoint: Endpoint) -> Found:
     with urllib.request.urlopen(endpoint.url, timeout=10) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+    found = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+    assert len(found) == len(samples), "each series once"
+    return found
 
 
 def one(found: Found, name: str, **labels: str) -> float:
@@ -101,18 +102,6 @@ def test_readings_of_gpus_and_host_in_base_units(going: RunFolder, endpoint: End
     assert 0 < one(found, "workbench_gpu_utilization_ratio", gpu="0") <= 1
     assert one(found, "workbench_host_cpu_ratio", run=going.run.id) > 0
     assert not [name for name, _ in found if name.startswith("workbench_gpu_energy")]  # was not available
-
-
-def test_readings_of_several_hosts_are_told_apart(home: Path, endpoint: Endpoint) -> None:
-    records = home / "20260101-000000-bbbb" / rundir.RECORDS
-    records.mkdir(parents=True)
-    rundir.write_json(records.parent / rundir.STATUS, {"state": "running", "owner": ownership.me()})
-    for host, watts in (("first", 100.0), ("second", 200.0)):
-        with RecordWriter(records, f"host-{host}") as writer:
-            writer.write(gpu_sample(0, power_watts=watts))
-    found = fetched(endpoint)
-    assert one(found, "workbench_gpu_power_watts", gpu="0", host="first") == 100.0
-    assert one(found, "workbench_gpu_power_watts", gpu="0", host="second") == 200.0
 
 
 def test_the_rate_is_that_of_the_slowest_rank_over_the_last_steps(
@@ -176,11 +165,24 @@ def test_what_cannot_be_read_is_told_once_and_counted(
 
 
 def test_calls_without_a_time_still_count_their_bytes(going: RunFolder, endpoint: Endpoint) -> None:
-    going.ranks[0].write(comm_sample(axis="pp", operation="send", seconds=None, exposed_seconds=None))
+    going.ranks[0].write(comm_sample(axis="dp", seconds=None, exposed_seconds=None))
     going.launcher.write(gpu_sample(0))
     found = fetched(endpoint)
-    assert one(found, "workbench_collective_bytes_total", axis="pp") == 1000
-    assert one(found, "workbench_collective_seconds_total", axis="pp") == 0
+    assert one(found, "workbench_collective_bytes_total", axis="dp") == 1000
+    assert one(found, "workbench_collective_seconds_total", axis="dp") == 0
+
+
+def test_messages_have_no_seconds(going: RunFolder, endpoint: Endpoint) -> None:
+    for operation in ("send", "recv", "all_reduce"):
+        going.ranks[0].write(comm_sample(axis="pp", operation=operation, seconds=0.5, exposed_seconds=0.1))
+    found = fetched(endpoint)
+    told = {
+        dict(labels)["operation"] for name, labels in found if name == "workbench_collective_seconds_total"
+    }
+    assert told == {"all_reduce"}
+    for operation in ("send", "recv"):
+        assert one(found, "workbench_collectives_total", operation=operation) == 1
+        assert one(found, "workbench_collective_exposed_seconds_total", operation=operation) == 0.1
 
 
 def test_a_taken_port_is_one_line(command: Run, endpoint: Endpoint) -> None:

@@ -118,9 +118,13 @@ def test_collectives_are_ordered_and_in_the_units_of_the_figure() -> None:
     found = series.collective_series(rows)
     assert found.labels == ["all_reduce · dp", "send · pp"]
     assert found.exposed_milliseconds == [15.0, None]
-    assert found.hidden_milliseconds[0] == pytest.approx(5.0)
+    assert found.hidden_milliseconds == [pytest.approx(5.0), None]
     assert found.megabytes == [4.0, 0.5]
     assert found.bus_gigabytes_per_second == [2.0, None]
+    old = rows[0] | {"seconds": 0.01, "exposed_seconds": 0.004}
+    assert series.collective_series([old, rows[1] | {"operation": "recv"}, rows[1]]).hidden_milliseconds == [
+        None, pytest.approx(5.0), None
+    ]  # fmt: skip
 
 
 def test_the_host_is_in_percent_and_gib_since_the_start() -> None:

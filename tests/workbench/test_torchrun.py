@@ -8,8 +8,10 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from engine import progress, rundir
 from profilers.tail import RunRecords
@@ -69,6 +71,58 @@ def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
         assert not list((folder / rundir.COMMANDS).iterdir())
         assert at_step(tmp_path / "runs", progress.read(folder)[0].step + 20) == folder
         assert process.poll() is None
+
+
+def test_a_hang_is_told_while_it_lasts(command: Run, tmp_path: Path) -> None:
+    with on_one_host(tiny(train__step_timeout_seconds=2.0), tmp_path / "runs") as process:
+        folder = at_step(tmp_path / "runs", 5)
+        stuck = progress.read(folder)[1].pid
+        os.kill(stuck, signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: bool(noted(folder)), 20.0)
+            hang = noted(folder)
+            assert (hang["ending"], hang["rank"]) == ("hang", 1)
+            assert "rank 1 made no progress for" in hang["reason"]
+            assert "rank 0 waited, rank 1 did not arrive; rank 1 left no record" in hang["reason"]
+            assert (
+                command("show", folder.name, "--home", folder.parent, "--json").document["state"] == "running"
+            )
+        finally:
+            os.kill(stuck, signal.SIGCONT)
+        assert wait_until(lambda: not noted(folder), 20.0)
+        command("control", folder.name, "stop", "--home", folder.parent)
+        assert process.wait(PATIENCE_SECONDS) == 0, process.stdout and process.stdout.read()
+        assert "warning: rank 1 made no progress for" in (process.stdout.read() if process.stdout else "")
+    shown = command("show", folder.name, "--home", folder.parent, "--json").document
+    assert shown["outcome"] == "stopped"
+    records = RunRecords(folder / rundir.RECORDS)
+    told = [event.kind for event in records.events(records.hosts()[0])]
+    assert [kind for kind in told if kind.startswith("hang")] == ["hang", "hang_over"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_run_that_its_hang_ends_has_ended_by_it(command: Run, tmp_path: Path) -> None:
+    """Rank 0 loses its connection after 2 x 2 s + 30 s; the cause was noted before."""
+    with on_one_host(tiny(train__step_timeout_seconds=2.0), tmp_path / "runs"):
+        folder = at_step(tmp_path / "runs", 5)
+        stuck = progress.read(folder)[1].pid
+        os.kill(stuck, signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: status(folder)["state"] == "ended", 90.0)
+        finally:
+            os.kill(stuck, signal.SIGKILL)
+    shown = command("show", folder.name, "--home", folder.parent, "--json").document
+    assert (shown["outcome"], shown["rank"]) == ("hang", 1)
+    assert shown["step_seconds"]
+
+
+def status(folder: Path) -> dict[str, Any]:
+    return rundir.read_json(folder / rundir.STATUS) or {}
+
+
+def noted(folder: Path) -> dict[str, Any]:
+    return status(folder).get("hang") or {}
 
 
 @needs_names

@@ -69,7 +69,7 @@ def test_a_summary_of_an_older_version_is_judged_from_its_records(command: Run, 
         {"name": "communication_exposed", "evidence": "27% of the step", "threshold": 0.2, "knob": "overlap"}
     ]
     path.write_text(json.dumps({**old, "findings": [], "verdicts": rows}), "utf-8")
-    assert "communication exposed: 27% of the step" in command("show", run).out
+    assert "exposed communication: 27% of the step" in command("show", run).out
     found = command("show", run, "--threshold", "exposed=0.05", "--json").document["verdicts"]
     assert "exposed_all_gather" in {one["name"] for one in found}
 

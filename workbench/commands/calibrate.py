@@ -21,7 +21,7 @@ def calibrate(
         int | None,
         typer.Option("--ranks", help="How many; default: one per GPU, or one per core from 4 to 8."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, in a quarter of the time.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, and less time for each.")] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     *,
     show: Annotated[bool, typer.Option("--show", help="Print what is stored instead of measuring.")] = False,

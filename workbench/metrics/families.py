@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from engine.outcome import Ending
 from profilers.records import STREAMS
-from profilers.tail import host_name
 from workbench.metrics.follow import KEYS, FollowedRun
 from workbench.metrics.sums import STEP_BOUNDS, CallSums
 
@@ -20,6 +19,8 @@ GROWING = frozenset(
     {
         ("memory", "cuda_allocation_retries"),
         ("gpu", "energy_joules"),
+        *(("gpu", f"nvlink_{way}_bytes") for way in ("tx", "rx")),
+        *(("gpu", f"ecc_{errors}") for errors in ("corrected", "uncorrected")),
         ("host", "network_sent_bytes"),
         ("host", "network_received_bytes"),
         ("host", "loopback_sent_bytes"),
@@ -100,7 +101,7 @@ def _of_steps(runs: list[FollowedRun]) -> Iterator[Metric]:
     yield from (histogram, phases, processor, step, loss, norm)
 
 
-_CALLS: tuple[tuple[str, str, Callable[[CallSums], float]], ...] = (
+_CALLS: tuple[tuple[str, str, Callable[[CallSums], float | None]], ...] = (
     ("workbench_collectives", "Collectives and messages.", lambda sums: sums.calls),
     ("workbench_collective_bytes", "Payload handed to collectives.", lambda sums: sums.bytes),
     ("workbench_collective_seconds", "Seconds of collectives whose time is known.", lambda sums: sums.seconds),
@@ -114,7 +115,8 @@ def _of_calls(runs: list[FollowedRun]) -> Iterator[Metric]:
         family = CounterMetricFamily(name, text, labels=[*_PER_RANK, "axis", "operation"])
         for run, rank, of_rank in _ranks(runs, lambda run: run.calls.items()):
             for (axis, operation), sums in of_rank.items():
-                family.add_metric([run.id, rank, axis, operation], value(sums))
+                if (known := value(sums)) is not None:
+                    family.add_metric([run.id, rank, axis, operation], known)
         yield family
 
 
@@ -124,39 +126,40 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
         for stream, processes in run.readings.items():
             for process, readings in processes.items():
                 for of, values in readings.items():
-                    for field, value in values.items():
+                    for field, (_, value) in values.items():
                         family = made.setdefault((stream, field), _reading_family(stream, field))
-                        _add(
-                            family,
-                            [run.id, *_of_what(process, of), *_on_host(process)],
-                            value * _unit(field)[1],
-                        )
+                        _add(family, _labels(run, stream, process, of), value * _unit(field)[1])
     yield from made.values()
 
 
 def _reading_family(stream: str, field: str) -> Any:
-    key = "rank" if stream == "memory" else KEYS.get(stream)
     text = f"The last {field.replace('_', ' ')} of a {stream} record. {_about(stream)}"
     kind = CounterMetricFamily if (stream, field) in GROWING else GaugeMetricFamily
-    labels = ["run", *([key] if key else []), *([] if stream == "memory" else ["host"])]
-    return kind(f"workbench_{stream}_{_unit(field)[0]}", text, labels=labels)
+    return kind(f"workbench_{stream}_{_unit(field)[0]}", text, labels=_label_names(stream))
 
 
 def _about(stream: str) -> str:
     return (STREAMS[stream].__doc__ or "").partition("\n")[0]
 
 
-def _of_what(process: str, of: str) -> list[str]:
-    """The label beside the run: what a record is about, else its rank; the launcher's own have none."""
-    if of:
-        return [of]
-    return [process.removeprefix("rank-")] if process.startswith("rank-") else []
+def _label_names(stream: str) -> list[str]:
+    if stream == "memory":
+        return _PER_RANK
+    key = KEYS.get(stream)
+    return ["run", *([key] if key else []), "host", *([] if key == "rank" else ["rank"])]
 
 
-def _on_host(process: str) -> list[str]:
-    """The host of a reading; the launcher's own has no such label, for it is the only one of its run."""
-    name = host_name(process)
-    return [] if name is None else [name]
+def _labels(run: FollowedRun, stream: str, process: str, of: str) -> list[str]:
+    """As many of those as there are: the launcher's own host has no name, for it is the only one of its run.
+
+    Where a rank reads, as the first one on each host of a lab does, it is named too.
+    """
+    rank = process.removeprefix("rank-") if process.startswith("rank-") else ""
+    if stream == "memory":
+        return [run.id, rank]
+    host = run.hosts.get(process, "")
+    known = [run.id, *([of] if of else []), host, rank]
+    return known if rank else known[: -1 if host else -2]
 
 
 def _add(family: Any, labels: list[str], value: float) -> None:

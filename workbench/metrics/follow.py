@@ -10,15 +10,15 @@ from typing import Any
 
 from engine import rundir
 from profilers.records import STREAMS
-from profilers.tail import EventTail, RunRecords, Tail, unknown_streams
+from profilers.tail import EventTail, RunRecords, Tail, host_name, unknown_streams
 from workbench import archive, runs
 from workbench.metrics.sums import CallSums, Readings, StepSums, add_calls, latest
 
 #: How long an ended run stays, so that its last numbers are fetched.
 KEEP_SECONDS = 300.0
-#: The field that tells what a record is about, where its process alone does not.
 #: Streams that show when something ran: there is no last reading of them.
 TIMELINES = frozenset({"action", "span"})
+#: The field that tells what a record is about, where its process alone does not.
 KEYS = {"gpu": "gpu", "core": "core", "network": "interface", "process": "rank"}
 
 
@@ -34,7 +34,9 @@ class FollowedRun:
         self.calls: defaultdict[str, defaultdict[tuple[str, str], CallSums]] = defaultdict(
             lambda: defaultdict(CallSums)
         )
-        #: Stream -> process -> key -> field -> the last reading.
+        #: Process -> the host that it is on, as far as it is known.
+        self.hosts: dict[str, str] = {}
+        #: Stream -> process -> key -> field -> the last reading and its time.
         self.readings: dict[str, dict[str, Readings]] = {}
         self.dropped: defaultdict[str, int] = defaultdict(int)
         self.tokens_per_step = _tokens_per_step(folder)
@@ -51,6 +53,8 @@ class FollowedRun:
             self.tokens_per_step = _tokens_per_step(self.folder)
         for process in RunRecords(self._records).processes():
             self._read_events(process)
+            if (host := host_name(process)) is not None:
+                self.hosts[process] = host
             for stream in STREAMS.keys() - TIMELINES:
                 self._read(process, stream)
 
@@ -89,14 +93,16 @@ class FollowedRun:
         elif stream == "comm":
             add_calls(self.calls[rank], table)
         else:
-            of_process = self.readings.setdefault(stream, {}).setdefault(process, {})
-            of_process |= latest(table, KEYS.get(stream))
+            of_stream = self.readings.setdefault(stream, {})
+            of_stream[process] = latest(table, KEYS.get(stream), of_stream.get(process, {}))
 
     def _read_events(self, process: str) -> None:
         tail = self._events.setdefault(process, EventTail(self._records / f"{process}.events"))
         for event in tail.read_new():
             if event.kind == "dropped":
                 self.dropped[process] += int(event.data.get("count", 0))
+            elif event.kind == "environment" and event.data.get("host"):
+                self.hosts[process] = str(event.data["host"])
 
 
 class Follower:

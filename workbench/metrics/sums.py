@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from profilers.communication import MESSAGES
 from profilers.records import PHASES
 from profilers.table import Table
 
@@ -15,6 +16,8 @@ from profilers.table import Table
 STEP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 #: Steps that the current rate is taken over.
 WINDOW_STEPS = 20
+#: Some readings are taken once a second and left out of the records in between.
+_HELD_SECONDS = 2.0
 _TIMES = ("time_unix", "start_unix")
 
 
@@ -53,11 +56,14 @@ class StepSums:
 
 @dataclass(slots=True)
 class CallSums:
-    """One rank's collectives of one axis and operation; ``seconds`` only of calls whose time is known."""
+    """One rank's collectives of one axis and operation.
+
+    ``seconds`` only of calls whose time is known; None of messages, which have none.
+    """
 
     calls: int = 0
     bytes: int = 0
-    seconds: float = 0.0
+    seconds: float | None = 0.0
     exposed_seconds: float = 0.0
 
 
@@ -73,35 +79,44 @@ def add_calls(sums: defaultdict[tuple[str, str], CallSums], table: Table) -> Non
             total = sums[axis_name, operation_name]
             total.calls += count
             total.bytes += int(columns["bytes"][chosen].sum())
-            total.seconds += float(columns["seconds"][chosen].sum())
+            seconds = float(columns["seconds"][chosen].sum())
+            total.seconds = None if operation_name in MESSAGES else (total.seconds or 0.0) + seconds
             total.exposed_seconds += float(columns["exposed_seconds"][chosen].sum())
 
 
-Readings = dict[str, dict[str, float]]
+#: Value of the key -> field -> when it was read, in seconds of the wall clock, and the number.
+Readings = dict[str, dict[str, tuple[float, float]]]
 
 
-def latest(table: Table, key: str | None) -> Readings:
-    """The last record of each value of ``key`` (all records are of one thing without it), as numbers.
+def latest(table: Table, key: str | None, before: Readings) -> Readings:
+    """The last numbers of each value of ``key``; ``before`` is what earlier records told.
 
-    What was not available in that record is left out; so are times, steps, names and the key itself.
+    Without a key all records are of one thing. What was not available for two seconds up to the last record is left
+    out; so are times, steps, names and the key.
     """
     if not len(table):
-        return {}
+        return before
     left_out = (*_TIMES, "step", key)
     names = [each.name for each in fields(table.record_class) if each.name not in left_out]
-    rows = _last_rows(table, key)
-    found: Readings = {of: {} for of in rows}
-    for name in names:
-        column: Any = table.column(name)
-        if column.dtype.kind in "iuf":
-            for of, row in rows.items():
-                if column[row] is not np.ma.masked:
-                    found[of][name] = float(column[row])
+    columns = {name: table.column(name) for name in names}
+    numbers = {name: column for name, column in columns.items() if column.dtype.kind in "iuf"}
+    times = table.column("time_unix").filled(0.0)
+    found = dict(before)
+    for of, rows in _rows(table, key).items():
+        since = times[rows[-1]] - _HELD_SECONDS
+        recent = rows[times[rows] >= since]
+        found[of] = {name: read for name, read in before.get(of, {}).items() if read[0] >= since}
+        for name, column in numbers.items():
+            known = recent[~np.ma.getmaskarray(column)[recent]]
+            if len(known):
+                found[of][name] = float(times[known[-1]]), float(column[known[-1]])
     return found
 
 
-def _last_rows(table: Table, key: str | None) -> dict[str, int]:
+def _rows(table: Table, key: str | None) -> dict[str, np.ndarray[Any, np.dtype[np.intp]]]:
+    """Places of the records of each value of ``key``."""
     if key is None:
-        return {"": len(table) - 1}
-    keys = table.column(key).tolist()
-    return {str(of): row for row, of in enumerate(keys) if of is not None}
+        return {"": np.arange(len(table))}
+    keys = table.column(key)
+    values = np.unique(keys.compressed()).tolist()
+    return {str(of): np.flatnonzero(np.ma.filled(keys == of, False)) for of in values}

@@ -24,9 +24,9 @@ def header(seen: Snapshot, state: str, ending: str | None) -> None:
         badge(ending or state)
         st.markdown(f"**`{seen.id}`**", width="content")
         _labels(seen)
-    outcome = seen.status.get("outcome") or {}
+    outcome = seen.status.get("outcome") or seen.status.get("hang") or {}
     if outcome.get("reason"):
-        st.warning(outcome["reason"], icon=words.look(ending or "")[1])
+        st.warning(outcome["reason"], icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(seen.steps)
     metrics(_numbers(seen, slowest), "live-numbers")
     done, wanted = _steps(seen, slowest)
@@ -101,7 +101,7 @@ def _peak(seen: Snapshot) -> float | None:
 
 
 def ranks_table(seen: Snapshot) -> None:
-    """One line per rank: its place, step and phase."""
+    """One line per rank: its place, step and phase; its host, where there are several."""
     st.markdown("**Ranks**")
     if not seen.ranks:
         st.caption("No rank has reported yet.")
@@ -111,6 +111,7 @@ def ranks_table(seen: Snapshot) -> None:
     st.dataframe(
         {
             "rank": [rank.rank for rank in seen.ranks],
+            **_hosts(seen),
             "place": [_place(layout, rank.rank) for rank in seen.ranks],
             "step": [rank.step for rank in seen.ranks],
             "phase": [PHASES_IN_SHORT.get(rank.phase, rank.phase) for rank in seen.ranks],
@@ -120,11 +121,18 @@ def ranks_table(seen: Snapshot) -> None:
         height=table_height(len(seen.ranks), SHOWN_RANKS),
         column_config={
             "rank": st.column_config.NumberColumn(width=46),
+            "host": st.column_config.TextColumn(width=92),
             "place": st.column_config.TextColumn(width=92),
             "step": st.column_config.ProgressColumn(max_value=max(wanted, 1), format="%d"),
             "phase": st.column_config.TextColumn(width=120),
         },
     )
+
+
+def _hosts(seen: Snapshot) -> dict[str, list[str]]:
+    if len(set(seen.rank_hosts.values())) < 2:
+        return {}
+    return {"host": [seen.rank_hosts.get(rank.rank, words.NOTHING) for rank in seen.ranks]}
 
 
 def _place(layout: Mapping[str, int], rank: int) -> str:

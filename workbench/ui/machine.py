@@ -43,7 +43,7 @@ def _draw() -> None:
 def _empty() -> None:
     with st.container(border=True, key="machine-empty"):
         st.markdown("**This machine is not calibrated.**")
-        st.caption("Without it, runs tell no percent of the measured peak. It takes about a minute:")
+        st.caption("Without it, runs tell no percent of the measured peak. Measure it with:")
         st.code(store.COMMAND, language="bash")
 
 

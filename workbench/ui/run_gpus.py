@@ -11,7 +11,7 @@ from workbench.live import Snapshot
 from workbench.ui import run_host, words
 from workbench.ui.chart import chart
 from workbench.ui.live_charts import why_no_gpu
-from workbench.ui.shared import table
+from workbench.ui.shared import scaled, table
 
 #: Function of gpu_figures -> what it shows, in the order of the page.
 CHARTS = {
@@ -53,11 +53,12 @@ def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
         ({"host": [row.get("host") for row in rows]} if several_hosts else {})
         | {
             "GPU": [row["gpu"] for row in rows],
-            "busy, %": [_scaled(row["utilization"], 100) for row in rows],
-            "tensor cores, %": [_scaled(row["tensor_active"], 100) for row in rows],
+            "ranks": [_ranks(row.get("ranks")) for row in rows],
+            "busy, %": [scaled(row["utilization"], 100) for row in rows],
+            "tensor cores, %": [scaled(row["tensor_active"], 100) for row in rows],
             "mean W": [row["power_watts"] for row in rows],
             "most W": [row["max_power_watts"] for row in rows],
-            "kJ": [_scaled(row["energy_joules"], 1e-3) for row in rows],
+            "kJ": [scaled(row["energy_joules"], 1e-3) for row in rows],
             "most °C": [row["max_temperature_celsius"] for row in rows],
             "clocks held down by": [throttled(row["throttled"]) for row in rows],
             "ECC, not corrected": [row["ecc_uncorrected"] for row in rows],
@@ -74,6 +75,13 @@ def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
     )
 
 
+def _ranks(ranks: list[int] | None) -> str:
+    """Those that computed on the GPU."""
+    if ranks is None:
+        return "not known"
+    return ", ".join(f"{rank:,}" for rank in ranks) or words.NOTHING
+
+
 def throttled(shares: dict[str, float]) -> str:
     """ "power cap 75 %, idle 3 %"; a dash if the clocks were free."""
     return ", ".join(f"{reason} {words.percent(share)}" for reason, share in shares.items()) or words.NOTHING
@@ -87,7 +95,3 @@ def _troubles(seen: Snapshot) -> None:
             st.caption(
                 f":material/warning: GPU {data.get('gpu')} did not answer {data.get('function')}: {data.get('error')}"
             )
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

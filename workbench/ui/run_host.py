@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from engine.orders import SET
 from workbench import host_figures, host_series, link_use, memory_series
 from workbench.live import Snapshot
 from workbench.ui import words
@@ -91,18 +90,3 @@ def where(found: dict[str, Any]) -> str:
     if rank is None:
         return "of the largest rank"
     return f"rank {rank}, {words.spoken(phase)}" if phase else f"of rank {rank}"
-
-
-def answers(found: dict[str, Any]) -> None:
-    """What ranks wrote when they were asked to."""
-    rows = [row for row in found.get("orders") or [] if row["command"] != SET]
-    if not rows:
-        command = f"workbench control {found['id']} snapshot"
-        st.caption(f"For a snapshot of each rank's memory while a run goes: `{command}`.")
-        return
-    st.markdown("**Written on request**")
-    columns = ("command", "step", "rank")
-    wide = {name: [row[name] for row in rows] for name in columns}
-    wide["files"] = [", ".join(row["files"]) for row in rows]
-    wide["remark"] = [row["problem"] or row["note"] for row in rows]
-    table(wide, "run-orders", {"step": st.column_config.NumberColumn(format="%,d")})

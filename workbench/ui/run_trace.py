@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -100,7 +101,10 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
         title.caption(f":material/warning: {error}")
         return
     if path is None:
-        title.caption("The ranks' files are merged into one; that takes some seconds.")
+        seconds = time.monotonic() - _merging()[1][trace.files[0]].since
+        title.caption(
+            f":material/hourglass_top: The ranks' files are merged into one: {words.rough(seconds)} so far."
+        )
         return
     title.caption(f"`{path}`")
     button.download_button(
@@ -114,8 +118,15 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
     )
 
 
+class _Merge(NamedTuple):
+    """``since`` is monotonic."""
+
+    future: Future[Path]
+    since: float
+
+
 @st.cache_resource
-def _merging() -> tuple[ThreadPoolExecutor, dict[Path, Future[Path]]]:
+def _merging() -> tuple[ThreadPoolExecutor, dict[Path, _Merge]]:
     """One after the other for all browsers, and what became of each by its first file."""
     return ThreadPoolExecutor(1, "merge"), {}
 
@@ -126,6 +137,6 @@ def _merged(folder: Path, trace: Trace) -> Path | None:
         return trace.merged
     pool, known = _merging()
     if trace.files[0] not in known:
-        known[trace.files[0]] = pool.submit(traces.merged, folder, trace)
-    future = known[trace.files[0]]
+        known[trace.files[0]] = _Merge(pool.submit(traces.merged, folder, trace), time.monotonic())
+    future = known[trace.files[0]].future
     return future.result() if future.done() else None

@@ -128,6 +128,11 @@ def table(columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] 
     )
 
 
+def scaled(value: float | None, factor: float) -> float | None:
+    """In another unit; None stays None."""
+    return None if value is None else value * factor
+
+
 def table_height(rows: int, most: int) -> int | Literal["content"]:
     """All rows of a table, or as many as are allowed and a half, so that one sees that there are more."""
     return "content" if rows <= most else round((most + 1.5) * ROW_PIXELS)

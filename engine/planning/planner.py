@@ -16,16 +16,16 @@ from engine.checkpoint.resume import Found
 from engine.compression.combined import Row, chosen, means, share_of
 from engine.compression.content import Content
 from engine.compression.distortion import errors_of
-from engine.compression.meeting import Meeting
 from engine.compression.plan import NO_PLAN, Plan, candidates, is_given, settings_with
 from engine.compression.prices import Prices
 from engine.compression.settings import Settings, settings_of
-from engine.compression.told import tell_left_alone
-from engine.config import Compression
 from engine.context import RankContext
 from engine.parallel.averaging import Averaged
 from engine.parallel.data import DataParallel
 from engine.parallel.replica import Replica
+from engine.planning.meeting import Meeting
+from engine.planning.told import tell_left_alone
+from engine.sections import Compression
 
 #: Steps whose gradients are summed up; also the step before which there is a first plan.
 WATCHED = 10

@@ -1,0 +1,80 @@
+"""Which GPUs a run may use: the same ones that torch would find under CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import devices
+from engine.config import parse
+from engine.errors import InputError
+from profilers.nvml import Nvml
+from tests.support.fake_nvml import FakeNvml
+from workbench import doctor
+
+FIRST, SECOND = "GPU-ee7954ec-da95-fd7a-ddfd-c6b32cc2f8aa", "GPU-ee7900aa-0000-0000-0000-000000000002"
+
+
+@pytest.fixture
+def nvml() -> Nvml:
+    """Two GPUs whose names and UUIDs differ."""
+    fake = FakeNvml()
+    fake.answers["nvmlDeviceGetUUID"] = {"[0]": [FIRST], "[1]": [SECOND]}
+    fake.answers["nvmlDeviceGetName"] = {"[0]": ["first"], "[1]": ["second"]}
+    return Nvml(fake)
+
+
+ASKED = {
+    "": [], " ": [], "0": [0], "1": [1], "1,0": [1, 0], "0, 1": [0, 1], "0,0": [], "0,-1,1": [0], "0,7,1": [0],
+    "0,7,7": [], "NoDevFiles": [], "1gpu,0": [1, 0], "2": [], FIRST: [0], f"{SECOND},{FIRST}": [1, 0], FIRST[:12]: [0],
+    "GPU-ee79": [], f"{FIRST},GPU-other,{SECOND}": [0], f"{FIRST},{FIRST[:12]}": [], f"{FIRST},1": [0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "expected"), ASKED.items(), ids=repr)
+def test_visible_gpus_are_those_of_torch(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, asked: str, expected: list[int]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
+    monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "_raw_device_uuid_nvml", lambda: [FIRST, SECOND])
+    assert devices.visible(nvml) == expected
+    assert torch.cuda._device_count_nvml() == len(expected)
+
+
+def test_a_run_states_the_gpus_that_it_gets(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = parse({})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.choose(auto, 2, nvml).names == ("first", "second")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert devices.choose(auto, 1, nvml).names == ("second",)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", SECOND)
+    few = devices.choose(auto, 2, nvml)
+    assert (few.kind, few.names) == ("cpu", ())
+    assert few.reason == "1 GPUs (CUDA_VISIBLE_DEVICES hides 1 more) for 2 ranks; NCCL needs one each"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES hides 2 more"):
+        devices.choose(parse({}).with_values({"device": "cuda"}), 1, nvml)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    assert devices.visible(nvml) == [None, None]
+    assert devices.choose(auto, 2, nvml).names == ("a part of a GPU (MIG)",) * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "stated"),
+    [
+        (None, ("ok", "2 x first", "driver")),
+        ("1", ("ok", "1 x second", "CUDA_VISIBLE_DEVICES hides 1 more")),
+        ("", ("missing", "", "no GPU to use (CUDA_VISIBLE_DEVICES hides 2 more)")),
+    ],
+)
+def test_doctor_states_the_same(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, asked: str | None, stated: tuple[str, str, str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
+    monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
+    found = doctor._gpus()
+    assert (found.status, found.value) == stated[:2]
+    assert stated[2] in found.why

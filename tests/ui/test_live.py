@@ -1,0 +1,43 @@
+"""What the Live page tells of each rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine import rundir
+from engine.progress import PAGE_OF_HOST, Progress
+from profilers.writer import RecordWriter
+from tests.support.waiting import wait_until
+from tests.ui.homes import full_home
+from tests.ui.test_pages import visit
+
+
+def ranks_of(run: str) -> Any:
+    app = visit("live", run=run)
+    assert not app.exception
+    [rows] = [one.value for one in app.dataframe if "phase" in one.value and "place" in one.value]
+    return rows
+
+
+def test_each_rank_is_shown_on_its_own_host(home: Path) -> None:
+    run = full_home(home)
+    before = ranks_of(run)
+    assert "host" not in before  # nobody told one
+    folder = home / run
+    world_size = int((rundir.read_json(folder / rundir.STATUS) or {})["world_size"])
+    page, other = Progress(folder), Progress(folder, world_size, PAGE_OF_HOST.format("second"))
+    last = world_size - 1
+    standing = {rank.rank: rank for rank in page.ranks()}[last]
+    other.enter_state(last, standing.step + 1, "backward")
+    (folder / rundir.PROGRESS).write_bytes((folder / rundir.PROGRESS).read_bytes()[:-64] + bytes(64))
+    for rank in range(world_size):
+        with RecordWriter(folder / rundir.RECORDS, f"rank-{rank}") as writer:
+            writer.event("environment", host="second" if rank == last else "first")
+    assert wait_until(lambda: "host" in ranks_of(run))  # a look is shared for some time
+    rows = ranks_of(run)
+    assert list(rows["rank"]) == list(range(world_size))
+    assert list(rows["host"]) == ["first"] * last + ["second"]
+    assert rows["step"].iloc[-1] == standing.step + 1
+    page.close()
+    other.close()
