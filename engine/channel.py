@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from engine import pairwise
 from engine.exchange import Exchange, can_reduce
 from profilers import collectives
 from profilers.lookout import waits_here
@@ -183,13 +184,17 @@ class Channel:
         if torch.compiler.is_compiling():
             dist.all_to_all_single(out, x.contiguous(), receive or None, send or None, group=self.group)
         else:
-            function, options = self._backend.alltoall_base, self._all_to_all
             others = (sum(send) - send[self.rank]) if send else None
             sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
-            self._wait(
-                "all_to_all", x, function, out, x.contiguous(), receive, send, options, sent_bytes=sent
-            )
+            self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
         return out
+
+    def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable:
+        """All ranks have to choose alike, and know no others' sizes than equal ones."""
+        if self._exchange is not None and (send or x.nbytes >= self.size * pairwise.LARGE):
+            return pairwise.start(self._backend, out, x, receive, send)
+        work: Waitable = self._backend.alltoall_base(out, x, receive, send, self._all_to_all)
+        return work
 
     def send(self, x: Tensor, target: int) -> Message:
         """Start sending to a member of the group."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine import pairwise
 from engine.channel import Group, Waitable, all_gather_single
 from engine.compression.content import Message
+from profilers import collectives
 
 
 class Link:
     """Each call starts one collective of the backend."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, device: torch.device) -> None:
         self._group, self.size, self.rank = group, group.size(), group.rank()
+        backend: Any = group._get_backend(device)
+        self._gloo = backend if backend.name() == "gloo" else None
 
     def all_reduce(self, x: Tensor) -> Waitable:
         """The sum over ranks, in place."""
@@ -29,10 +36,14 @@ class Link:
         self, out: Tensor, x: Tensor, receive: list[int] | None = None, send: list[int] | None = None
     ) -> Waitable:
         """Parts of ``x`` to the ranks in order, and theirs into ``out``; as many elements as the lists say, or equal
-        parts.
+        parts. ``x`` is equally long on all ranks.
         """
-        work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
-        return work
+        if self._gloo is None or x.nbytes < self.size * pairwise.LARGE:
+            work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
+            return work
+        recorder = collectives.active()
+        call = recorder.issue("all_to_all", self._group, x) if recorder else None
+        return pairwise.start(self._gloo, out, x, receive or (), send or (), call)
 
     def reduced(self, count: int, element_bytes: int) -> Message:
         """An all-reduce of so many elements."""

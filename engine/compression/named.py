@@ -36,7 +36,7 @@ def build(
 
     With ``one_way`` a rank needs the average of its own slice of each bucket alone; int8 and int4 can do that.
     """
-    link, factors = Link(group), dict[str, Tensor]()
+    link, factors = Link(group, device), dict[str, Tensor]()
     draws = Draws(seed, link.rank, step, device)
     return GradientCompressor(link, settings, partial(_method, link, draws, factors, one_way), draws, step)
 
