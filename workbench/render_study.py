@@ -67,9 +67,11 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
 
 
 def print_result(console: Console, document: dict[str, Any]) -> None:
-    """The line that a study comes down to."""
+    """The line that a study comes down to, and why its winner wins."""
     line = document.get("result_line") or "no trial has been measured yet"
     console.print(line, markup=False, soft_wrap=True)
+    if document.get("why"):
+        console.print(f"why: {document['why']['line']}", markup=False, soft_wrap=True)
 
 
 def _table(*columns: str) -> Table:

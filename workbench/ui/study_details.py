@@ -12,7 +12,7 @@ from workbench import study_figures
 from workbench.study_series import trial_series
 from workbench.ui import words
 from workbench.ui.chart import chart
-from workbench.ui.shared import PAGES, badge, metrics
+from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table
 
 
@@ -30,6 +30,7 @@ def details(name: str) -> None:
         )
     result_line(found.document)
     metrics(numbers(found.document), "study-numbers")
+    _why(found.document)
     chart(
         study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
         "study-trials",
@@ -46,6 +47,29 @@ def result_line(document: Mapping[str, Any]) -> None:
             st.markdown(f":material/emoji_events: {_escaped(document['result_line'])}")
             if document.get("space_note"):
                 st.caption(str(document["space_note"]))
+
+
+def _why(document: Mapping[str, Any]) -> None:
+    """Where the winner's time goes, beside another run."""
+    why = document.get("why")
+    if not why:
+        return
+    with st.expander(f"Why {why['winner']} wins", icon=":material/help:", key="study-why"):
+        st.markdown(_escaped(why["line"]))
+        parts = why["parts"]
+        table(
+            {
+                "part of a step": [part["name"] for part in parts],
+                "winner, ms": [part["seconds"] * 1e3 for part in parts],
+                f"{why['role'].replace('_', '-')}, ms": [part["other_seconds"] * 1e3 for part in parts],
+                "saved, ms": [(part["other_seconds"] - part["seconds"]) * 1e3 for part in parts],
+            },
+            "study-why-table",
+            dict.fromkeys(
+                ("winner, ms", "baseline, ms", "runner-up, ms", "saved, ms"),
+                st.column_config.NumberColumn(format="%,.1f"),
+            ),
+        )
 
 
 def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
