@@ -202,18 +202,27 @@ def _messages(settings: Settings, ranks: int) -> list[tuple[str, int]]:
 def rows_of(ranks: int, found: dict[str, np.ndarray]) -> list[list[str]]:
     """A row per method; torch's below the one it is compared with."""
     rows, sizes = [], Sizes(ranks)
+    plain, plain_wire = np.median(found["none"], axis=0)[0], sizes.of(METHODS["none"])[1]
     for name, settings in METHODS.items():
         coding, whole = np.median(found[name], axis=0)
         payload, wire = sizes.of(settings)
+        pays = pays_below(plain_wire - wire, coding - plain)
         aim = ("pass" if coding <= AIM_SECONDS else "missed") if name in AIMED else ""
         beside = ""
         if name in TORCH:
             beside = ratio(found[name][:, 1], found[TORCH[name]][:, 1]).plain()
-        rows.append([name, f"{payload:,}", f"{wire:,.0f}", f"{coding:.3f}", f"{whole:.3f}", aim, beside])
+        rows.append([name, f"{payload:,}", f"{wire:,.0f}", f"{coding:.3f}", f"{whole:.3f}", aim, pays, beside])
         if name in TORCH:
             theirs = np.median(found[TORCH[name]][:, 1])
-            rows.append([TORCH[name], "", "", "", f"{theirs:.3f}", "", ""])
+            rows.append([TORCH[name], "", "", "", f"{theirs:.3f}", "", "", ""])
     return rows
+
+
+def pays_below(saved_bytes: float, added_seconds: float) -> str:
+    """The rate of a link in Mbit/s at which the bytes that a method saves take as long as its coding."""
+    if saved_bytes <= 0 or added_seconds <= 0:
+        return "" if saved_bytes <= 0 else "any rate"
+    return f"{8e-6 * saved_bytes / added_seconds:,.0f}"
 
 
 def main() -> None:
@@ -224,7 +233,7 @@ def main() -> None:
     given = arguments.parse_args()
     rows = rows_of(given.ranks, measured(given.ranks, given.rounds))
     header = ["method", "payload bytes", "wire bytes of a rank", "coding, s", "whole, s"]
-    header += [f"coding in {AIM_SECONDS} s", "whole / torch's"]
+    header += [f"coding in {AIM_SECONDS} s", "pays below, Mbit/s", "whole / torch's"]
     title = f"Compression of {VALUES:,} gradient values on {given.ranks} ranks at once"
     table.show("codecs", title, header, rows, given.save)
 
