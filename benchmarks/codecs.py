@@ -211,7 +211,9 @@ def rows_of(ranks: int, found: dict[str, np.ndarray]) -> list[list[str]]:
         beside = ""
         if name in TORCH:
             beside = ratio(found[name][:, 1], found[TORCH[name]][:, 1]).plain()
-        rows.append([name, f"{payload:,}", f"{wire:,.0f}", f"{coding:.3f}", f"{whole:.3f}", aim, pays, beside])
+        rows.append(
+            [name, f"{payload:,}", f"{wire:,.0f}", f"{coding:.3f}", f"{whole:.3f}", aim, pays, beside]
+        )
         if name in TORCH:
             theirs = np.median(found[TORCH[name]][:, 1])
             rows.append([TORCH[name], "", "", "", f"{theirs:.3f}", "", "", ""])

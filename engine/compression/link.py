@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,9 +19,13 @@ class Link:
     """Each call starts one collective of the backend."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
-        self._group, self.size, self.rank = group, group.size(), group.rank()
-        backend: Any = group._get_backend(device)
-        self._gloo = backend if backend.name() == "gloo" else None
+        self._group, self.size, self.rank, self._device = group, group.size(), group.rank(), device
+
+    @cached_property
+    def _gloo(self) -> Any:
+        """Looked up at the first call: a dry run has groups that carry no meta tensors."""
+        backend: Any = self._group._get_backend(self._device)
+        return backend if backend.name() == "gloo" else None
 
     def all_reduce(self, x: Tensor) -> Waitable:
         """The sum over ranks, in place."""

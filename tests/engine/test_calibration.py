@@ -207,7 +207,7 @@ def test_a_status_refers_to_what_held_then(tmp_path: Path) -> None:
 
 
 def test_links_of_a_lab_are_not_this_machines(tmp_path: Path) -> None:
-    from engine.config import Lab
+    from engine.sections import Lab
 
     store.save(tmp_path, calibration())
     network = network_of(Lab(hosts=2, rate_mbit=100))
