@@ -158,6 +158,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "first_step": 0,
     "resumed": None,
     "left_alone": {},
+    "outer": None,
     "checkpoints": [],
     "measured_from_step": None,
     "losses": [],
