@@ -1,11 +1,9 @@
 """What outer loops cost in time beside a run that never communicates, and what they cost in loss.
 
 Time: a decoder of about 10 M parameters on four hosts of the lab, at one rate. ``never`` is local steps with a round
-longer than the run. CO2's first period is the least at which a round of such steps takes as long as an all-reduce that
-nothing runs beside: what a step of plain data parallelism takes more. Beside training, on cores that are all busy, it
-takes longer; the next row has the period at which a round takes as long as it was recorded there, and that is what the
-bar is for. The last one has half the steps, where the wait must show. The default rate is low, so that four hosts'
-packets take little of the cores on which four ranks compute.
+longer than the run. CO2's period is the least at which a round of such steps takes as long as an all-reduce, which is
+what a step of plain data parallelism takes more; the row after it has half of that, where the wait must show. The
+default rate is low, so that four hosts' packets take little of the cores on which four ranks compute.
 
 Loss: a small decoder without a lab, first trained with an all-reduce at every step (``--warm-steps``), then on with
 each method and period from that checkpoint, on the same tokens. A period at which an outer loop goes wrong belongs in
@@ -23,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
+from engine import rundir
 from engine.config import RunConfig, parse
 from engine.session import Session
 from profilers.run_summary import RunSummary
+from profilers.tail import RunRecords
 
 HOSTS = 4
 WARM_UP = 2
+NEVER_STEPS = 100
 TIMED: dict[str, Any] = {
     "model": {"preset": "mini"},
     "data": {"sequence_length": 64},
@@ -73,11 +74,16 @@ def trained(session: Session, config: RunConfig) -> RunSummary:
     return summary
 
 
-def mean_step(summary: RunSummary, period: int = 0) -> float:
-    """Seconds: the steps that end a round are longer than the others, so a median would leave them out. The first round
-    has nothing under way yet and does not count.
+def mean_step(session: Session, summary: RunSummary, skip: int = WARM_UP) -> float:
+    """Wall seconds of the rank that needs most, over all steps but the first ones.
+
+    Replicas that do not meet drift apart, and who is ahead waits at the end of a round; so each rank's steps are added
+    up before ranks are compared.
     """
-    return statistics.fmean(summary.step_samples[max(0, period - WARM_UP) :])
+    records = RunRecords(session.home / summary.id / rundir.RECORDS)
+    return max(
+        float(records.table(rank, "step").column("step_seconds")[skip:].mean()) for rank in records.ranks()
+    )
 
 
 def timed(session: Session, rate: float, rounds: int) -> list[list[str]]:
@@ -88,41 +94,27 @@ def timed(session: Session, rate: float, rounds: int) -> list[list[str]]:
         values = {"train.steps": steps} | {f"outer.{key}": value for key, value in outer.items()}
         return trained(session, base.with_values(values))
 
-    never = run(12, method="local", period=10_000)
-    step = mean_step(never)
-    every = run(4)
-    period = max(2, math.ceil((mean_step(every) - step) / step))
-    rows = [row("never", never, 0, step), row("data parallel, every step", every, 1, step)]
-    alone = run(period * rounds + 2, method="co2", period=period)
-    rows.append(row("CO2, all-reduce alone", alone, period, step))
-    period = max(period, math.ceil(beside_training(alone) / step))
-    for label, length in (("CO2, all-reduce beside training", period), ("CO2, half the steps", period // 2)):
-        summary = run(length * rounds + 2, method="co2", period=length)
-        rows.append(row(label, summary, length, step, bar=length == period))
-    rows.append(row("DiLoCo", run(period * rounds + 2, method="diloco", period=period), period, step))
+    def row(label: str, summary: RunSummary, period: int, bar: bool = False) -> list[str]:
+        """The first round has nothing under way yet and does not count."""
+        step = mean_step(session, summary, max(WARM_UP, period if summary.outer else 0))
+        median = statistics.median(summary.step_samples)
+        verdict = ("yes" if step <= MOST * never else "NO") if bar else ""
+        sent = (summary.wire_bytes_per_step or 0) / 1e6
+        times = (f"{step:.3f}", f"{step / never:.2f}", f"{median:.3f}")
+        return [label, str(period or "-"), *times, verdict, f"{sent:.2f}"]
+
+    alone = run(NEVER_STEPS, method="local", period=10_000)
+    never, every = mean_step(session, alone), run(WARM_UP + 2)
+    period = max(2, math.ceil((mean_step(session, every) - never) / never))
+    rows = [row("never", alone, 0), row("data parallel, every step", every, 1)]
+    for label, method, length in (
+        ("CO2", "co2", period),
+        ("CO2, half the steps", "co2", period // 2),
+        ("DiLoCo", "diloco", period),
+    ):
+        summary = run(length * rounds + 2, method=method, period=length)
+        rows.append(row(label, summary, length, bar=label == "CO2"))
     return rows
-
-
-def beside_training(summary: RunSummary) -> float:
-    """Seconds that the all-reduce between replicas took from its begin to its end, while steps went on."""
-    return max(
-        one.seconds / one.calls for one in summary.communication if one.axis == "outer" and one.seconds
-    )
-
-
-def row(label: str, summary: RunSummary, period: int, never: float, bar: bool = False) -> list[str]:
-    """Time per step; where the mean is above the median, the steps that end a round wait."""
-    step = mean_step(summary, period if summary.outer else 0)
-    verdict = ("yes" if step <= MOST * never else "NO") if bar else ""
-    cells = [
-        label,
-        str(period or "-"),
-        f"{step:.3f}",
-        f"{step / never:.2f}",
-        f"{statistics.median(summary.step_samples):.3f}",
-        verdict,
-    ]
-    return [*cells, f"{(summary.wire_bytes_per_step or 0) / 1e6:.2f}"]
 
 
 def learned(session: Session, warm: int, steps: int) -> list[list[str]]:
