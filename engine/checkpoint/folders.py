@@ -116,10 +116,10 @@ def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int)
     full = replace(manifest, files=files)
     _write(scratch / MANIFEST, json.dumps(asdict(full), indent=1) + "\n")
     _force(scratch)
+    pointer = home / f".{LAST}"
+    _write(pointer, name_of(manifest.step) + "\n")  # before the rename: what fails for want of space fails here
     scratch.rename(home / name_of(manifest.step))
     _force(home)
-    pointer = home / f".{LAST}"
-    _write(pointer, name_of(manifest.step) + "\n")
     pointer.rename(home / LAST)
     _force(home)
     _prune(run, keep)
