@@ -117,7 +117,8 @@ def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int)
     _write(scratch / MANIFEST, json.dumps(asdict(full), indent=1) + "\n")
     _force(scratch)
     pointer = home / f".{LAST}"
-    _write(pointer, name_of(manifest.step) + "\n")  # before the rename: what fails for want of space fails here
+    # Before the rename: what fails for want of space fails while the folder is not yet complete.
+    _write(pointer, name_of(manifest.step) + "\n")
     scratch.rename(home / name_of(manifest.step))
     _force(home)
     pointer.rename(home / LAST)
