@@ -5,8 +5,9 @@ the mean of the two that are not, which stand against each other in the A/A row.
 95 % interval narrower than half the bar; they are then measured in a run of their own. Each rank is kept on one core.
 The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the processor time of its thread over that
 of the ranks, and its interval is that over seconds. The bar is for both together; the lookout (two looks a second) is
-in neither. torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators in
-such a state that the others would pay for it.
+in neither. Each layout takes steps of two sizes, with the same calls and twice the sequences: what is recorded does not
+grow with them. torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators
+in such a state that the others would pay for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ from profilers.sampler import Sampler
 from profilers.writer import RecordWriter
 
 LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
+#: Sequences of 128 tokens in a micro-batch.
+SIZES = (2, 4)
 KINDS = ("on", "off", "again")
 BESIDE_TORCH = ("torch", "off", "again")
 BAR = 0.01
@@ -86,9 +89,9 @@ def measure(rank: RankContext, rounds: int) -> tuple[list[Taken], list[Taken]]:
     return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, TORCH_ROUNDS)
 
 
-def run(parallel: dict[str, int], rounds: int) -> Measured:
-    """One layout."""
-    config = parse({"parallel": parallel, "batch": {"global_batch": 16, "micro_batch": 2}})
+def run(parallel: dict[str, int], size: int, rounds: int) -> Measured:
+    """One layout and size of its micro-batches."""
+    config = parse({"parallel": parallel, "batch": {"global_batch": 8 * size, "micro_batch": size}})
     with tempfile.TemporaryDirectory() as folder:
         watched = Watched(Path(folder))
         answers = on_cores(config, measure, rounds, watch=watched.begin)
@@ -115,9 +118,9 @@ def seconds_of(taken: list[list[Taken]], kinds: tuple[str, ...]) -> Seconds:
     return found
 
 
-def rows_of(parallel: dict[str, int], measured: Measured) -> list[list[str]]:
-    """A layout's rows."""
-    name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items())
+def rows_of(parallel: dict[str, int], size: int, measured: Measured) -> list[list[str]]:
+    """The rows of a layout and size."""
+    name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items()) + f", micro-batch {size}"
     ours, theirs = seconds_of(measured.taken, KINDS), seconds_of(measured.torch, BESIDE_TORCH)
     sampler = sampler_ratio(measured, ours)
     cpu, wall = ours.ratios("on", "not")
@@ -159,10 +162,10 @@ def main() -> None:
     arguments.add_argument("--most", type=int, default=600, help="most threes of a layout")
     given = arguments.parse_args()
     rows = []
-    for parallel in LAYOUTS:
-        rounds = min(max(given.pilot, needed(run(parallel, given.pilot))), given.most)
-        print(f"{parallel}: {rounds} threes ...", file=sys.stderr)
-        rows += rows_of(parallel, run(parallel, rounds))
+    for parallel, size in product(LAYOUTS, SIZES):
+        rounds = min(max(given.pilot, needed(run(parallel, size, given.pilot))), given.most)
+        print(f"{parallel}, micro-batch {size}: {rounds} threes ...", file=sys.stderr)
+        rows += rows_of(parallel, size, run(parallel, size, rounds))
     header = [
         *("layout", "row", "threes", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
         *("wall ms per step", "added wall", f"at most {BAR:.0%}"),
