@@ -213,7 +213,7 @@ def test_links_of_a_lab_are_not_this_machines(tmp_path: Path) -> None:
     network = network_of(Lab(hosts=2, rate_mbit=100))
     found = store.find(tmp_path, fingerprint.here(network))
     assert found.calibration is None
-    assert "a lab of 2 hosts at 100 Mbit/s" in str(found.reason)
+    assert "a lab of 2 hosts, links of 100 Mbit/s" in str(found.reason)
     assert network_of(Lab()) is None
 
 
