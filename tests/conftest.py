@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import drawn
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -15,11 +17,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, and say why."""
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw cases; skip what this machine cannot run, and say why."""
+    drawn.leave_out(items, only_slow=config.option.markexpr == "slow")
     skip_marked(items, "browser", None if shutil.which("chromium") else "no chromium on this machine")
     if any(item.get_closest_marker("gpu") for item in items):
         skip_marked(items, "gpu", why_no_gpu())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"Cases drawn with WORKBENCH_TEST_SEED={drawn.SEED}")
 
 
 def skip_marked(items: list[pytest.Item], marker: str, reason: str | None) -> None:

@@ -7,6 +7,7 @@ goes on where it was. ``--anew`` begins again. Arguments after ``--`` go to pyte
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "slow_tests.md"
 #: Of one part, in seconds.
 LIMIT = 600
+_SLOW = re.compile(r"mark\.(slow|drawn)\b")
 #: pytest's exit code where no test was selected.
 NOTHING_SELECTED = 5
 
@@ -26,7 +28,7 @@ NOTHING_SELECTED = 5
 def files() -> list[str]:
     """Test files that have a slow test, by name."""
     found = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in found if "mark.slow" in path.read_text(encoding="utf-8")]
+    return [str(path.relative_to(ROOT)) for path in found if _SLOW.search(path.read_text(encoding="utf-8"))]
 
 
 def run(file: str, options: list[str]) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
 from typing import Any
 
 import pytest
@@ -95,6 +93,7 @@ def test_every_pair_is_legal_or_known_not_to_be() -> None:
     assert refused == set(itertools.product(("zero2", "zero3", "hsdp"), ("zb_h1", "zb_v")))
 
 
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("names", combinations(2), ids="-".join)
 def test_pairs_equal_one_process(
     session: Session, references: dict[bool, RunSummary], names: tuple[str, ...]
@@ -102,22 +101,7 @@ def test_pairs_equal_one_process(
     compare(session, references, names)
 
 
-def sample(count: int) -> list[tuple[str, ...]]:
-    """Some triples, others in every run; the seed is a part of the test's name."""
-    return random.Random(SEED).sample(combinations(3), count)
-
-
-SEED = int(os.environ.get("WORKBENCH_TEST_SEED") or random.SystemRandom().randrange(10_000))
-
-
-@pytest.mark.parametrize("names", sample(8), ids=lambda names: f"{'-'.join(names)}-seed{SEED}")
-def test_some_triples_equal_one_process(
-    session: Session, references: dict[bool, RunSummary], names: tuple[str, ...]
-) -> None:
-    compare(session, references, names)
-
-
-@pytest.mark.slow
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("names", combinations(3), ids="-".join)
 def test_triples_equal_one_process(
     session: Session, references: dict[bool, RunSummary], names: tuple[str, ...]
