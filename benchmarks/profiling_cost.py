@@ -5,9 +5,9 @@ the mean of the two that are not, which stand against each other in the A/A row.
 95 % interval narrower than half the bar; they are then measured in a run of their own. Each rank is kept on one core.
 The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the processor time of its thread over that
 of the ranks, and its interval is that over seconds. The bar is for both together; the lookout (two looks a second) is
-in neither. Each layout takes steps of two sizes, with the same calls and twice the sequences: what is recorded does not
-grow with them. torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators
-in such a state that the others would pay for it.
+in neither. What is recorded does not grow with the sequences in a micro-batch: ``--sequences 4`` takes steps with the
+same calls and twice the work, a table of its own. torch.profiler comes afterwards, in threes of its own on the same
+ranks: it leaves caches and allocators in such a state that the others would pay for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from itertools import product, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +32,8 @@ from profilers.sampler import Sampler
 from profilers.writer import RecordWriter
 
 LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
-#: Sequences of 128 tokens in a micro-batch.
-SIZES = (2, 4)
+#: Of 128 tokens, in a micro-batch.
+SEQUENCES = 2
 KINDS = ("on", "off", "again")
 BESIDE_TORCH = ("torch", "off", "again")
 BAR = 0.01
@@ -118,9 +118,9 @@ def seconds_of(taken: list[list[Taken]], kinds: tuple[str, ...]) -> Seconds:
     return found
 
 
-def rows_of(parallel: dict[str, int], size: int, measured: Measured) -> list[list[str]]:
-    """The rows of a layout and size."""
-    name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items()) + f", micro-batch {size}"
+def rows_of(parallel: dict[str, int], measured: Measured) -> list[list[str]]:
+    """A layout's rows."""
+    name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items())
     ours, theirs = seconds_of(measured.taken, KINDS), seconds_of(measured.torch, BESIDE_TORCH)
     sampler = sampler_ratio(measured, ours)
     cpu, wall = ours.ratios("on", "not")
@@ -160,18 +160,22 @@ def main() -> None:
     arguments = table.parser(__doc__)
     arguments.add_argument("--pilot", type=int, default=PILOT, help="threes of the pilot")
     arguments.add_argument("--most", type=int, default=600, help="most threes of a layout")
+    arguments.add_argument("--sequences", type=int, default=SEQUENCES, help="in a micro-batch")
+    arguments.add_argument("--axes", nargs="*", default=[], help="only layouts that have one of them")
     given = arguments.parse_args()
     rows = []
-    for parallel, size in product(LAYOUTS, SIZES):
+    size = given.sequences
+    for parallel in (one for one in LAYOUTS if not given.axes or set(given.axes) & set(one)):
         rounds = min(max(given.pilot, needed(run(parallel, size, given.pilot))), given.most)
-        print(f"{parallel}, micro-batch {size}: {rounds} threes ...", file=sys.stderr)
-        rows += rows_of(parallel, size, run(parallel, size, rounds))
+        print(f"{parallel}: {rounds} threes ...", file=sys.stderr)
+        rows += rows_of(parallel, run(parallel, size, rounds))
     header = [
         *("layout", "row", "threes", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
         *("wall ms per step", "added wall", f"at most {BAR:.0%}"),
     ]
-    title = "What profiling costs (4 gloo ranks, tiny decoder)"
-    table.show("profiling_cost", title, header, rows, given.save)
+    title = f"What profiling costs (4 gloo ranks, tiny decoder, micro-batches of {size} sequences)"
+    name = "profiling_cost" if size == SEQUENCES else f"profiling_cost_{size}_sequences"
+    table.show(name, title, header, rows, given.save)
 
 
 if __name__ == "__main__":
