@@ -37,7 +37,7 @@ def training(tmp_path: Path) -> Iterator[Path]:
 
     with Session(tmp_path / "home") as session:
         # Slow steps of few operations: their trace is short, and the page has time to show each stage.
-        config = small(**LONG | {"train__timeout_seconds": 280.0, "data__sequence_length": 512})
+        config = small(**LONG | {"train__timeout_seconds": 280.0, "data__sequence_length": 1024})
         run = threading.Thread(target=execute, args=(session, config, over.is_set, start))
         run.start()
         assert began.wait(60)
@@ -64,7 +64,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
 ) -> None:
     address = serve(training.parent) + f"/?id={training.name}"
     tab = opened(visit("light"), address)
-    tab.page.get_by_label("Steps", exact=True).fill("4")
+    tab.page.get_by_label("Steps", exact=True).fill("6")
     tab.page.get_by_label("Steps", exact=True).press("Enter")
     tab.page.locator(".st-key-trace-start button").click()
     tab.page.get_by_text("Recording steps").wait_for()
@@ -79,7 +79,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
     events = chrome_traces.read(path)["traceEvents"]
     assert chrome_traces.problems(events) == []
     steps = [event["name"] for event in events if event.get("cat") == "step" and event["pid"] == 0]
-    assert len(steps) == 4
+    assert len(steps) == 6
     assert not tab.page.locator(".st-key-trace-start button").is_disabled()
     assert tab.page.locator("[data-testid=stException]").count() == 0
     assert tab.external() == []
@@ -97,7 +97,7 @@ def test_a_snapshot_that_somebody_asked_for_is_followed(
     address = serve(training.parent) + f"/?id={training.name}"
     tab = opened(visit("light"), address, "Host")
     tab.page.get_by_text("For a snapshot of each rank").wait_for()
-    send(training, "snapshot", {"steps": 12}, by="test")
+    send(training, "snapshot", {"steps": 20}, by="test")
     tab.page.get_by_text("Memory snapshot: recording steps").wait_for()
     tab.screenshot(screenshots, "snapshot-recording-light")
     tab.page.get_by_text("Written on request").wait_for()
