@@ -46,6 +46,7 @@ from engine.workloads.workload import Axes
 from profilers.actions import ActionRecorder
 from profilers.clock import CpuClock
 from profilers.collectives import CollectiveRecorder
+from profilers.detail import DetailChoice
 from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
@@ -71,7 +72,8 @@ class Engine:
 
     def __init__(self, rank: RankContext) -> None:
         self.rank, self.taken = rank, 0
-        self.log = StepLog(rank)
+        self.choice = Held(rank.config.profile.budget)
+        self.log = StepLog(rank, choice=self.choice)
         self.stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
         self._optimizer = LocalOptimizer(list(self.stages.stages.values()), rank.groups, rank.config.train)
         self.log.__enter__()  # until the process ends
@@ -82,16 +84,27 @@ class Engine:
         self.taken += 1
 
 
-class EngineSteps:
-    """Steps of an engine, recorded as in training or not at all."""
+class Held(DetailChoice):
+    """Records as much of a step as it is told to; what training would choose is kept as ``every``."""
 
-    def __init__(self, engine: Engine, recorded: bool) -> None:
-        self._engine, self._recorded = engine, recorded
+    detailed = True
+
+    def wants(self, step: int) -> bool:
+        """As told."""
+        return self.detailed
+
+
+class EngineSteps:
+    """Steps of an engine, recorded as in training, in detail or not; or not at all."""
+
+    def __init__(self, engine: Engine, recorded: bool, detailed: bool = True) -> None:
+        self._engine, self._recorded, self._detailed = engine, recorded, detailed
         self._log: Any = engine.log if recorded else Silent()
 
     def prepare(self) -> None:
         """Put the recorder's kernels in or take them out."""
         switch_recording(self._engine.rank, self._recorded)
+        self._engine.choice.detailed = self._detailed
 
     def step(self) -> None:
         """The engine's next step."""

@@ -1,16 +1,19 @@
 """What a plan of L-GreCo (arXiv 2210.17357) saves over one value for all layers, at which error and which loss.
 
-Two gloo ranks train decoders on the text that comes with Python: each method with one value for all layers, and with a
-plan from the same default; both from the same seed and over the same data, besides a run without compression. The
-error of the one value is the plan's budget, so that a uniform setting with as little error as the plan's sends at
-least as much. "Embedding" has two large ones beside small blocks; the text has 256 kinds of tokens, so that rows of
-all other tokens get no gradient at the input and a small one at the output. In "blocks" all layers are alike.
+Two gloo ranks train decoders on the text that comes with Python: each method with one value for each layer, as the
+paper has it, and with a plan from the same default; both from the same seed and over the same data, besides a run
+without compression, and one in which the layers of a bucket are compressed together: top-k then picks the largest
+values of all of them. The error of the one value is the plan's budget, so that a uniform setting with as little error
+as the plan's sends at least as much. "Embedding" has two large ones beside small blocks; the text has 256 kinds of
+tokens, so that rows of all other tokens get no gradient at the input and a small one at the output. In "blocks" all
+layers are alike.
 
     python -m benchmarks.l_greco --save
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +25,9 @@ import numpy as np
 
 from benchmarks import _table as table
 from engine import rundir
+from engine.compression.settings import usual_value
 from engine.config import RunConfig, parse
+from engine.sections import Compression
 from engine.session import Session
 from profilers.communication import communication_rows
 from profilers.summary import RunSummary
@@ -52,6 +57,8 @@ HEADER = (
     "validation loss, plain",
     "one value",
     "plan",
+    "plan over one value",
+    "layers together",
     "planning, s each",
     "share of training",
 )
@@ -109,9 +116,16 @@ def rows_of(session: Session, name: str) -> Iterator[tuple[str, ...]]:
     """One for each method."""
     plain = run(session, MODELS[name], {"method": "none"})
     for method, values in METHODS.items():
-        uniform = run(session, MODELS[name], values)
+        together = run(session, MODELS[name], values)
+        uniform = run(session, MODELS[name], values | {"layers": {"*": _value(values)}})
         planned = run(session, MODELS[name], values | {"plan": "l_greco", "plan_every": PLAN_EVERY})
-        yield (name, method, *_bytes(uniform, planned), *_losses(plain, uniform, planned), *_cost(planned))
+        yield (
+            name,
+            method,
+            *_bytes(uniform, planned),
+            *_losses(plain, uniform, planned, together),
+            *_cost(planned),
+        )
 
 
 def _bytes(uniform: Ran, planned: Ran) -> tuple[str, ...]:
@@ -123,8 +137,17 @@ def _bytes(uniform: Ran, planned: Ran) -> tuple[str, ...]:
     return (*(f"{size / 1e6:.4f}" for size in sizes), f"{one / many:.2f}", f"{last.error / last.budget:.4f}")
 
 
+def _value(values: dict[str, Any]) -> float:
+    value = usual_value(Compression.model_validate(values))
+    assert value is not None
+    return value
+
+
 def _losses(*runs: Ran) -> tuple[str, ...]:
-    return tuple(f"{one.summary.validation_loss:.4f}" for one in runs)
+    """Of the runs without compression, with one value, with a plan, and with layers together."""
+    found = [one.summary.validation_loss or math.nan for one in runs]
+    plain, uniform, planned, together = (f"{loss:.4f}" for loss in found)
+    return plain, uniform, planned, f"{100 * (found[2] / found[1] - 1):+.1f} %", together
 
 
 def _cost(planned: Ran) -> tuple[str, str]:

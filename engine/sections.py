@@ -98,9 +98,9 @@ class Compression(Section):
     ``error_feedback``; without a value all methods do that but fp16 and bf16. ``stochastic`` rounds to int8 and int4
     without bias; without a value that is done where errors are not fed back, and else values go to the nearest.
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
-    alone. With the ``plan`` l_greco the other layers get theirs by what they cost and what they lose: before step 10
-    and every ``plan_every`` steps the fewest bytes are chosen whose errors add up to at most ``plan_alpha`` times those
-    of the one value for all.
+    alone. topk picks from each of them by itself, and from all others of a bucket together. With the ``plan`` l_greco
+    the other layers get theirs by what they cost and what they lose: before step 10 and every ``plan_every`` steps
+    the fewest bytes are chosen whose errors add up to at most ``plan_alpha`` times those of the one value for all.
 
     zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
     gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
@@ -246,11 +246,14 @@ class Thresholds(Section):
 
 
 class Profile(Section):
-    """What is recorded. Steps always are. Processors, network, disk, ranks' processes and GPUs are read each
-    ``host_interval_seconds``. ``thresholds`` decide what a summary calls a bottleneck.
+    """What is recorded. Steps always are. Phases, collectives, actions and memory are of every step as long as that
+    costs at most ``budget`` of it, else of one step in 2, 4, 8 ..., drawn at random; null records all of them, whatever
+    it costs. Processors, network, disk, ranks' processes and GPUs are read each ``host_interval_seconds``.
+    ``thresholds`` decide what a summary calls a bottleneck.
     """
 
     collectives: bool = True
     memory: bool = True
+    budget: Annotated[float, Field(gt=0, le=1)] | None = 0.003
     host_interval_seconds: Annotated[float, Field(gt=0)] = 0.1
     thresholds: Thresholds = Thresholds()

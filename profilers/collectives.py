@@ -52,6 +52,8 @@ OPERATIONS: dict[str, tuple[str, str]] = {
 
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
+#: The same while it is paused: then only calls ``beside_steps`` are recorded, for the step that waits for them.
+_paused: list[CollectiveRecorder] = []
 
 
 #: Threads whose collectives nobody records.
@@ -97,7 +99,9 @@ def tell(calls: list[Issued]) -> None:
 
 def active() -> CollectiveRecorder | None:
     """The recorder that collectives outside the dispatcher tell about themselves."""
-    return _started[0] if _started else None
+    if _started:
+        return _started[0]
+    return _paused[0] if _paused and get_ident() in _beside else None
 
 
 class Call(NamedTuple):
@@ -142,7 +146,14 @@ class CollectiveRecorder:
         if self._library is not None:
             self._library._destroy()
             self._library = None
-            _started.remove(self)
+            (_started if self in _started else _paused).remove(self)
+
+    def pause(self, paused: bool) -> None:
+        """Let calls pass unseen until the next ``pause(False)``; the kernels stay. Nothing while it is stopped."""
+        source, target = (_started, _paused) if paused else (_paused, _started)
+        if self in source:
+            source.remove(self)
+            target.append(self)
 
     def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Issued:
         """A call begins that is waited for later."""
@@ -191,7 +202,7 @@ class CollectiveRecorder:
 
         @waits_here
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
-            if _unseen and get_ident() in _unseen:
+            if (_unseen and get_ident() in _unseen) or (_paused and get_ident() not in _beside):
                 return redispatch(keys & below, *arguments, **named)
             dtype, size = _payload(arguments[tensors_at])
             blocking = len(arguments) > async_at and not arguments[async_at]

@@ -44,11 +44,17 @@ def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
 
 
 def _sent(records: RunRecords, steps: JoinedSteps, first: int | None, end: int, backend: str) -> float | None:
-    """Bytes that a rank sent in the steps between, by formula, the mean over ranks; None if one is not known."""
-    between = steps.between(first, end).steps
+    """Bytes that a rank sent in the steps between, by formula, the mean over ranks; None if one is not known.
+
+    Steps that were not recorded in detail count with the mean of those that were, if need be of the whole run's.
+    """
+    between = steps.between(first, end)
+    detailed = between.detailed().steps
+    if not len(detailed):
+        detailed = steps.detailed().steps
     tables = [records.table(rank, "comm") for rank in steps.ranks]
-    rows = communication_rows(tables, between, max(1, len(tables)), backend=backend)
+    rows = communication_rows(tables, detailed, max(1, len(detailed) * len(tables)), backend=backend)
     unrecorded = len(tables) > 1 and not any(map(len, tables))  # an outer loop sends nothing in most steps
     if unrecorded or any(row.wire_bytes is None for row in rows):
         return None
-    return float(np.sum([row.wire_bytes for row in rows]))
+    return len(between.steps) * float(np.sum([row.wire_bytes for row in rows]))

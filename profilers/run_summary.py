@@ -141,6 +141,8 @@ class RunSummary:
     #: Of the whole model before clipping, one per recorded step.
     gradient_norms: list[float | None] = field(default_factory=list)
     measured_steps: int = 0
+    #: Of these, the ones that every rank recorded in detail: phases, collectives and all that follows are of them.
+    detailed_steps: int = 0
     step_seconds: StepSeconds | None = None
     #: The slowest rank's seconds of each measured step.
     step_samples: list[float] = field(default_factory=list)

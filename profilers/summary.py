@@ -13,6 +13,7 @@ from profilers.communication import (
     message_seconds_reason,
     peak_bandwidth_reason,
 )
+from profilers.detail_rows import detail_notes
 from profilers.diagnosis import Thresholds, Verdict, judge, rate
 from profilers.energy import joules_of_ranks
 from profilers.findings.every_rule import findings_of
@@ -25,7 +26,7 @@ from profilers.outer import outer_row
 from profilers.plans import plan_rows
 from profilers.quality import quality_rows
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
-from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
+from profilers.run_summary import Bounds, CommunicationRow, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
 from profilers.step_join import JoinedSteps, join_steps
 from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
@@ -42,6 +43,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     since = last_change(changes)
     settled = steps.between(since, None)
     measured = settled.measured()
+    detailed = measured.detailed()
     used = gpus_of_ranks(records)
     memory = memory_rows(records, since or 0)
     known: dict[str, Any] = {
@@ -61,10 +63,14 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),
-        **warmup_of(settled, facts.notes),
+        **warmup_of(settled, (*facts.notes, *detail_notes(records, measured, detailed))),
     }
     if len(measured.steps):
-        known |= _speed(measured, facts) | _where_time_goes(measured, records, facts, used)
+        known |= _speed(measured, facts) | _energy(measured, records, used)
+        known |= {"detailed_steps": len(detailed.steps)}
+        rows = _calls(detailed, records, facts)
+        known |= rows | wire_totals(records, measured, rows["communication"])
+        known |= _where_time_goes(detailed, records, facts, used, rows["communication"])
     else:
         known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
     span = _span(measured) if len(measured.steps) else None
@@ -128,28 +134,38 @@ def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _where_time_goes(
-    measured: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
-) -> dict[str, Any]:
-    phases = typical_phases(measured)
-    skew, slowest = rank_skew(measured)
-    tables = [records.table(rank, "comm") for rank in measured.ranks]
-    steps = len(measured.steps)
-    rows = communication_rows(tables, measured.steps, steps * len(tables), facts.links, facts.backend)
-    energy, joules_reason = joules_of_ranks(records, used, *_span(measured))
-    shown = anatomy(measured, records, facts)
-    findings = findings_of(records, measured, facts.setting, rows, shown["pipeline"], used)
+def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[str, Any]:
+    joules, reason = joules_of_ranks(records, used, *_span(measured))
+    # Of all steps of the span: some within may not be measured.
+    steps = int(measured.steps[-1] - measured.steps[0]) + 1
+    return {"joules_per_step": _rate(joules, steps), "joules_reason": reason}
+
+
+def _calls(detailed: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
+    tables = [records.table(rank, "comm") for rank in detailed.ranks]
+    rank_steps = len(detailed.steps) * len(tables)
+    rows = communication_rows(tables, detailed.steps, rank_steps, facts.links, facts.backend)
     return {
-        "phases": phases,
-        "rank_skew_seconds": skew,
-        "slowest_rank": slowest,
         "communication": rows,
         "peak_bandwidth_reason": peak_bandwidth_reason(rows, facts.links_reason),
         "message_seconds_reason": message_seconds_reason(row.operation for row in rows),
-        **wire_totals(records, measured, rows),
-        # Of all steps of the span: some within may not be measured.
-        "joules_per_step": _rate(energy, int(measured.steps[-1] - measured.steps[0]) + 1),
-        "joules_reason": joules_reason,
+    }
+
+
+def _where_time_goes(
+    detailed: JoinedSteps,
+    records: RunRecords,
+    facts: RunFacts,
+    used: RankGpus,
+    rows: list[CommunicationRow],
+) -> dict[str, Any]:
+    skew, slowest = rank_skew(detailed)
+    shown = anatomy(detailed, records, facts)
+    findings = findings_of(records, detailed, facts.setting, rows, shown["pipeline"], used)
+    return {
+        "phases": typical_phases(detailed),
+        "rank_skew_seconds": skew,
+        "slowest_rank": slowest,
         **shown,
         **_verdicts(findings, facts.setting.thresholds),
     }

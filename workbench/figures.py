@@ -108,6 +108,14 @@ def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
             marker_line_width=0,
             hovertemplate="%{y:,.1f} ms",
         )
+    if any(series.undivided):
+        drawing.add_bar(
+            x=series.steps,
+            y=series.undivided,
+            name="not recorded in detail",
+            marker={"color": NEUTRAL, "opacity": 0.3, "line_width": 0},
+            hovertemplate="%{y:,.1f} ms",
+        )
     _warmup(drawing, series.warmup_until, series.steps[0], 0.5)
     return _whole_steps(drawing, len(series.steps)).update_layout(barmode="stack")
 

@@ -191,8 +191,8 @@ class LiveRun:
         return self._streams[key].refresh()
 
     def _communication(self, steps: Mapping[int, Columns], status: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Rows as in a summary, over the last steps that every rank has ended."""
-        window = last_steps([columns["step"] for columns in steps.values()], WINDOW_STEPS)
+        """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
+        window = last_steps([_detailed(columns) for columns in steps.values()], WINDOW_STEPS)
         first = int(window[0]) if len(window) else 0
         tables: list[Table] = []
         for rank in steps:
@@ -246,6 +246,13 @@ class LiveRuns:
 def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:
     """The last ``count`` steps that every rank has ended."""
     return common_steps(ranks)[-count:]
+
+
+def _detailed(columns: Columns) -> np.ndarray[Any, Any]:
+    """The steps whose phases one rank recorded."""
+    if not len(columns.get("step", ())):
+        return np.empty(0, np.int64)
+    return np.asarray(columns["step"][np.isfinite(columns["communication_exposed_seconds"])])
 
 
 def _since(table: Table, first_step: int) -> list[Table]:

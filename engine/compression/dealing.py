@@ -13,12 +13,13 @@ _AS_ASKED = "left alone as asked"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Parts that lie next to each other and have the same value: they are coded as one."""
+    """A part, or ``shared`` ones that lie next to each other: they are coded as one."""
 
     start: int
     stop: int
     value: Value
     parts: tuple[Part, ...]
+    shared: bool = True
 
     @property
     def count(self) -> int:
@@ -41,7 +42,10 @@ class Dealt:
 
 
 def dealt(content: Content, settings: Settings) -> Dealt:
-    """Every value of the bucket is in one run or in one plain range; padding behind the last part in neither."""
+    """Every value of the bucket is in one run or in one plain range; padding behind the last part in neither.
+
+    Neighbours without a value of their own are one run, of which a method picks what it sends wherever it lies.
+    """
     runs: list[Run] = []
     plain: list[tuple[int, int]] = []
     alone: dict[str, str] = {}
@@ -53,10 +57,11 @@ def dealt(content: Content, settings: Settings) -> Dealt:
             _extend(plain, part)
             continue
         value = settings.value_of(part.name)
-        if runs and runs[-1].stop == part.start and runs[-1].value == value:
+        shared = not settings.gives(part.name)
+        if shared and runs and runs[-1].shared and runs[-1].stop == part.start:
             runs[-1] = replace(runs[-1], stop=part.stop, parts=(*runs[-1].parts, part))
         else:
-            runs.append(Run(part.start, part.stop, value, (part,)))
+            runs.append(Run(part.start, part.stop, value, (part,), shared))
     return Dealt(tuple(runs), tuple(plain), alone)
 
 

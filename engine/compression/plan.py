@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
 from engine.compression.settings import SELECTING, Settings, Value, settings_of
 from engine.sections import Compression
@@ -39,13 +38,8 @@ def settings_with(config: Compression, plan: Plan) -> Settings:
     settings = settings_of(config)
     if config.plan == "none" or not plan.fits(settings):
         return settings
-    free = {name: value for name, value in plan.values.items() if not is_given(name, settings)}
+    free = {name: value for name, value in plan.values.items() if not settings.gives(name)}
     return replace(settings, values=free | dict(settings.values))
-
-
-def is_given(name: str, settings: Settings) -> bool:
-    """Whether the configuration itself gives a layer its value."""
-    return any(fnmatchcase(name, glob) for glob in settings.values)
 
 
 def candidates(settings: Settings) -> list[Value]:

@@ -43,6 +43,10 @@ class Settings:
             return self.values[name]
         return next((value for glob, value in self.values.items() if fnmatchcase(name, glob)), self.value)
 
+    def gives(self, name: str) -> bool:
+        """Whether a part has a value of its own, by its name or a glob."""
+        return any(fnmatchcase(name, glob) for glob in self.values)
+
 
 def settings_of(config: Compression) -> Settings:
     """The settings that a configuration asks for.

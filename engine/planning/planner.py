@@ -16,7 +16,7 @@ from engine.checkpoint.resume import Found
 from engine.compression.combined import Row, chosen, means, share_of
 from engine.compression.content import Content
 from engine.compression.distortion import errors_of
-from engine.compression.plan import NO_PLAN, Plan, candidates, is_given, settings_with
+from engine.compression.plan import NO_PLAN, Plan, candidates, settings_with
 from engine.compression.prices import Prices
 from engine.compression.settings import Settings, settings_of
 from engine.context import RankContext
@@ -79,7 +79,7 @@ class Planner:
             gradient = content.flat[part.start : part.stop]
             if part.name in self._sums:
                 self._sums[part.name].add_(gradient)
-            elif not is_given(part.name, settings):
+            elif not settings.gives(part.name):
                 self._sums[part.name] = gradient.clone()
 
     def _plan(self, step: int) -> None:

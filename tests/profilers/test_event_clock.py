@@ -43,7 +43,7 @@ class Rank:
         checked: Clock = self.clock
         self.timer = StepTimer(checked)
         self.recorder = CollectiveRecorder(self.timer, {})
-        self.layout = SimpleNamespace(data=1)
+        self.layout = SimpleNamespace(data=1, world_size=1)
         self.device, self.seat, self.actions = torch.device("cpu"), None, None
         self.writer, self._records = RecordWriter(folder, "rank-0"), RunRecords(folder)
 

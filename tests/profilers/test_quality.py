@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from profilers.summary import summarize
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.profilers.test_summary import FACTS
-from tests.support.samples import comm_sample, step_sample
+from tests.support.samples import comm_sample, step_sample, whole_step
 
 
 def write_run(folder: Path, steps: int = 6, every: int = 2, **call: object) -> RunRecords:
@@ -44,6 +45,21 @@ def test_each_loss_has_the_seconds_and_bytes_until_then(tmp_path: Path) -> None:
     assert [row.seconds for row in found] == pytest.approx([slower[:2].sum(), slower[:4].sum(), slower.sum()])
     # A ring of two sends the whole payload once: 1 + 2, then 3 + 4, then 5 + 6 MB.
     assert [row.wire_bytes for row in found] == pytest.approx([3e6, 10e6, 21e6])
+
+
+@pytest.mark.parametrize("whole", [(1, 2, 5), range(1, 6)])
+def test_steps_that_were_not_recorded_in_detail_send_as_much_as_the_others(
+    tmp_path: Path, whole: Iterable[int]
+) -> None:
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step in range(6):
+            writer.write(whole_step(step) if step in whole else step_sample(step))
+            if step not in whole:
+                writer.write(comm_sample(step, bytes=1_000_000))
+            writer.event("validation", step=step + 1, loss=1.0)
+    assert [row.wire_bytes for row in rows(RunRecords(tmp_path))] == pytest.approx(
+        [1e6 * n for n in range(1, 7)]
+    )
 
 
 def test_bytes_without_a_formula_are_not_made_up(tmp_path: Path) -> None:
