@@ -147,11 +147,15 @@ def parts_of(**settings: object) -> tuple[list[tuple[tuple[str, ...], Value]], d
     return [(tuple(part.name for part in run.parts), run.value) for run in found.runs], found.left_alone
 
 
-def test_neighbours_with_one_value_are_one_run() -> None:
+def test_neighbours_are_one_run_but_for_those_with_a_value_of_their_own() -> None:
     assert parts_of(method="topk", value=0.1) == ([(tuple(NAMED), 0.1)], {})
-    runs, alone = parts_of(method="topk", value=0.1, values={"a.*": 0.2, "a.w1": 0.3, "b.norm": None})
-    assert runs == [(("a.wq", "a.norm"), 0.2), (("a.w1",), 0.3), (("b.wq",), 0.1)]
+    runs, alone = parts_of(method="topk", value=0.1, values={"b.*": 0.2, "b.norm": None})
+    assert runs == [(("a.wq", "a.norm", "a.w1"), 0.1), (("b.wq",), 0.2)]
     assert alone == {"b.norm": "left alone as asked"}
+    runs, _ = parts_of(method="topk", value=0.1, values={"*": 0.1})
+    assert runs == [((name,), 0.1) for name in NAMED]
+    runs, _ = parts_of(method="topk", value=0.1, values={"a.norm": 0.1})
+    assert runs == [(("a.wq",), 0.1), (("a.norm",), 0.1), (("a.w1", "b.wq", "b.norm"), 0.1)]
 
 
 @pytest.mark.parametrize(
