@@ -48,7 +48,11 @@ def training(tmp_path: Path) -> Iterator[Path]:
 
 
 def opened(tab: Visit, address: str, view: str = "Trace") -> Visit:
-    """At one of the run's tabs; charts behind other tabs are not drawn, so that there is nothing to wait for."""
+    """At one of the run's tabs; charts behind other tabs are not drawn, so that there is nothing to wait for.
+
+    The ranks need the cores as well: what comes comes late on a busy machine.
+    """
+    tab.page.set_default_timeout(90_000)
     tab.page.goto(address)
     tab.page.get_by_role("tab", name=view, exact=True).click()
     return tab
