@@ -19,5 +19,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "randomk 1 %": {"method": "randomk", "ratio": 0.01},
     "powersgd 2": {"method": "powersgd", "rank": 2},
     "powersgd 4": {"method": "powersgd", "rank": 4},
+    "powersgd 8": {"method": "powersgd", "rank": 8},
+    "powersgd 16": {"method": "powersgd", "rank": 16},
     "sign": {"method": "sign"},
 }

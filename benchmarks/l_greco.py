@@ -129,8 +129,8 @@ def rows_of(session: Session, name: str) -> Iterator[tuple[str, ...]]:
 
 
 def _bytes(uniform: Ran, planned: Ran) -> tuple[str, ...]:
-    """Of the last plan, on both sides."""
-    last = planned.summary.plans[-1]
+    """Of the last plan that steps followed, on both sides."""
+    last = [plan for plan in planned.summary.plans if plan.step < STEPS][-1]
     assert last.bytes_uniform and last.bytes_after and last.budget and last.error is not None
     one, many = uniform.recorded_bytes(last.step), planned.recorded_bytes(last.step)
     sizes = (last.bytes_uniform, one, last.bytes_after, many)
