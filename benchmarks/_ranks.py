@@ -146,11 +146,14 @@ class Silent:
 
 
 class SilentTimer(StepTimer):
-    """A timer that can be told to mark nothing; while it does mark, nothing is added to its own way."""
+    """A timer that can be told to mark nothing; while it does mark, nothing is added to its own way.
+
+    Where the rank stands is told in any case: the launcher goes by it, whatever is recorded.
+    """
 
     def hush(self, quiet: bool) -> None:
         """Whether to mark nothing from now on."""
-        for name, silent in (("begin", self._note_step), ("_change", _nothing), ("end", _nothing)):
+        for name, silent in (("begin", self._note_step), ("_change", self._only_tell), ("end", _nothing)):
             if quiet:
                 vars(self)[name] = silent
             else:
@@ -158,6 +161,9 @@ class SilentTimer(StepTimer):
 
     def _note_step(self, step: int) -> None:
         self.step = step
+
+    def _only_tell(self, code: int) -> None:
+        self._tell(self.step, code, time.monotonic())
 
 
 def _nothing(*_: object) -> None:

@@ -30,6 +30,8 @@ from engine.config import RunConfig, parse
 
 NAME = "communication"
 KEPT = table.RESULTS / f"{NAME}.json"
+#: What ``benchmarks/communication_quality.py`` found, and how far a loss may be from plain's.
+QUALITY, LOSS_WITHIN = table.RESULTS / "communication_quality.json", 0.02
 #: The issue's bars: how far a step may be from its prediction, and how much faster than plain the best one has to be.
 WITHIN, FASTER = 0.20, {20.0: 10.0, 100.0: 4.0}
 #: A method's bytes may be off by this part, or by so many bytes a collective if that is more.
@@ -144,7 +146,7 @@ def cells(rate: float, name: str, found: Row) -> list[str]:
 
 def notes(kept: dict[str, dict[str, Row]]) -> list[str]:
     """What the table comes down to at each rate, and under which load it was taken."""
-    lines = []
+    lines, learn = [], that_learn()
     for text, rows in kept.items():
         rate = float(text)
         gains = {name: one["plain"] / one["step"] for name, one in rows.items() if name != PLAIN}
@@ -153,15 +155,31 @@ def notes(kept: dict[str, dict[str, Row]]) -> list[str]:
         best, slower = max(gains, key=lambda name: gains[name]), [n for n, gain in gains.items() if gain < 1]
         words = f"{rate:,.0f} Mbit/s" if rate else "Not limited"
         bar = FASTER.get(rate)
-        verdict = f", bar {bar:g}: {'pass' if gains[best] >= bar else 'missed'}" if bar else ""
         loses = f"; slower than plain: {', '.join(slower)}" if slower else "; none is slower than plain"
         loads = sorted({one["load_before"] for one in rows.values()})
         taken = f"{min(one['steps'] for one in rows.values())} or more steps each"
         load = f"1-minute load before it {loads[0]:.1f}" + (f" to {loads[-1]:.1f}" if loads[1:] else "")
         lines.append(
-            f"- {words}: the best is {best}, {gains[best]:.2f} times plain{verdict}{loses}. {taken}, {load}."
+            f"- {words}: the fastest is {best}, {gains[best]:.2f} times plain{loses}. {taken}, {load}."
         )
+        learning = {name: gain for name, gain in gains.items() if name in learn}
+        if bar and learning:
+            best = max(learning, key=lambda name: learning[name])
+            verdict = "pass" if learning[best] >= bar else "missed"
+            lines.append(
+                f"- {words}, of those whose loss is within {LOSS_WITHIN:.0%} of plain's after 300 steps "
+                f"({QUALITY.stem}.md): {best}, {learning[best]:.2f} times plain, bar {bar:g}: {verdict}."
+            )
     return lines
+
+
+def that_learn() -> set[str]:
+    """The methods whose loss was measured and is close to plain's."""
+    if not QUALITY.exists():
+        return set()
+    losses = {name: row["validation"] for name, row in json.loads(QUALITY.read_text("utf-8")).items()}
+    most = (1 + LOSS_WITHIN) * losses[PLAIN]
+    return {name for name, loss in losses.items() if loss is not None and loss <= most}
 
 
 def kept_parts(path: Path) -> dict[str, dict[str, Row]]:

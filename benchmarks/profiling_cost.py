@@ -7,9 +7,10 @@ it would choose here is part of the row ``always on``, which is the mean of both
 tells how many fours make its 95 % interval narrower than half the bar; they are then measured in a run of their own.
 Each rank is kept on one core. The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the
 processor time of its thread over that of the ranks, and its interval is that over seconds. The bar is for what is
-always on and the sampler together; the lookout (two looks a second) is in neither. torch.profiler comes afterwards,
-in threes of its own on the same ranks: it leaves caches and allocators in such a state that the others would pay for
-it.
+always on and the sampler together; the lookout (two looks a second) is in neither. What is recorded does not grow
+with the sequences in a micro-batch: ``--sequences 2`` takes steps of half the work, in a table of its own.
+torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators in such a
+state that the others would pay for it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from profilers.writer import RecordWriter
 
 LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
 #: Of 128 tokens, in a micro-batch.
-SEQUENCES = 2
+SEQUENCES = 4
 KINDS = ("detail", "whole", "off", "again")
 BESIDE_TORCH = ("torch", "off", "again")
 BAR = 0.01
@@ -86,7 +87,7 @@ class Watched:
             self._notes.append((time.perf_counter(), self._sampler.cpu_seconds))
 
 
-def measure(rank: RankContext, rounds: int) -> tuple[list[Taken], list[Taken], int]:
+def measure(rank: RankContext, rounds: int, torch_rounds: int) -> tuple[list[Taken], list[Taken], int]:
     """Steps of each kind of one rank, and which of them it would record in detail."""
     engine = Engine(rank)
     kinds = {
@@ -95,15 +96,15 @@ def measure(rank: RankContext, rounds: int) -> tuple[list[Taken], list[Taken], i
     }
     taken = in_turn(kinds, rounds)
     kinds["torch"] = TorchProfiled(engine)
-    return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, TORCH_ROUNDS), engine.choice.every
+    return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, torch_rounds), engine.choice.every
 
 
-def run(parallel: dict[str, int], size: int, rounds: int) -> Measured:
+def run(parallel: dict[str, int], size: int, rounds: int, torch_rounds: int = 0) -> Measured:
     """One layout and size of its micro-batches."""
     config = parse({"parallel": parallel, "batch": {"global_batch": 8 * size, "micro_batch": size}})
     with tempfile.TemporaryDirectory() as folder:
         watched = Watched(Path(folder))
-        answers = on_cores(config, measure, rounds, watch=watched.begin)
+        answers = on_cores(config, measure, rounds, torch_rounds, watch=watched.begin)
         taken, torch, every = ([answer[i] for answer in answers] for i in range(3))
         return Measured(taken, torch, min(every), watched.end())
 
@@ -182,7 +183,7 @@ def main() -> None:
     for parallel in (one for one in LAYOUTS if not given.axes or set(given.axes) & set(one)):
         rounds = min(max(given.pilot, needed(run(parallel, size, given.pilot))), given.most)
         print(f"{parallel}: {rounds} fours ...", file=sys.stderr)
-        rows += rows_of(parallel, run(parallel, size, rounds))
+        rows += rows_of(parallel, run(parallel, size, rounds, TORCH_ROUNDS))
     header = [
         *("layout", "row", "rounds", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
         *("wall ms per step", "added wall", f"at most {BAR:.0%}"),
