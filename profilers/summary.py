@@ -67,10 +67,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     }
     if len(measured.steps):
         known |= _speed(measured, facts) | _energy(measured, records, used)
-        known |= {"detailed_steps": len(detailed.steps)}
-        rows = _calls(detailed, records, facts)
-        known |= rows | wire_totals(records, measured, rows["communication"])
-        known |= _where_time_goes(detailed, records, facts, used, rows["communication"])
+        known |= _in_detail(measured, detailed, records, facts, used)
     else:
         known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
     span = _span(measured) if len(measured.steps) else None
@@ -139,6 +136,19 @@ def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[
     # Of all steps of the span: some within may not be measured.
     steps = int(measured.steps[-1] - measured.steps[0]) + 1
     return {"joules_per_step": _rate(joules, steps), "joules_reason": reason}
+
+
+def _in_detail(
+    measured: JoinedSteps, detailed: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
+) -> dict[str, Any]:
+    calls = _calls(detailed, records, facts)
+    rows = calls["communication"]
+    return {
+        "detailed_steps": len(detailed.steps),
+        **calls,
+        **wire_totals(records, measured, rows),
+        **_where_time_goes(detailed, records, facts, used, rows),
+    }
 
 
 def _calls(detailed: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
