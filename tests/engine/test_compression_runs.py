@@ -113,7 +113,7 @@ def exact(session: Session) -> float:
     return ends(session)[1]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("method", "worse"), [("fp16", 1.005), ("bf16", 1.01), ("int8", 1.01), ("int4", 1.03), ("powersgd", 1.05)]
 )

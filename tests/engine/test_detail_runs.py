@@ -18,7 +18,7 @@ from tests.support.runs import execute, small
 
 #: A budget that no step of these keeps.
 LITTLE = 1e-6
-STEPS = WHOLE_STEPS + 100
+STEPS = WHOLE_STEPS + 70
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp": {"parallel__dp": 2},
     "delay": {"parallel__dp": 2, "overlap__delay": 1},
@@ -44,6 +44,7 @@ def steps_of(records: RunRecords, rank: int, stream: str) -> set[int]:
     return {int(step) for step in np.unique(records.table(rank, stream).column("step"))}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_recorded_of_some_steps_is_that_of_all(session: Session, layout: str) -> None:
     """Every collective of a step that is drawn, also one that began in the step before, and none of the others."""
@@ -55,7 +56,8 @@ def test_what_is_recorded_of_some_steps_is_that_of_all(session: Session, layout:
     assert all_of_it.detailed_steps == all_of_it.measured_steps
     for rank in records.ranks():
         assert steps_of(records, rank, "step") == set(range(STEPS))
-        assert steps_of(records, rank, "comm") == set(drawn)
+        # Of gradients a step late the first step waits for none.
+        assert steps_of(records, rank, "comm") == set(drawn) - ({0} if layout == "delay" else set())
         phases = records.table(rank, "step").column(f"{PHASES[0]}_seconds")
         assert phases.count() == len(drawn)
         (told,) = [event for event in records.events(rank) if event.kind == EVENT]

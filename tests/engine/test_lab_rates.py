@@ -31,6 +31,7 @@ def send(rank: int, elements: int) -> list[float]:
     return took
 
 
+@pytest.mark.drawn(1)
 @needs_lab
 @pytest.mark.parametrize("rate_mbit", [20.0, 200.0])
 def test_the_rate_is_kept(rate_mbit: float) -> None:

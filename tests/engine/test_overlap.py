@@ -55,6 +55,7 @@ def reference(session: Session) -> list[float | None]:
     return summary.losses
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "values", [*EXACT, *(pytest.param(one, marks=pytest.mark.slow, id=name(one)) for one in MORE)], ids=name
 )

@@ -96,6 +96,7 @@ def test_all_ranks_follow_one_plan_over_every_kind_of_part(session: Session) -> 
     assert manifest.plan == {"method": "topk", "default": 0.02, "values": event.data["layers"]}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("method", ["topk", "powersgd"])
 def test_a_plan_survives_a_resume(session: Session, method: str) -> None:
     straight, _ = run(session, **METHODS[method], **PLANNED)

@@ -16,6 +16,7 @@ from tests.support.runs import execute, small
 SIX = {"parallel__dp": 2, "train__steps": 6}
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "layout",

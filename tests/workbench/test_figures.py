@@ -25,7 +25,9 @@ from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeri
 LINES = [Line("rank 0", [0.0, 1.0], [1.0, None]), Line("rank 1", [0.0, 1.0], [2.0, 3.0])]
 NO_LINE = Line("", [], [])
 FULL: dict[str, Callable[[], Any]] = {
-    "phases": lambda: figures.phases(PhaseSeries("rank 0", [0, 2], 2, {p: [1.0, 2.0] for p in PHASES}, 1)),
+    "phases": lambda: figures.phases(
+        PhaseSeries("rank 0", [0, 2], 2, {p: [1.0, 2.0] for p in PHASES}, [0.0, 0.0], 1)
+    ),
     "ranks": lambda: figures.ranks(RankSeries(LINES, 1)),
     "loss": lambda: figures.loss(LossSeries([0.0, 1.0], [2.0, None], 1.5)),
     "collectives": lambda: figures.collectives(
@@ -49,7 +51,7 @@ FULL: dict[str, Callable[[], Any]] = {
     "importance": lambda: study_figures.importance(ImportanceSeries(["a.b"], [0.4], ""), str.upper),
 }
 EMPTY: dict[str, Callable[[], Any]] = {
-    "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, None)),
+    "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, [], None)),
     "ranks": lambda: figures.ranks(RankSeries([], None)),
     "loss": lambda: figures.loss(LossSeries([], [], None)),
     "collectives": lambda: figures.collectives(CollectiveSeries([], [], [], [], [], [])),
