@@ -13,10 +13,9 @@ from engine.errors import InputError
 from engine.ownership import alive
 from tuning import command, journal, readers
 from workbench import orders as run_orders
-from workbench import runs, traces, turning
+from workbench import runs, traces, turning, words
 from workbench.inputs import assignments
 from workbench.resolve import Target
-from workbench.ui import words
 
 ANSWER_SECONDS = 5.0
 #: Orders to ranks wait for their next steps.

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench import render_verdicts
+from workbench import render_verdicts, words
 from workbench.orders import refusals, written
 from workbench.runs import RunView
-from workbench.ui import anatomy_words, words
+from workbench.ui import anatomy_words
 
 if TYPE_CHECKING:
     from rich.console import Console

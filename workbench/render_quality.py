@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.ui import words
+from workbench import words
 
 if TYPE_CHECKING:
     from rich.console import Console

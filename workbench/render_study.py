@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuning.aims import aim_of
+from workbench import words
 from workbench.rows import RunRow, StudyRow
-from workbench.ui import words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench import words
 from workbench.output import progress_console, say
-from workbench.ui import words
 
 if TYPE_CHECKING:
     from rich.progress import Progress

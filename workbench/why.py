@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import rundir
-from workbench.ui import words
+from workbench import words
 
 Document = Mapping[str, Any]
 #: Parts of a step that differ by less than this share of the slower step's time are not named.

@@ -13,8 +13,7 @@ from engine import rundir
 from profilers.plan_rows import PlanRow
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from workbench import runs
-from workbench.ui import words
+from workbench import runs, words
 
 LAYERS: dict[str, float] = {
     "embedding.weight": 0.01,

@@ -9,9 +9,9 @@ import numpy as np
 import streamlit as st
 
 from engine.layout import Layout
+from workbench import words
 from workbench.live import WINDOW_STEPS, Snapshot
 from workbench.series import Columns, slowest_rank
-from workbench.ui import words
 from workbench.ui.shared import badge, metrics, table_height
 
 SHOWN_RANKS = 8

@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine import rundir
 from engine.config import RunConfig, flatten
-from workbench import figures, jobs, runs, series
+from workbench import figures, jobs, runs, series, words
 from workbench.live import Snapshot
 from workbench.ui import (
     run_anatomy,
@@ -24,7 +24,6 @@ from workbench.ui import (
     run_trace,
     run_turning,
     run_verdicts,
-    words,
 )
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, home, metrics, scaled, snapshot, table

@@ -6,9 +6,9 @@ from typing import Any
 
 import streamlit as st
 
-from workbench import gpu_figures, gpu_series
+from workbench import gpu_figures, gpu_series, words
 from workbench.live import Snapshot
-from workbench.ui import run_host, words
+from workbench.ui import run_host
 from workbench.ui.chart import chart
 from workbench.ui.live_charts import why_no_gpu
 from workbench.ui.shared import scaled, table

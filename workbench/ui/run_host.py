@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from workbench import host_figures, host_series, link_use, memory_series
+from workbench import host_figures, host_series, link_use, memory_series, words
 from workbench.live import Snapshot
-from workbench.ui import words
 from workbench.ui.chart import chart
 from workbench.ui.shared import table
 

@@ -8,9 +8,8 @@ from typing import Any
 import streamlit as st
 
 from engine.orders import SET
-from workbench import orders
+from workbench import orders, words
 from workbench.orders import Waiting
-from workbench.ui import words
 from workbench.ui.shared import guarded, home, table
 
 REFRESH_SECONDS = 1.0

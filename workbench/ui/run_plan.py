@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.ui import words
+from workbench import words
 from workbench.ui.shared import table
 
 

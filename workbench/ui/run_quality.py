@@ -9,8 +9,7 @@ import streamlit as st
 
 from engine.errors import InputError
 from engine.exactness import lossy
-from workbench import quality, quality_figures, runs
-from workbench.ui import words
+from workbench import quality, quality_figures, runs, words
 from workbench.ui.chart import chart
 from workbench.ui.shared import home
 

@@ -7,9 +7,8 @@ from typing import Any
 import streamlit as st
 
 from profilers.records import PHASES
-from workbench import figures, series
+from workbench import figures, series, words
 from workbench.live import Snapshot
-from workbench.ui import words
 from workbench.ui.chart import chart
 
 

@@ -11,9 +11,8 @@ from engine import live, orders, rundir
 from engine.errors import InputError
 from tuning.command import send
 from workbench import orders as run_orders
-from workbench import turning
+from workbench import turning, words
 from workbench.inputs import assignments
-from workbench.ui import words
 from workbench.ui.shared import guarded, home, pressed, table
 
 REFRESH_SECONDS = 1.0

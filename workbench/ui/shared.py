@@ -9,11 +9,11 @@ from typing import Any, Literal
 import streamlit as st
 
 from engine.errors import WorkbenchError
+from workbench import words
 from workbench.live import LiveRuns, Snapshot
 from workbench.rows import RunRow, StudyRow
 from workbench.settings import home_folder
 from workbench.store import Store
-from workbench.ui import words
 
 ASSETS = Path(__file__).parent / "assets"
 PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export", "Machine")}

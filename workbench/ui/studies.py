@@ -11,8 +11,7 @@ import streamlit as st
 from tuning import readers
 from tuning.aims import Aim
 from tuning.readers import StudyView
-from workbench import studies
-from workbench.ui import words
+from workbench import studies, words
 from workbench.ui.shared import home, table_height
 
 SHOWN_ROWS = 12

@@ -8,9 +8,8 @@ from typing import Any
 import streamlit as st
 
 from tuning.aims import aim_of
-from workbench import study_figures
+from workbench import study_figures, words
 from workbench.study_series import trial_series
-from workbench.ui import words
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table

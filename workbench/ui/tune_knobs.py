@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.ui import words
+from workbench import words
 
 COLUMNS = 3
 TITLES = {

@@ -10,9 +10,9 @@ from tuning import readers
 from tuning.aims import aim_of
 from tuning.command import send
 from tuning.readers import StudyView
-from workbench import jobs, study_figures
+from workbench import jobs, study_figures, words
 from workbench.study_series import importance_series, trial_series
-from workbench.ui import asked, tune_enqueue, words
+from workbench.ui import asked, tune_enqueue
 from workbench.ui.chart import chart
 from workbench.ui.shared import (
     PAGES,
