@@ -29,7 +29,7 @@ def details(name: str) -> None:
         )
     result_line(found.document)
     metrics(numbers(found.document), "study-numbers")
-    _why(found.document)
+    why_it_wins(found.document)
     chart(
         study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
         "study-trials",
@@ -48,7 +48,7 @@ def result_line(document: Mapping[str, Any]) -> None:
                 st.caption(str(document["space_note"]))
 
 
-def _why(document: Mapping[str, Any]) -> None:
+def why_it_wins(document: Mapping[str, Any]) -> None:
     """Where the winner's time goes, beside another run."""
     why = document.get("why")
     if not why:

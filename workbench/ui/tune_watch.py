@@ -28,7 +28,7 @@ from workbench.ui.shared import (
     to_link,
 )
 from workbench.ui.studies import Study, study, trials_table
-from workbench.ui.study_details import numbers, result_line
+from workbench.ui.study_details import numbers, result_line, why_it_wins
 
 REFRESH_SECONDS = 1.0
 SHOWN_ANSWERS = 4
@@ -60,6 +60,7 @@ def _draw(name: str) -> None:
     _answers(found.view)
     result_line(found.document)
     metrics(numbers(found.document), "tune-numbers")
+    why_it_wins(found.document)
     left, right = st.columns([2.1, 1])
     with left:
         drawn = study_figures.trials(trial_series(found.document), name, aim_of(found.document))
