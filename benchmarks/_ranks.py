@@ -1,4 +1,4 @@
-"""Gloo ranks on one core each, and steps of several kinds on them in turn.
+"""Gloo ranks on one core each, in the lab if a configuration asks for it, and steps of several kinds on them in turn.
 
 Two ways of doing one thing are compared inside the same processes, step by step and in random order: what the
 machine does meanwhile then meets both alike.
@@ -6,6 +6,7 @@ machine does meanwhile then meets both alike.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -26,6 +27,7 @@ from engine.channel import all_gather_single, reduce_scatter_single
 from engine.config import RunConfig, parse
 from engine.context import RankContext
 from engine.control import StopControl
+from engine.launch.place import Place
 from engine.launch.pool import PRELOAD
 from engine.layout import layout_of
 from engine.parallel.apply import build_stages
@@ -36,7 +38,7 @@ from engine.presets import resolve
 from engine.progress import Progress
 from engine.scheduling import yield_to_running_threads
 from engine.steplog import StepLog
-from engine.worker import group_timeout
+from engine.worker import group_timeout, join
 from engine.workloads.data import open_corpus
 from engine.workloads.decoder import Decoder, initialize
 from engine.workloads.experts import LocalExperts
@@ -44,6 +46,7 @@ from engine.workloads.workload import Axes
 from profilers.actions import ActionRecorder
 from profilers.clock import CpuClock
 from profilers.collectives import CollectiveRecorder
+from profilers.detail import DetailChoice
 from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
@@ -69,27 +72,39 @@ class Engine:
 
     def __init__(self, rank: RankContext) -> None:
         self.rank, self.taken = rank, 0
-        self.log = StepLog(rank)
-        self._stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
-        self._optimizer = LocalOptimizer(list(self._stages.stages.values()), rank.groups, rank.config.train)
+        self.choice = Held(rank.config.profile.budget)
+        self.log = StepLog(rank, choice=self.choice)
+        self.stages, self._corpus = build_stages(rank), open_corpus(rank.config.data, 0)
+        self._optimizer = LocalOptimizer(list(self.stages.stages.values()), rank.groups, rank.config.train)
         self.log.__enter__()  # until the process ends
 
     def one_step(self, log: Any) -> None:
         """The next step; ``log`` is told of it."""
-        loop.one_step(self.rank, self._stages, self._optimizer, self._corpus, log, self.taken)
+        loop.one_step(self.rank, self.stages, self._optimizer, self._corpus, log, self.taken)
         self.taken += 1
 
 
-class EngineSteps:
-    """Steps of an engine, recorded as in training or not at all."""
+class Held(DetailChoice):
+    """Records as much of a step as it is told to; what training would choose is kept as ``every``."""
 
-    def __init__(self, engine: Engine, recorded: bool) -> None:
-        self._engine, self._recorded = engine, recorded
+    detailed = True
+
+    def wants(self, step: int) -> bool:
+        """As told."""
+        return self.detailed
+
+
+class EngineSteps:
+    """Steps of an engine, recorded as in training, in detail or not; or not at all."""
+
+    def __init__(self, engine: Engine, recorded: bool, detailed: bool = True) -> None:
+        self._engine, self._recorded, self._detailed = engine, recorded, detailed
         self._log: Any = engine.log if recorded else Silent()
 
     def prepare(self) -> None:
         """Put the recorder's kernels in or take them out."""
         switch_recording(self._engine.rank, self._recorded)
+        self._engine.choice.detailed = self._detailed
 
     def step(self) -> None:
         """The engine's next step."""
@@ -131,11 +146,14 @@ class Silent:
 
 
 class SilentTimer(StepTimer):
-    """A timer that can be told to mark nothing; while it does mark, nothing is added to its own way."""
+    """A timer that can be told to mark nothing; while it does mark, nothing is added to its own way.
+
+    Where the rank stands is told in any case: the launcher goes by it, whatever is recorded.
+    """
 
     def hush(self, quiet: bool) -> None:
         """Whether to mark nothing from now on."""
-        for name, silent in (("begin", self._note_step), ("_change", _nothing), ("end", _nothing)):
+        for name, silent in (("begin", self._note_step), ("_change", self._only_tell), ("end", _nothing)):
             if quiet:
                 vars(self)[name] = silent
             else:
@@ -143,6 +161,9 @@ class SilentTimer(StepTimer):
 
     def _note_step(self, step: int) -> None:
         self.step = step
+
+    def _only_tell(self, code: int) -> None:
+        self._tell(self.step, code, time.monotonic())
 
 
 def _nothing(*_: object) -> None:
@@ -195,13 +216,17 @@ def on_cores(
     """What ``measure(rank_context, *arguments)`` returns on each rank; ``watch`` is told their processes."""
     methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
     methods.set_forkserver_preload(PRELOAD)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home, contextlib.closing(Place(config.lab)) as place:
         folder = rundir.create(Path(home), config, {})
         Progress(folder, world_size).close()
         pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
+        store, hosts = (place.store_address, place.store.port), place.namespaces(world_size)
         ranks = [
-            methods.Process(target=_rank, args=(rank, store.port, folder, pipe[1], measure, arguments))
+            methods.Process(
+                target=_rank,
+                args=(rank, hosts[rank], store, folder, pipe[1], measure, arguments),
+                daemon=True,
+            )
             for rank, pipe in enumerate(pipes)
         ]
         for process, (_, writer) in zip(ranks, pipes, strict=True):
@@ -244,14 +269,22 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
 
 
 def _rank(
-    rank: int, port: int, folder: Path, answers: Connection, measure: Callable[..., Any], arguments: Any
+    rank: int,
+    namespace: str | None,
+    address: tuple[str, int],
+    folder: Path,
+    answers: Connection,
+    measure: Callable[..., Any],
+    arguments: Any,
 ) -> None:
+    if namespace is not None:
+        join(namespace)
     torch.set_num_threads(1)
     yield_to_running_threads()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     config = parse(rundir.read_json(folder / rundir.CONFIG))
-    store, size = dist.TCPStore("127.0.0.1", port, is_master=False), layout_of(config).world_size
+    store, size = dist.TCPStore(*address, is_master=False), layout_of(config).world_size
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=group_timeout(config))
     answers.send(measure(context(rank, config, folder), *arguments))
     dist.destroy_process_group()

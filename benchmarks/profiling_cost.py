@@ -1,13 +1,16 @@
 """What profiling adds to a step, always on as in training: the ranks' records, and the sampler beside them.
 
-Steps come in threes and in random order: one recorded (steps, collectives, memory) and two not. Recorded stands against
-the mean of the two that are not, which stand against each other in the A/A row. A pilot tells how many threes make the
-95 % interval narrower than half the bar; they are then measured in a run of their own. Each rank is kept on one core.
-The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the processor time of its thread over that
-of the ranks, and its interval is that over seconds. The bar is for both together; the lookout (two looks a second) is
-in neither. What is recorded does not grow with the sequences in a micro-batch: ``--sequences 4`` takes steps with the
-same calls and twice the work, a table of its own. torch.profiler comes afterwards, in threes of its own on the same
-ranks: it leaves caches and allocators in such a state that the others would pay for it.
+Steps come in fours and in random order: one recorded in detail (times, phases, collectives, memory), one as a whole,
+and two not at all. Each of the first two stands against the mean of the two that are not, which stand against each
+other in the A/A row. Training records one step in so many in detail that it stays within ``profile.budget``; how many
+it would choose here is part of the row ``always on``, which is the mean of both kinds in that proportion. A pilot
+tells how many fours make its 95 % interval narrower than half the bar; they are then measured in a run of their own.
+Each rank is kept on one core. The sampler (host, ranks' processes, 10 Hz) runs beside all of it; its row is the
+processor time of its thread over that of the ranks, and its interval is that over seconds. The bar is for what is
+always on and the sampler together; the lookout (two looks a second) is in neither. What is recorded does not grow
+with the sequences in a micro-batch: ``--sequences 2`` takes steps of half the work, in a table of its own.
+torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators in such a
+state that the others would pay for it.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ from profilers.writer import RecordWriter
 
 LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
 #: Of 128 tokens, in a micro-batch.
-SEQUENCES = 2
-KINDS = ("on", "off", "again")
+SEQUENCES = 4
+KINDS = ("detail", "whole", "off", "again")
 BESIDE_TORCH = ("torch", "off", "again")
 BAR = 0.01
 PILOT = 60
@@ -43,10 +46,14 @@ TORCH_ROUNDS = 30
 
 
 class Measured(NamedTuple):
-    """Steps of all ranks, those beside torch.profiler, and the sampler's processor seconds in each second of all."""
+    """Steps of all ranks, those beside torch.profiler, and the sampler's processor seconds in each second of all.
+
+    Training would record one step in ``every`` in detail on the rank that records most.
+    """
 
     taken: list[list[Taken]]
     torch: list[list[Taken]]
+    every: int
     sampler: np.ndarray
 
 
@@ -80,23 +87,26 @@ class Watched:
             self._notes.append((time.perf_counter(), self._sampler.cpu_seconds))
 
 
-def measure(rank: RankContext, rounds: int) -> tuple[list[Taken], list[Taken]]:
-    """Steps of each kind of one rank."""
+def measure(rank: RankContext, rounds: int, torch_rounds: int) -> tuple[list[Taken], list[Taken], int]:
+    """Steps of each kind of one rank, and which of them it would record in detail."""
     engine = Engine(rank)
-    kinds = {kind: EngineSteps(engine, recorded=kind == "on") for kind in KINDS}
+    kinds = {
+        kind: EngineSteps(engine, recorded=kind in ("detail", "whole"), detailed=kind == "detail")
+        for kind in KINDS
+    }
     taken = in_turn(kinds, rounds)
     kinds["torch"] = TorchProfiled(engine)
-    return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, TORCH_ROUNDS)
+    return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, torch_rounds), engine.choice.every
 
 
-def run(parallel: dict[str, int], size: int, rounds: int) -> Measured:
+def run(parallel: dict[str, int], size: int, rounds: int, torch_rounds: int = 0) -> Measured:
     """One layout and size of its micro-batches."""
     config = parse({"parallel": parallel, "batch": {"global_batch": 8 * size, "micro_batch": size}})
     with tempfile.TemporaryDirectory() as folder:
         watched = Watched(Path(folder))
-        answers = on_cores(config, measure, rounds, watch=watched.begin)
-        taken, torch = ([answer[i] for answer in answers] for i in range(2))
-        return Measured(taken, torch, watched.end())
+        answers = on_cores(config, measure, rounds, torch_rounds, watch=watched.begin)
+        taken, torch, every = ([answer[i] for answer in answers] for i in range(3))
+        return Measured(taken, torch, min(every), watched.end())
 
 
 class Seconds(NamedTuple):
@@ -110,22 +120,27 @@ class Seconds(NamedTuple):
         return [ratio(found[top], found[bottom]) for found in self]
 
 
-def seconds_of(taken: list[list[Taken]], kinds: tuple[str, ...]) -> Seconds:
+def seconds_of(taken: list[list[Taken]], kinds: tuple[str, ...], every: int = 1) -> Seconds:
     """All steps."""
     found = Seconds(cpu_seconds(taken, kinds), wall_seconds(taken, kinds))
     for by_kind in found:
         by_kind["not"] = (by_kind["off"] + by_kind["again"]) / 2
+        if "whole" in by_kind:
+            by_kind["on"] = by_kind["whole"] + (by_kind["detail"] - by_kind["whole"]) / every
     return found
 
 
 def rows_of(parallel: dict[str, int], measured: Measured) -> list[list[str]]:
     """A layout's rows."""
     name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items())
-    ours, theirs = seconds_of(measured.taken, KINDS), seconds_of(measured.torch, BESIDE_TORCH)
+    ours = seconds_of(measured.taken, KINDS, measured.every)
+    theirs = seconds_of(measured.torch, BESIDE_TORCH)
     sampler = sampler_ratio(measured, ours)
     cpu, wall = ours.ratios("on", "not")
     return [
-        [name, *row("recorded / not", ours, [cpu, wall])],
+        [name, *row("in detail / not", ours, ours.ratios("detail", "not"))],
+        [name, *row("as a whole / not", ours, ours.ratios("whole", "not"))],
+        [name, *row(f"always on: 1 step in {measured.every} in detail", ours, [cpu, wall])],
         [name, *row("sampler, 10 Hz", ours, [sampler])],
         [name, *row("together", ours, [both(cpu, sampler), wall], barred=True)],
         [name, *row("A/A", ours, ours.ratios("again", "off"))],
@@ -150,16 +165,16 @@ def sampler_ratio(measured: Measured, seconds: Seconds) -> Ratio:
 
 
 def needed(measured: Measured) -> int:
-    """Threes that make the interval of the CPU ratio narrower than half the bar, by its width in a pilot."""
-    cpu, _ = seconds_of(measured.taken, KINDS).ratios("on", "not")
+    """Fours that make the interval of the CPU ratio narrower than half the bar, by its width in a pilot."""
+    cpu, _ = seconds_of(measured.taken, KINDS, measured.every).ratios("on", "not")
     return rounds_needed(cpu, len(measured.taken[0]) // len(KINDS), BAR / 2)
 
 
 def main() -> None:
     """Measure each layout and print the table."""
     arguments = table.parser(__doc__)
-    arguments.add_argument("--pilot", type=int, default=PILOT, help="threes of the pilot")
-    arguments.add_argument("--most", type=int, default=600, help="most threes of a layout")
+    arguments.add_argument("--pilot", type=int, default=PILOT, help="fours of the pilot")
+    arguments.add_argument("--most", type=int, default=600, help="most fours of a layout")
     arguments.add_argument("--sequences", type=int, default=SEQUENCES, help="in a micro-batch")
     arguments.add_argument("--axes", nargs="*", default=[], help="only layouts that have one of them")
     given = arguments.parse_args()
@@ -167,10 +182,10 @@ def main() -> None:
     size = given.sequences
     for parallel in (one for one in LAYOUTS if not given.axes or set(given.axes) & set(one)):
         rounds = min(max(given.pilot, needed(run(parallel, size, given.pilot))), given.most)
-        print(f"{parallel}: {rounds} threes ...", file=sys.stderr)
-        rows += rows_of(parallel, run(parallel, size, rounds))
+        print(f"{parallel}: {rounds} fours ...", file=sys.stderr)
+        rows += rows_of(parallel, run(parallel, size, rounds, TORCH_ROUNDS))
     header = [
-        *("layout", "row", "threes", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
+        *("layout", "row", "rounds", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
         *("wall ms per step", "added wall", f"at most {BAR:.0%}"),
     ]
     title = f"What profiling costs (4 gloo ranks, tiny decoder, micro-batches of {size} sequences)"

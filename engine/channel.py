@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from engine import pairwise
 from engine.exchange import Exchange, can_reduce
 from profilers import collectives
 from profilers.lookout import waits_here
@@ -66,6 +67,26 @@ class Message:
         return self.tensor
 
 
+class UnderWay:
+    """A call beside computation; the time for which it is waited for counts as exposed communication."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    @waits_here
+    def wait(self) -> None:
+        """Return when it is through. RuntimeError if it failed."""
+        recorder = collectives.active()
+        if recorder is None:
+            self._work.wait()
+            return
+        begin = recorder.mark()
+        self._work.wait()
+        recorder.note((begin, recorder.mark(), None))
+
+
 def _blocking(kind: Callable[[], Any]) -> Any:
     options = kind()
     options.asyncOp = False
@@ -103,6 +124,10 @@ class Channel:
             self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
             self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
+
+    def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
+        """The same beside computation."""
+        return UnderWay(all_gather_single(out, x, group=self.group, async_op=True))
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""
@@ -159,13 +184,17 @@ class Channel:
         if torch.compiler.is_compiling():
             dist.all_to_all_single(out, x.contiguous(), receive or None, send or None, group=self.group)
         else:
-            function, options = self._backend.alltoall_base, self._all_to_all
             others = (sum(send) - send[self.rank]) if send else None
             sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
-            self._wait(
-                "all_to_all", x, function, out, x.contiguous(), receive, send, options, sent_bytes=sent
-            )
+            self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
         return out
+
+    def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable:
+        """All ranks have to choose alike, and know no others' sizes than equal ones."""
+        if self._exchange is not None and (send or x.nbytes >= self.size * pairwise.LARGE):
+            return pairwise.start(self._backend, out, x, receive, send)
+        work: Waitable = self._backend.alltoall_base(out, x, receive, send, self._all_to_all)
+        return work
 
     def send(self, x: Tensor, target: int) -> Message:
         """Start sending to a member of the group."""

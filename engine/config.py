@@ -4,186 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from engine.errors import InputError
-from profilers import diagnosis
+from engine.sections import (
+    Batch,
+    Checkpoint,
+    Compression,
+    Data,
+    Lab,
+    Memory,
+    Model,
+    Outer,
+    Overlap,
+    Parallel,
+    Profile,
+    Schedule,
+    Section,
+    Train,
+)
 
-Count = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-_USUAL = diagnosis.Thresholds()
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, unknown keys refused, no silent conversion of strings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Model(Section):
-    """A Llama-style decoder. ``preset`` names a size; every other field overrides the preset's.
-
-    With ``experts`` each block's feed-forward is a mixture: a router sends every token to its best
-    ``experts_per_token`` of them. ``capacity_factor`` bounds the tokens per expert; without it none is dropped.
-    """
-
-    preset: str = "tiny"
-    layers: Count | None = None
-    hidden: Count | None = None
-    heads: Count | None = None
-    kv_heads: Count | None = None
-    ffn_hidden: Count | None = None
-    vocabulary: Annotated[int, Field(ge=256)] | None = None
-    experts: Annotated[int, Field(ge=2)] | None = None
-    experts_per_token: Count = 2
-    expert_ffn_hidden: Count | None = None
-    capacity_factor: Annotated[float, Field(gt=0)] | None = None
-    balance_weight: Annotated[float, Field(ge=0)] = 0.01
-
-
-class Data(Section):
-    """Text at byte level: a UTF-8 file or folder, or the text that comes with Python."""
-
-    path: str | None = None
-    sequence_length: Annotated[int, Field(ge=2)] = 128
-    held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-
-
-class Parallel(Section):
-    """Degrees of parallelism; the world size is dp * tp * pp * cp.
-
-    ``ep`` spreads experts over that many of the dp * cp ranks. ``shard_ranks`` bounds how many of them share one
-    copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
-
-    ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
-    less memory, more messages. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
-    micro-batch; without it whole gradients are summed until the last one.
-    """
-
-    dp: Count = 1
-    tp: Count = 1
-    pp: Count = 1
-    cp: Count = 1
-    ep: Count = 1
-    cp_method: Literal["ring", "ulysses"] = "ring"
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
-    shard_ranks: Count | None = None
-    tp_regather: bool = False
-    reduce_every_micro_batch: bool = False
-    world_size: Count | None = None
-
-
-class Batch(Section):
-    """Sequences per optimizer step; accumulation follows as global_batch / (dp * micro_batch)."""
-
-    micro_batch: Count = 2
-    global_batch: Count = 48
-
-
-class Schedule(Section):
-    """Order of pipeline work. ``chunks`` is the number of stages a rank holds; ``stage_layers`` says how many layers
-    each stage gets, from the first to the last; without it they are dealt evenly.
-    """
-
-    kind: Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "breadth_first", "layered"] = "1f1b"
-    chunks: Count = 1
-    stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
-
-
-class Compression(Section):
-    """Compression of gradients before they are summed over dp."""
-
-    method: Literal["none", "fp16", "topk"] = "none"
-    ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
-    error_feedback: bool = True
-    start_step: Annotated[int, Field(ge=0)] = 2
-
-
-class Overlap(Section):
-    """How gradient reduction overlaps the backward pass."""
-
-    bucket_mb: Annotated[float, Field(gt=0)] = 25.0
-
-
-def _recompute(value: object) -> object:
-    return {True: "full", False: "none"}.get(value, value) if isinstance(value, bool) else value
-
-
-class Memory(Section):
-    """What is kept, where, and what is computed again; ``limit_gib`` caps a CPU rank's own memory.
-
-    ``recompute`` forgets a block's activations (full) or those of its attention core (selective) until backward; with
-    ``recompute_layers`` only so many layers of each stage do, counted from its first. ``offload`` keeps activations,
-    or the optimizer's state and weights, in host memory. ``parameters`` in bf16 have fp32 gradients and an fp32
-    copy that the optimizer updates.
-    """
-
-    recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
-    recompute_layers: Count | None = None
-    offload: Literal["none", "activations", "optimizer", "both"] = "none"
-    parameters: Literal["fp32", "bf16"] = "fp32"
-    limit_gib: Annotated[float, Field(gt=0)] | None = None
-
-
-class Train(Section):
-    """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured. ``resume`` is a run's folder,
-    or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all.
-    """
-
-    steps: Count = 24
-    warmup: Annotated[int, Field(ge=0)] = 4
-    seed: Annotated[int, Field(ge=0)] = 0
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    validation_batches: Annotated[int, Field(ge=0)] = 1
-    resume: str | None = None
-    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
-    step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-
-
-class Checkpoint(Section):
-    """Saves after every so many steps and at the end; without ``every_steps`` nothing is saved. ``asynchronous`` writes
-    while training goes on. ``keep`` is how many are kept.
-    """
-
-    every_steps: Count | None = None
-    asynchronous: bool = False
-    keep: Count = 2
-
-
-class Lab(Section):
-    """A network to train over: ``hosts`` as network namespaces of this machine, ranks that follow each other on one,
-    all links of ``rate_mbit`` (10^6 bits per second) in each direction, or as fast as they go. Ranks run on the CPU.
-    """
-
-    hosts: Annotated[int, Field(ge=2, le=250)] | None = None
-    rate_mbit: Annotated[float, Field(ge=10, le=10_000)] | None = None
-
-
-class Thresholds(Section):
-    """Fractions that are exceeded where a run's verdicts name a bottleneck; see ``profilers.diagnosis.Thresholds``."""
-
-    input: Fraction = _USUAL.input
-    host: Fraction = _USUAL.host
-    exposed: Fraction = _USUAL.exposed
-    bubble: Fraction = _USUAL.bubble
-    straggler: Fraction = _USUAL.straggler
-    memory: Fraction = _USUAL.memory
-    clock: Fraction = _USUAL.clock
-
-
-class Profile(Section):
-    """What is recorded. Steps always are. Processors, network, disk, ranks' processes and GPUs are read each
-    ``host_interval_seconds``. ``thresholds`` decide what a summary calls a bottleneck.
-    """
-
-    collectives: bool = True
-    memory: bool = True
-    host_interval_seconds: Annotated[float, Field(gt=0)] = 0.1
-    thresholds: Thresholds = Thresholds()
+#: Values that are dictionaries of their own, not sections.
+MAPPINGS = ("compression.layers",)
 
 
 class RunConfig(Section):
@@ -195,6 +39,7 @@ class RunConfig(Section):
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
     compression: Compression = Compression()
+    outer: Outer = Outer()
     overlap: Overlap = Overlap()
     memory: Memory = Memory()
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -255,7 +100,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        is_section = isinstance(value, dict) and prefix + key not in MAPPINGS
+        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
     return flat
 
 

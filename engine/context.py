@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from engine.compression.plan import NO_PLAN, Plan
 from engine.config import RunConfig
 from engine.control import StopControl
 from engine.groups import Groups
@@ -20,10 +21,13 @@ from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankContext:
     """One rank's configuration, place, device and instruments, the run's folder, how long its groups wait,
     and its seat if it runs in the lab.
+
+    ``config`` and ``plan`` are what holds now: an order or a planner may replace them between two steps. All else
+    stays.
     """
 
     rank: int
@@ -41,6 +45,7 @@ class RankContext:
     seat: Seat | None = None
     #: None where a schedule has one stage.
     actions: ActionRecorder | None = None
+    plan: Plan = NO_PLAN
 
     def note(self, text: str) -> None:
         """Tell readers of the run's summary something; the same from several ranks counts once."""

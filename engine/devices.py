@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from engine.config import RunConfig
 from engine.errors import InputError
+from engine.network import shape_of
 from profilers.nvml import Nvml
 
 
@@ -28,10 +29,8 @@ def choose(config: RunConfig, world_size: int, nvml: Nvml | None = None) -> Devi
     Raises:
         InputError: GPUs were asked for by name and there are none, or too few.
     """
-    if config.lab.hosts is not None:
-        rate = config.lab.rate_mbit
-        links = "links not limited" if rate is None else f"links of {rate:,g} Mbit/s"
-        return Devices("cpu", "gloo", f"in a lab of {config.lab.hosts:,} hosts, {links}")
+    if (shape := shape_of(config.lab)) is not None:
+        return Devices("cpu", "gloo", f"in a lab of {shape}")
     if config.device == "cpu":
         return Devices("cpu", "gloo", "device=cpu was asked for")
     nvml = nvml or Nvml()

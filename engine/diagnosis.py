@@ -13,7 +13,7 @@ from profilers.diagnosis import Pipeline, Setting, Thresholds
 #: What records call the groups of a layout.
 _GROUPS = {
     **{"dp": "data", "dp_cp": "data", "dp_shard": "shard", "dp_replicate": "replicate"},
-    **{name: name for name in ("edp", "ep", "cp", "tp", "pp", "model")},
+    **{name: name for name in ("outer", "edp", "ep", "cp", "tp", "pp", "model")},
 }
 
 

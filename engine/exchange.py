@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from engine import pairwise
 from profilers.lookout import waits_here
 
 #: Bytes that a rank may send before a ring's even load counts for more than its number of messages.
@@ -47,7 +48,10 @@ class Exchange:
     def reduce_scatter(self, out: Tensor, x: Tensor, operation: Any) -> _Reduced:
         """This rank's part [n] of the reduced ``x`` [size * n] into ``out``."""
         parts = torch.empty_like(x)
-        work = self._backend.alltoall_base(parts, x, [], [], self._options)
+        if x.nbytes >= self._size * pairwise.LARGE:
+            work: Any = pairwise.start(self._backend, parts, x)
+        else:
+            work = self._backend.alltoall_base(parts, x, [], [], self._options)
         return _Reduced(work, parts.view(self._size, *out.shape), out, operation)
 
     def start_reduce_scatter(

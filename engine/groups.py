@@ -17,13 +17,15 @@ from engine.layout import Coordinates, Layout
 class Groups:
     """This rank's groups; None where there is one member.
 
-    ``data`` spans the ranks that see different tokens; ``shard`` and ``replicate`` divide it under ZeRO 2 and 3, ``ep``
-    and ``edp`` for experts. ``pp`` carries messages to later ranks and ``pp_back`` to earlier ones: with NCCL, two
-    directions on one communicator could block each other. ``norm`` spans the ranks whose gradients differ.
+    ``data`` spans the ranks of one replica that see different tokens, ``outer`` those with the same part of different
+    replicas; without an outer loop there is one replica, of ``replica_size`` ranks. ``shard`` and ``replicate`` divide
+    ``data`` under ZeRO 2 and 3, ``ep`` and ``edp`` for experts. ``pp`` carries messages to later ranks and ``pp_back``
+    to earlier ones: with NCCL, two directions on one communicator could block each other. ``norm`` spans the ranks of a
+    replica whose gradients differ.
     """
 
     at: Coordinates
-    world_size: int = 1
+    replica_size: int = 1
     data: Group | None = None
     shard: Group | None = None
     replicate: Group | None = None
@@ -34,6 +36,7 @@ class Groups:
     pp: Channel | None = None
     pp_back: Channel | None = None
     norm: Channel | None = None
+    outer: Group | None = None
     axes: dict[str, str] = field(default_factory=dict)
 
 
@@ -41,11 +44,11 @@ def build(layout: Layout, rank: int, device: torch.device, timeout: timedelta) -
     """Create this rank's groups; every rank calls it, only members of a group meet for it."""
     maker = _Maker(layout, rank, device, timeout)
     data = maker.group("data", "dp" if layout.cp == 1 else "dp_cp")
-    hybrid = 1 < layout.shard < layout.data
+    hybrid = 1 < layout.shard < layout.inner
     tp, pp = maker.channel("tp"), maker.channel("pp")
     return Groups(
         layout.coordinates(rank),
-        layout.world_size,
+        layout.world_size // layout.replicas,
         data=data,
         shard=maker.group("shard", "dp_shard") if hybrid else data,
         replicate=maker.group("replicate", "dp_replicate") if hybrid else None,
@@ -56,6 +59,7 @@ def build(layout: Layout, rank: int, device: torch.device, timeout: timedelta) -
         pp=pp,
         pp_back=maker.channel("pp"),
         norm=maker.norm(tp, pp),
+        outer=maker.group("outer", "outer"),
         axes=maker.axes,
     )
 
@@ -80,7 +84,9 @@ class _Maker:
         return None if group is None else Channel(group, self._device)
 
     def norm(self, tp: Channel | None, pp: Channel | None) -> Channel | None:
-        """The smallest group that holds every different gradient."""
+        """The smallest group that holds every different gradient of a replica."""
+        if self._layout.data_ranks_differ and self._layout.replicas > 1:
+            return self.channel("replica")
         if self._layout.data_ranks_differ:
             world: Any = dist.group.WORLD
             return Channel(world, self._device)

@@ -34,16 +34,14 @@ def start_hop(channel: Channel, x: Tensor, target: int, into: Tensor, source: in
     """Start sending ``x`` to a member of the group, and receiving a contiguous ``into`` from one.
 
     NCCL runs the calls between two ranks one after the other and each waits for its peer; both of a group of two are
-    such calls. There they are posted as one batch, which it runs as one. Elsewhere each has a message of its own, and
-    even ranks send first while odd ranks receive, so that a backend may wait for the peer in each.
+    such calls. There they are posted as one batch, which it runs as one. On gloo neither waits, and the receive comes
+    first: it sends its peer a note that it is ready, which would wait behind a long message on the same connection, so
+    that of two opposing messages the second would begin where the first ends.
     """
     if channel.batches:
         return start_batched(channel, x, target, into, source)
-    if channel.rank % 2:
-        received = channel.receive(into, source)
-        return Hop(channel.send(x, target), received)
-    sent = channel.send(x, target)
-    return Hop(sent, channel.receive(into, source))
+    received = channel.receive(into, source)
+    return Hop(channel.send(x, target), received)
 
 
 def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source: int) -> Hop:

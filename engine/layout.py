@@ -17,14 +17,16 @@ GROUPS = {
     "data": ("cp", "dp"),
     "model": ("tp", "pp"),
 }
+_PARTS = ("ep", "edp", "shard", "replicate")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Degrees of parallelism. Ranks are numbered with tp fastest, then cp, dp and pp.
 
-    The dp x cp ranks that see different tokens are the data ranks, numbered with cp fastest. ``ep`` of them, side
-    by side, hold one set of experts; ``shard`` of them hold one sharded copy of the parameters.
+    The dp x cp ranks that see different tokens are the data ranks, numbered with cp fastest. An outer loop has them
+    form ``replicas`` that train by themselves, of ``inner`` data ranks each, side by side. Of those ``ep``, side by
+    side, hold one set of experts; ``shard`` of them hold one sharded copy of the parameters.
     """
 
     dp: int = 1
@@ -34,6 +36,7 @@ class Layout:
     ep: int = 1
     zero_stage: int = 0
     shard_ranks: int | None = None
+    replicas: int = 1
 
     @property
     def world_size(self) -> int:
@@ -46,14 +49,19 @@ class Layout:
         return self.dp * self.cp
 
     @property
+    def inner(self) -> int:
+        """Data ranks whose gradients are averaged at every step: all, or those of one replica of an outer loop."""
+        return self.data // self.replicas
+
+    @property
     def shard(self) -> int:
         """Ranks over which parameters are split; 1 without ZeRO."""
-        return (self.shard_ranks or self.data) if self.zero_stage >= 2 else 1
+        return (self.shard_ranks or self.inner) if self.zero_stage >= 2 else 1
 
     @property
     def data_ranks_differ(self) -> bool:
-        """Whether data ranks update different parts of the parameters."""
-        return self.data > 1 and (self.zero_stage > 0 or self.ep > 1)
+        """Whether data ranks of one replica update different parts of the parameters."""
+        return self.inner > 1 and (self.zero_stage > 0 or self.ep > 1)
 
     def coordinates(self, rank: int) -> Coordinates:
         """Where a rank stands."""
@@ -73,21 +81,30 @@ class Layout:
         """Place among the data ranks."""
         return at.dp * self.cp + at.cp
 
+    def replica(self, at: Coordinates) -> int:
+        """The replica of an outer loop that a rank belongs to."""
+        return self.data_rank(at) // self.inner
+
     def groups(self, name: str) -> list[list[int]]:
         """All process groups of a kind, in one fixed order.
 
-        Kinds: ``dp``, ``tp``, ``cp``, ``pp``, ``data`` (dp x cp), ``model`` (tp x pp), and parts of the data ranks:
-        ``ep`` and ``shard`` (side by side), ``edp`` and ``replicate`` (one of each of those).
+        Kinds: ``dp``, ``tp``, ``cp``, ``pp``, ``model`` (tp x pp), ``data`` (the data ranks of one replica), and parts
+        of those: ``ep`` and ``shard`` (side by side), ``edp`` and ``replicate`` (one of each of those). ``outer`` joins
+        the ranks that hold the same in different replicas; ``replica`` all ranks of one.
         """
-        if name in GROUPS:
+        if name == "replica":
+            ranks = range(self.world_size)
+            return [
+                [r for r in ranks if self.replica(self.coordinates(r)) == n] for n in range(self.replicas)
+            ]
+        if name not in (*_PARTS, "data", "outer"):
             return self._along(GROUPS[name])
-        size = self.ep if name in ("ep", "edp") else self.shard
-        parts: list[list[int]] = []
-        for data in self._along(GROUPS["data"]):
-            blocks = [data[first : first + size] for first in range(0, len(data), size)]
-            across = [list(members) for members in zip(*blocks, strict=True)]
-            parts += blocks if name in ("ep", "shard") else across
-        return parts
+        whole = self._along(GROUPS["data"])
+        blocks, across = _divided(whole, self.inner)
+        if name in ("data", "outer"):
+            return blocks if name == "data" else across
+        side_by_side, one_of_each = _divided(blocks, self.ep if name in ("ep", "edp") else self.shard)
+        return side_by_side if name in ("ep", "shard") else one_of_each
 
     def as_dict(self) -> dict[str, int]:
         """The ``layout`` object of results."""
@@ -112,11 +129,22 @@ class Coordinates:
     cp: int = 0
 
 
+def _divided(groups: list[list[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Of each group: its blocks of ``size`` ranks side by side, and the groups of one of each block."""
+    blocks, across = list[list[int]](), list[list[int]]()
+    for group in groups:
+        own = [group[first : first + size] for first in range(0, len(group), size)]
+        blocks += own
+        across += [list(members) for members in zip(*own, strict=True)]
+    return blocks, across
+
+
 def layout_of(config: RunConfig) -> Layout:
     """The layout a configuration asks for, unchecked."""
-    parallel = config.parallel
+    parallel, outer = config.parallel, config.outer
     names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks")
-    return Layout(**{name: getattr(parallel, name) for name in names})
+    replicas = 1 if outer.method == "none" else outer.replicas or parallel.dp
+    return Layout(**{name: getattr(parallel, name) for name in names}, replicas=replicas)
 
 
 def accumulation(config: RunConfig) -> int:

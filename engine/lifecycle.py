@@ -9,14 +9,16 @@ from pathlib import Path
 
 from engine import devices, layout, rundir
 from engine.calibration import fingerprint, store
-from engine.config import Lab, RunConfig
+from engine.config import RunConfig
 from engine.diagnosis import setting_of
 from engine.errors import InputError
+from engine.network import shape_of
 from engine.notes import notes_of
 from engine.outcome import RunOutcome
 from engine.ownership import me
 from engine.progress import Progress
 from engine.schedules.expected import expected_bubble
+from engine.sections import Lab
 from engine.workloads import flops, peaks
 from profilers.records import Event
 from profilers.summary import RunFacts, RunSummary, summarize
@@ -47,15 +49,17 @@ def note_start(
 
 def network_of(asked: Lab) -> str | None:
     """A lab in words; None where ranks talk over this host's own links."""
-    if asked.hosts is None:
-        return None
-    rate = "" if asked.rate_mbit is None else f" at {asked.rate_mbit:,g} Mbit/s"
-    return f"a lab of {asked.hosts:,} hosts{rate}"
+    shape = shape_of(asked)
+    return None if shape is None else f"a lab of {shape}"
 
 
 def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:
-    """Sum up a run's records and note its ending; a full disk loses the summary, not the records."""
+    """Sum up a run's records and note its ending; a full disk loses the summary, not the records.
+
+    ``config`` is what the run began with; where it was changed, what it ended with is summed up.
+    """
     records = RunRecords(folder / rundir.RECORDS)
+    config = rundir.last_config(folder) or config
     summary = summary_of(config, folder.name, backend, records, referred(folder))
     with contextlib.suppress(OSError):
         rundir.write_json(folder / rundir.SUMMARY, summary.as_dict())

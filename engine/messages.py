@@ -9,12 +9,24 @@ from engine.outcome import Ending
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """An interface of a lab that only the ranks named send through, and the rate that it is held to.
+
+    ``elsewhere`` are the namespace and the name that it has there, if it is not of the host itself.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    rate_mbit: float | None = None
+    elsewhere: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Seat:
-    """A rank's place in the lab: its host, that host's interfaces, and whether this rank reads their counters."""
+    """A rank's place in the lab: its host, and the interfaces whose counters this rank reads, if any."""
 
     host: int
-    interfaces: tuple[str, ...]
-    reads: bool
+    counted: tuple[Counted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

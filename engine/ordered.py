@@ -1,14 +1,22 @@
-"""A rank's side of orders: the task of each kind, begun and ended between steps; its failure never ends a run."""
+"""A rank's side of orders: the task of each kind, begun and ended between steps; its failure never ends a run.
+
+Only a change of the configuration that was found legal and then cannot be made ends it: ranks would differ.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from engine import orders
 from engine.context import RankContext
-from engine.control import OrderControl
+from engine.control import OrderControl, apart_of
+from engine.errors import InputError
 from engine.orders import Order
 from engine.snapshot import MemorySnapshot
 from engine.trace import TraceSteps
@@ -37,14 +45,19 @@ class _Running:
     first: int
 
 
+#: Changes values from a step on; returns what to tell. InputError if that is not possible: then nothing was changed.
+Turn = Callable[[Order, int], str]
+
+
 class OrderedWork:
     """``before(step)`` between any two steps; at the end of a ``with`` block a task that still goes on is ended."""
 
-    def __init__(self, rank: RankContext, first: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: RankContext, first: int, turn: Turn) -> None:
+        self._rank, self._turn = rank, turn
         self._control = OrderControl(rank.progress, rank.rank)
         self._running: _Running | None = None
         self._step = first
+        self._widen()
 
     def __enter__(self) -> OrderedWork:
         return self
@@ -66,10 +79,25 @@ class OrderedWork:
             elif step == self._running.first:
                 self._record(self._running)
         number = self._control.due(step, busy=self._running is not None)
-        order = None if number is None else orders.read(self._rank.folder, number)
+        order = None if number is None else _agreed(self._rank, number)
+        if order is not None and order.command == orders.SET:
+            self._set(order)
+            return disturbed
         if order is not None:
             self._begin(order)
         return disturbed or order is not None
+
+    def _set(self, order: Order) -> None:
+        try:
+            self._tell(order, note=self._turn(order, self._step))
+            self._widen()
+        except InputError as problem:
+            self._tell(order, problem=str(problem))
+
+    def _widen(self) -> None:
+        apart = apart_of(self._rank.config)
+        self._control.widen(apart)
+        self._rank.control.widen(apart)
 
     def _begin(self, order: Order) -> None:
         try:
@@ -104,3 +132,17 @@ class OrderedWork:
     def _tell(self, order: Order, **what: Any) -> None:
         told = {"files": [], "note": None, "problem": None} | what
         self._rank.writer.event(orders.EVENT, id=order.id, command=order.command, step=self._step, **told)
+
+
+def _agreed(rank: RankContext, number: int) -> Order | None:
+    """The order as rank 0 reads it: a rank that could not would go on without what the others change."""
+    found = orders.read(rank.folder, number) if rank.rank == 0 or rank.layout.world_size == 1 else None
+    if rank.layout.world_size == 1:
+        return found
+    default: Any = c10d._get_default_store()
+    store, key = dist.PrefixStore("orders", default.clone()), str(number)
+    if rank.rank == 0:
+        store.set(key, json.dumps(None if found is None else asdict(found)))
+        return found
+    store.wait([key], rank.patience)
+    return orders.from_document(json.loads(store.get(key)))

@@ -7,7 +7,7 @@ of kind ``order`` in its own records, with the id of the command.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,31 @@ from engine import rundir
 from engine.errors import InputError
 from engine.progress import Progress
 
-#: What can be ordered, and over how many steps unless told.
+#: What is ordered over some steps, and over how many unless told.
 STEPS = {"snapshot": 1, "trace": 3}
 #: Steps between its announced one and the first that counts, in which ranks get ready.
 WARM_UP = {"snapshot": 0, "trace": 1}
 #: The fewest and the most steps; what is written grows with each of them.
 BOUNDS = {"snapshot": (0, 1000), "trace": (1, 100)}
+#: Changes values of the configuration between two steps; the keys and values are the command's arguments.
+SET = "set"
+KINDS = (*STEPS, SET)
 #: The kind of the event in which a rank tells what it did.
 EVENT = "order"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``id`` is that of the command. With 0 ``steps`` it is done between two steps."""
+    """``id`` is that of the command. With 0 ``steps`` it is done between two steps. ``values`` are dotted keys that
+    ``by`` wants changed.
+    """
 
     number: int
     id: str
     command: str
     steps: int
+    values: dict[str, Any] = field(default_factory=dict)
+    by: str = ""
 
 
 def arguments_of(command: str, values: list[str]) -> dict[str, int]:
@@ -73,11 +80,16 @@ class OrderBook:
 
     def _take(self, path: Path) -> None:
         found = rundir.read_json(path) or {}
-        command, steps = found.get("command"), (found.get("arguments") or {}).get("steps")
-        if command not in STEPS:
+        command, given = found.get("command"), found.get("arguments")
+        if command not in KINDS:
             return
+        arguments = given if isinstance(given, dict) else {}
         number = self._number + 1
-        order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
+        if command == SET:
+            order = Order(number, path.stem, SET, 0, arguments, str(found.get("by", "")))
+        else:
+            steps = arguments.get("steps")
+            order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
         write(self._folder, order)
         self._number = number
         self._progress.request_order(number)
@@ -97,9 +109,13 @@ def write(folder: Path, order: Order) -> None:
 
 def read(folder: Path, number: int) -> Order | None:
     """An order by its number; None if it cannot be read."""
-    found: dict[str, Any] = rundir.read_json(_path(folder, number)) or {}
+    return from_document(rundir.read_json(_path(folder, number)))
+
+
+def from_document(found: dict[str, Any] | None) -> Order | None:
+    """An order from its plain values; None if they are not one's."""
     try:
-        return Order(**found)
+        return Order(**(found or {}))
     except TypeError:
         return None
 

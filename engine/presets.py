@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.config import Model
 from engine.errors import InputError
+from engine.sections import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _ORDER_STEP_BITS = 40
 _NEVER = -1
 
 #: What a rank can be doing: a step's phases, and the stretches before and after them.
-STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing")
+STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing", "planning")
 _CODES = {name: code for code, name in enumerate(STATES)}
 #: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
 WAITING = frozenset({"communication_exposed", "bubble"})

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from engine import network, overlap
+from engine.compression import rules as compression
 from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.layout import Layout, layout_of
+from engine.outer import rules as outer
 from engine.presets import ModelShape, resolve
 from engine.schedules.named import KINDS
 
@@ -36,7 +39,10 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _stage_rules(config, shape)
     yield from _schedule_rules(config)
     yield from _memory_rules(config, shape)
-    yield from _method_rules(config)
+    yield from _validation_rules(config)
+    yield from outer.problems(config, shape)
+    yield from compression.problems(config, shape)
+    yield from overlap.problems(config)
     yield from _lab_rules(config)
 
 
@@ -207,30 +213,25 @@ def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]
         )
 
 
-def _method_rules(config: RunConfig) -> Iterator[LayoutError]:
-    method, layout = config.compression.method, layout_of(config)
-    if method != "none" and layout.data == 1:
+def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:
+    train = config.train
+    if train.validate_every is not None and not train.validation_batches:
         yield LayoutError(
-            "compression.method", method, "with dp=1 no gradient is sent; set it to none or raise dp"
-        )
-    if method != "none" and config.parallel.zero_stage:
-        yield LayoutError(
-            "compression.method",
-            method,
-            "needs zero_stage 0 (whole gradient buckets); set one of the two",
+            "train.validate_every",
+            train.validate_every,
+            "there is no held-out batch; set train.validation_batches to 1 or more, or leave it out",
         )
 
 
 def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
-    lab, ranks = config.lab, layout_of(config).world_size
-    if lab.hosts is None:
-        if lab.rate_mbit is not None:
-            yield LayoutError(
-                "lab.rate_mbit", lab.rate_mbit, "there is no lab; set lab.hosts, or leave it out"
-            )
+    found, ranks = list(network.problems(config.lab)), layout_of(config).world_size
+    yield from found
+    if found or not config.lab.wanted:
         return
-    if ranks % lab.hosts:
-        yield _not_divisible("lab.hosts", lab.hosts, f"the {ranks} ranks", ranks)
+    shape = network.shape_of(config.lab)
+    if shape is not None and ranks % shape.hosts:
+        field = "lab.islands" if config.lab.hosts is None else "lab.hosts"
+        yield _not_divisible(field, shape.hosts, f"the {ranks} ranks", ranks)
     if config.device == "cuda":
         yield LayoutError("device", "cuda", "ranks of the lab run on the CPU; set device to auto or cpu")
 

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.config import RunConfig
+from engine.config import RunConfig, load
 from engine.errors import InputError
 
 CONFIG = "config.json"
+#: The configuration that a run began with, once it was changed as it went.
+STARTED = "config-at-start.json"
 STATUS = "status.json"
 SUMMARY = "summary.json"
 RECORDS = "records"
@@ -77,6 +79,25 @@ def create(home: Path, config: RunConfig, labels: dict[str, str]) -> Path:
         status = {"id": folder.name, "state": "starting", "labels": labels, "created_unix": time.time()}
         write_json(folder / STATUS, status)
     return folder
+
+
+def change_config(folder: Path, config: RunConfig) -> None:
+    """The configuration from now on; the first one is kept beside it. OSError if that is not possible."""
+    path, started = folder / CONFIG, folder / STARTED
+    if not started.exists():
+        scratch = started.with_name(f".{STARTED}.{os.getpid()}")
+        scratch.write_bytes(path.read_bytes())
+        scratch.replace(started)
+    write_json(path, config.model_dump(mode="json"))
+
+
+def last_config(folder: Path) -> RunConfig | None:
+    """The configuration that a run was changed to last; None if it never was, or if that cannot be read."""
+    if not (folder / STARTED).exists():
+        return None
+    with contextlib.suppress(InputError):
+        return load(folder / CONFIG)
+    return None
 
 
 def update_status(folder: Path, **changes: Any) -> dict[str, Any]:

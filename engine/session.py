@@ -58,8 +58,7 @@ class Session:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
         check_path(config.data.path)
         resume.find(config)
-        if config.lab.hosts is not None:
-            lab.require("lab.hosts", config.lab.hosts)
+        lab.require(config.lab)
         chosen = devices.choose(config, where.world_size)
         folder = rundir.create(self.home, config, labels)
         with rundir.writable(self.home):

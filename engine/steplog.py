@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import deque
 
+from engine.config import RunConfig
 from engine.context import RankContext
 from engine.interface_log import InterfaceLog
 from profilers import memory, memory_timeline
 from profilers.actions import Done
+from profilers.detail import EVENT, MARK_SECONDS, DetailChoice
 from profilers.memory import Reading
 from profilers.memory_timeline import MemoryTimeline
 from profilers.phase_spans import SpanChoice, span_samples
@@ -21,14 +25,16 @@ _Pending = tuple[StepTimes, list[Done], dict[str, Reading], float | None, float]
 class StepLog:
     """Writes one rank's step, collective and memory records; on a GPU one step late, so nothing waits.
 
-    ``first`` is the first step of the run.
+    ``first`` is the first step of the run; ``choice`` decides which ones to record in detail instead of the
+    configuration.
     """
 
-    def __init__(self, rank: RankContext, first: int = 0) -> None:
+    def __init__(self, rank: RankContext, first: int = 0, choice: DetailChoice | None = None) -> None:
         self._rank = rank
         config = rank.config
         # The first step of a compiled run compiles.
         warm_up = max(config.train.warmup, int(config.compile))
+        self._warm_up = warm_up
         self._first_measured = min(first + warm_up, config.train.steps - 1)
         layout = rank.layout
         self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
@@ -37,6 +43,8 @@ class StepLog:
         self._recording = config.profile.collectives
         self._actions = rank.actions if self._recording else None
         self._spans = SpanChoice() if self._recording else None
+        self._choice = choice or DetailChoice(_budget(config), self._first_measured)
+        self._share = _share_of_a_core(layout.world_size)
         self._interfaces = InterfaceLog(rank.seat, rank.writer)
         self._reader = memory.MemoryReader(rank.device)
         self._timeline = MemoryTimeline(self._reader.read) if config.profile.memory else None
@@ -67,8 +75,16 @@ class StepLog:
         """A step that something ordered slows down is not measured; every span of it is kept."""
         self._left_out.add(step)
 
+    def start_anew(self, step: int) -> None:
+        """What is measured and the peaks of memory begin again: from ``step`` on another configuration holds."""
+        self._first_measured = min(step + max(1, self._warm_up), self._rank.config.train.steps - 1)
+        self._choice.start_anew(self._first_measured)
+        memory.reset_peak(self._rank.device)
+        self._reader.forget_peak()
+
     def before(self, step: int) -> None:
-        """Forget actions between steps."""
+        """Forget actions between steps, and choose how much of this one to record."""
+        self._look_closely(step in self._left_out or self._choice.wants(step))
         self._reader.leave_out(step in self._left_out)
         if step == self._first_measured:
             self._interfaces.at_rest()
@@ -76,7 +92,7 @@ class StepLog:
 
     def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
         """Take over a finished step and write what the device has completed."""
-        readings = {} if self._timeline is None else self._timeline.end()
+        readings = self._timeline.end() if self._timeline is not None and times.detailed else {}
         self._pending.append((times, self._take_actions(), readings, loss, norm))
         self._flush(wait=False)
         if times.step == self._rank.config.train.steps - 1:
@@ -102,9 +118,12 @@ class StepLog:
         loss: float | None,
         norm: float,
     ) -> None:
+        begin = time.perf_counter()
         writer, seconds = self._rank.writer, times.resolve(self._rank.timer.clock)
         sample = self._step_sample(times, seconds.phase_seconds(), loss, norm)
         writer.write(sample)
+        if not times.detailed:
+            return
         if times.step in self._left_out:
             writer.write_many(every_span(seconds))
         elif self._spans is not None and self._spans.wants(times.step, sample.step_seconds):
@@ -113,6 +132,20 @@ class StepLog:
         if self._actions is not None:
             writer.write_many(self._actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))
+        if times.step not in self._left_out:
+            self._weigh(times, sample.step_seconds, time.perf_counter() - begin)
+
+    def _weigh(self, times: StepTimes, seconds: float, writing: float) -> None:
+        marks = len(times.changes) + len(times.waits) + len(times.issued)
+        found = self._choice.told(times.step, seconds * self._share, writing + MARK_SECONDS * marks)
+        if found is not None:
+            self._rank.writer.event(EVENT, step=times.step, **found._asdict())
+
+    def _look_closely(self, closely: bool) -> None:
+        self._rank.timer.detailed = closely
+        self._rank.recorder.pause(not closely)
+        if self._actions is not None:
+            (self._actions.start if closely else self._actions.stop)()
 
     def _take_actions(self) -> list[Done]:
         return [] if self._actions is None else self._actions.take()
@@ -129,5 +162,17 @@ class StepLog:
             tokens=self._tokens,
             loss=loss,
             gradient_norm=norm,
-            **{f"{name}_seconds": seconds for name, seconds in phases.items()},
+            **{f"{name}_seconds": seconds if times.detailed else None for name, seconds in phases.items()},
         )
+
+
+def _budget(config: RunConfig) -> float | None:
+    """An outer loop sends something in a few steps only, and all of it counts."""
+    every_step = not config.profile.collectives or config.outer.method != "none"
+    return None if every_step else config.profile.budget
+
+
+def _share_of_a_core(world_size: int) -> float:
+    """What each rank of this host has of a core when all of them compute."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return min(1.0, (os.cpu_count() or here) / here)

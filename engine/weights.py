@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.activations import FP32_BYTES, Part, sizes_of
+from engine.compression.settings import CASTS, SCALING, Settings, settings_of
 from engine.config import RunConfig
 from engine.layout import Layout, accumulation, layout_of
+from engine.outer.memory import outer_bytes
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
 
 MIB = 2**20
+FLOAT64_BYTES = 8
 #: Schedules that do all micro-batches of a stage before they go to the next one.
 CHUNK_BY_CHUNK = ("breadth_first", "layered")
 
@@ -100,6 +103,7 @@ def buffer_bytes(config: RunConfig, stages: Sequence[Held], place: int, chosen: 
         + _gradient_buffers(config, stages)
         + _messages(config, place, chosen)
         + _gathered_again(config)
+        + outer_bytes(config, sum(updated_elements(one, layout_of(config)) for one in stages))
     )
 
 
@@ -131,7 +135,7 @@ def _is_narrow(config: RunConfig) -> bool:
 def _sharers(weight: Weight, layout: Layout) -> int:
     if weight.is_whole:
         return 1
-    return layout.data // layout.ep if weight.is_expert else layout.shard
+    return layout.inner // layout.ep if weight.is_expert else layout.shard
 
 
 def updated_elements(held: Held, layout: Layout) -> int:
@@ -140,13 +144,14 @@ def updated_elements(held: Held, layout: Layout) -> int:
         return kept_elements(held, layout)
     total = 0
     for weight in held.weights:
-        total += -(-weight.elements // (layout.data // layout.ep if weight.is_expert else layout.data))
+        total += -(-weight.elements // (layout.inner // layout.ep if weight.is_expert else layout.inner))
     return total
 
 
 def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     """ZeRO 3 gathers a block at a time beside what is outside of blocks, and the next block's message; a schedule that
-    works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients.
+    works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients. With
+    ``overlap.prefetch`` there are as many blocks' messages under way, and as many more of gradients.
     """
     if config.parallel.zero_stage < 2:
         return 0
@@ -159,8 +164,11 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
         gathered = max(_gathered_elements(one.weights) for one in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))
-    unit = max(*blocks, *roots)
-    return element * (gathered + unit) + FP32_BYTES * unit
+    unit, ahead = max(*blocks, *roots), config.overlap.prefetch
+    coarse = unit if config.compression.weights == "int8" else 0
+    return (
+        element * (gathered + unit * max(1, ahead)) + coarse * max(1, ahead) + FP32_BYTES * unit * (1 + ahead)
+    )
 
 
 def _gathered_elements(weights: Sequence[Weight]) -> int:
@@ -168,20 +176,50 @@ def _gathered_elements(weights: Sequence[Weight]) -> int:
 
 
 def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
-    """fp16 copies of what is under way; what top-k left out, and its messages; under ZeRO 1 a slice of a bucket."""
-    layout, compression = layout_of(config), config.compression
+    """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
+    layout, settings = layout_of(config), settings_of(config.compression)
     elements = sum(one.elements for one in stages)
-    if layout.data == 1 or layout.zero_stage >= 2:
+    if layout.inner == 1:
         return 0
-    if layout.zero_stage == 1:
-        biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
-        return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout.data
-    if compression.method == "fp16":
-        return 2 * elements
-    if compression.method == "topk":
-        sent = 2 * FP32_BYTES * round(compression.ratio * elements)
-        return FP32_BYTES * elements * compression.error_feedback + sent * (1 + layout.data)
-    return 0
+    kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
+    kept += FP32_BYTES * elements * config.overlap.delay
+    if layout.zero_stage:
+        coarse = 0 if settings.method == "none" else round(2 * _coarse_bytes(settings) * elements)
+        return kept + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
+    if settings.method == "powersgd":
+        rows = sum(
+            (one.rows + one.columns) * one.copies
+            for held in stages
+            for one in held.weights
+            if one.columns > 1
+        )
+        return kept + FP32_BYTES * config.compression.rank * rows
+    return kept + round(_message_bytes(settings, layout.inner) * elements)
+
+
+def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
+    biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
+    return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
+
+
+def _coarse_bytes(settings: Settings) -> float:
+    """Of one value with scales, on its way to the rank that needs it."""
+    return float(settings.value or 0) / 8 + FP32_BYTES / settings.bucket_values
+
+
+def _message_bytes(settings: Settings, ranks: int) -> float:
+    """Of the messages of one value on a rank, whatever came in included, and of what chooses them."""
+    ratio, bits = (
+        float(settings.value or 0),
+        8 * FP32_BYTES / settings.bucket_values + float(settings.value or 0),
+    )
+    if settings.method in CASTS:
+        return 2
+    if settings.method in SCALING:  # to all and from all; a share of the average, and what was left out of it
+        return 2 * bits / 8 + (bits / 8 + FP32_BYTES) / ranks
+    if settings.method == "topk":
+        return 2 * FP32_BYTES * ratio * (1 + ranks)
+    return (FP32_BYTES + 2 * FLOAT64_BYTES) * ratio if settings.method == "randomk" else 0
 
 
 def _gathered_again(config: RunConfig) -> int:

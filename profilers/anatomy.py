@@ -25,7 +25,8 @@ _STILL_WARM = (
 def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
     """Steps at the start that were not measured, and those that the step times themselves show to be warm-up.
 
-    Both are counted from the first recorded step. Where measured steps still hold warm-up, a note is added.
+    Both are counted from the first of ``steps``: those recorded, or those since the configuration last changed.
+    Where measured steps still hold warm-up, a note is added.
     """
     if not len(steps.steps):
         return {"notes": list(notes)}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from profilers.run_summary import CheckpointRow, Resumed
+from profilers.checkpoint_rows import CheckpointRow, Resumed
 from profilers.tail import RunRecords
 
 Row = TypeVar("Row")

@@ -52,6 +52,8 @@ OPERATIONS: dict[str, tuple[str, str]] = {
 
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
+#: The same while it is paused: then only calls ``beside_steps`` are recorded, for the step that waits for them.
+_paused: list[CollectiveRecorder] = []
 
 
 #: Threads whose collectives nobody records.
@@ -69,9 +71,37 @@ def unrecorded() -> Iterator[None]:
         _unseen.discard(me)
 
 
+#: Where the calls go that a thread issues ``beside_steps``.
+_beside: dict[int, list[Issued]] = {}
+
+
+@contextmanager
+def beside_steps() -> Iterator[list[Issued]]:
+    """Calls that this thread issues inside go on beside later steps: none is told until ``tell`` is given them.
+
+    What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
+    """
+    me = get_ident()
+    found = _beside[me] = []
+    try:
+        yield found
+    finally:
+        del _beside[me]
+
+
+def tell(calls: list[Issued]) -> None:
+    """They have been waited for, in this step."""
+    recorder = active()
+    if recorder is not None:
+        for call in calls:
+            recorder.tell(call)
+
+
 def active() -> CollectiveRecorder | None:
     """The recorder that collectives outside the dispatcher tell about themselves."""
-    return _started[0] if _started else None
+    if _started:
+        return _started[0]
+    return _paused[0] if _paused and get_ident() in _beside else None
 
 
 class Call(NamedTuple):
@@ -116,14 +146,26 @@ class CollectiveRecorder:
         if self._library is not None:
             self._library._destroy()
             self._library = None
-            _started.remove(self)
+            (_started if self in _started else _paused).remove(self)
+
+    def pause(self, paused: bool) -> None:
+        """Let calls pass unseen until the next ``pause(False)``; the kernels stay. Nothing while it is stopped."""
+        source, target = (_started, _paused) if paused else (_paused, _started)
+        if self in source:
+            source.remove(self)
+            target.append(self)
 
     def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Issued:
         """A call begins that is waited for later."""
         kind = self.kinds[operation, group, tensor.dtype, tensor.nbytes, None, algorithm]
         call = Issued(self.mark(), [], kind)
-        self._timer.issue(call)
+        self.tell(call)
         return call
+
+    def tell(self, call: Issued) -> None:
+        """A call that is waited for later, or was."""
+        held = _beside.get(get_ident()) if _beside else None
+        (self._timer.issue if held is None else held.append)(call)
 
     def finish(self, call: Issued) -> None:
         """A call that was issued has been waited for."""
@@ -156,11 +198,11 @@ class CollectiveRecorder:
         async_at = names.index("async_op") if "async_op" in names else len(names)
         below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
-        kinds, mark, note, issue = self.kinds, self.mark, self.note, self._timer.issue
+        kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
 
         @waits_here
         def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
-            if _unseen and get_ident() in _unseen:
+            if (_unseen and get_ident() in _unseen) or (_paused and get_ident() not in _beside):
                 return redispatch(keys & below, *arguments, **named)
             dtype, size = _payload(arguments[tensors_at])
             blocking = len(arguments) > async_at and not arguments[async_at]
@@ -174,7 +216,7 @@ class CollectiveRecorder:
             else:
                 call = Issued(begin, [], kind)
                 self._follow(call, work)
-                issue(call)
+                tell(call)
             return out
 
         return kernel

@@ -75,6 +75,10 @@ class MemoryReader:
             self._passed = peak_rss_bytes()
         self._left_out = out
 
+    def forget_peak(self) -> None:
+        """After :func:`reset_peak`: the most so far counts from now on."""
+        self._peak, self._passed = 0, peak_rss_bytes()
+
     def _peak_rss_bytes(self, rss: int, highest: int) -> int:
         if self._left_out and self._peak:
             return self._peak

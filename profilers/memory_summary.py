@@ -17,14 +17,19 @@ KINDS = {"cuda_peak_bytes": "CUDA allocator", "peak_rss_bytes": "resident set"}
 REACHED = 0.99
 
 
-def memory_rows(records: RunRecords) -> list[MemoryRow]:
-    """One row a rank that recorded its memory; all of the same kind."""
-    tables = {rank: records.table(rank, "memory") for rank in records.ranks()}
+def memory_rows(records: RunRecords, since: int = 0) -> list[MemoryRow]:
+    """One row a rank that recorded its memory in the steps from ``since`` on; all of the same kind."""
+    tables = {rank: _since(records.table(rank, "memory"), since) for rank in records.ranks()}
     for column in KINDS:
         rows = [_row(rank, table, column) for rank, table in tables.items() if table.column(column).count()]
         if rows:
             return rows
     return []
+
+
+def _since(table: Table, step: int) -> Table:
+    late = table.column("step").filled(-1) >= step
+    return table.part(int(late.argmax()) if late.any() else len(table), len(table))
 
 
 def peak(rows: Sequence[MemoryRow]) -> dict[str, Any]:

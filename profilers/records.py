@@ -15,20 +15,22 @@ PHASES = ("data", "forward", "backward", "communication_exposed", "bubble", "opt
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """One optimizer step on one rank. The seven phase spans sum to ``step_seconds``."""
+    """One optimizer step on one rank. The seven phase spans sum to ``step_seconds``; all are None of a step that was
+    not recorded in detail.
+    """
 
     step: int
     measured: bool
     start_unix: float
     step_seconds: float
     cpu_seconds: float
-    data_seconds: float
-    forward_seconds: float
-    backward_seconds: float
-    communication_exposed_seconds: float
-    bubble_seconds: float
-    optimizer_seconds: float
-    other_seconds: float
+    data_seconds: float | None
+    forward_seconds: float | None
+    backward_seconds: float | None
+    communication_exposed_seconds: float | None
+    bubble_seconds: float | None
+    optimizer_seconds: float | None
+    other_seconds: float | None
     tokens: int
     loss: float | None
     gradient_norm: float | None

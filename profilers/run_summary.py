@@ -9,9 +9,14 @@ from typing import Any
 import msgspec
 
 from profilers.anatomy_rows import ClockRow, GapRow, PipelineRow
+from profilers.change_row import ChangeRow
+from profilers.checkpoint_rows import CheckpointRow, Resumed
 from profilers.diagnosis import Setting, Verdict
 from profilers.links import Links
 from profilers.machine_rows import GpuRow, HostRow, InterfaceRow
+from profilers.outer_rows import OuterRow
+from profilers.plan_rows import PlanRow
+from profilers.quality_rows import QualityRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +111,6 @@ class MemoryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRow:
-    """One save: ``step`` is the next one to do after it, ``paused_seconds`` the time that training waited for it,
-    ``problem`` why it failed.
-    """
-
-    step: int
-    seconds: float
-    paused_seconds: float
-    asynchronous: bool
-    bytes: int | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]."""
-
-    run: str
-    step: int
-    folder: str
-    seconds: float
-    changed: dict[str, list[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Seconds, bytes and joules are per step; None where nothing was recorded."""
 
@@ -143,13 +123,26 @@ class RunSummary:
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
     resumed: Resumed | None = None
+    #: Parameters whose gradients compression leaves alone, and why.
+    left_alone: dict[str, str] = field(default_factory=dict)
+    #: Of compression, in order.
+    plans: list[PlanRow] = field(default_factory=list)
+    #: None without an outer loop.
+    outer: OuterRow | None = None
     checkpoints: list[CheckpointRow] = field(default_factory=list)
+    #: In order. Everything that is measured, peaks of memory too, is of the steps from the last one on.
+    changes: list[ChangeRow] = field(default_factory=list)
+    measured_from_step: int | None = None
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
+    #: Every time that the loss on held-out text was taken, in order.
+    quality: list[QualityRow] = field(default_factory=list)
     #: Of the whole model before clipping, one per recorded step.
     gradient_norms: list[float | None] = field(default_factory=list)
     measured_steps: int = 0
+    #: Of these, the ones that every rank recorded in detail: phases, collectives and all that follows are of them.
+    detailed_steps: int = 0
     step_seconds: StepSeconds | None = None
     #: The slowest rank's seconds of each measured step.
     step_samples: list[float] = field(default_factory=list)

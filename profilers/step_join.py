@@ -33,6 +33,19 @@ class JoinedSteps:
         columns = {name: values[:, wanted] for name, values in self.values.items()}
         return JoinedSteps(self.ranks, self.steps[wanted], columns)
 
+    def detailed(self) -> JoinedSteps:
+        """Only steps whose phases every rank recorded."""
+        wanted = ~np.ma.getmaskarray(self.values[PHASE_FIELDS[0]]).any(axis=0)
+        columns = {name: values[:, wanted] for name, values in self.values.items()}
+        return JoinedSteps(self.ranks, self.steps[wanted], columns)
+
+    def between(self, first: int | None, end: int | None) -> JoinedSteps:
+        """The steps from ``first`` on that come before ``end``; None for no bound."""
+        start = 0 if first is None else int(np.searchsorted(self.steps, first))
+        stop = len(self.steps) if end is None else int(np.searchsorted(self.steps, end))
+        columns = {name: values[:, start:stop] for name, values in self.values.items()}
+        return JoinedSteps(self.ranks, self.steps[start:stop], columns)
+
 
 def join_steps(tables: dict[int, Table]) -> JoinedSteps:
     """Joins the ``step`` tables of some ranks. If a rank recorded a step twice, the later record counts."""

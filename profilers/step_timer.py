@@ -30,7 +30,8 @@ class StepTimes:
 
     ``changes`` tells which phase ran from which mark on, and how many waits there were before. ``waits`` are (begin,
     end, kind): short spans of exposed communication inside a phase, which did not change for them; a wait that is no
-    call has None as kind. ``issued`` are the calls that nobody waited for at once. ``end`` is the last mark.
+    call has None as kind. ``issued`` are the calls that nobody waited for at once. ``end`` is the last mark. A step
+    that is not ``detailed`` has its first change alone.
     """
 
     step: int
@@ -42,6 +43,7 @@ class StepTimes:
     issued: list[Issued] = field(default_factory=list)
     end: Any = None
     cpu_seconds: float = 0.0
+    detailed: bool = True
 
     def resolve(self, clock: Clock) -> StepSeconds:
         """In seconds, once the device has passed the end."""
@@ -95,6 +97,8 @@ class StepTimer:
         self._times: StepTimes | None = None
         self._phases = {name: _Phase(self, code) for name, code in _CODE.items()}
         self.step = -1
+        #: Whether steps that begin are timed phase by phase; the others only as a whole.
+        self.detailed = True
         #: Told the phase code whenever a phase of a step begins or goes on; short waits are not told.
         self.on_change: Callable[[int], None] | None = None
         #: Takes (begin, end, kind) of a wait: a tensor-parallel step has hundreds, so they are told with one call.
@@ -117,7 +121,9 @@ class StepTimer:
         self.step = step
         self._stack[:] = [_OTHER]
         self.take()
-        self._times = StepTimes(step, time.time(), time.perf_counter(), time.process_time())
+        self._times = StepTimes(
+            step, time.time(), time.perf_counter(), time.process_time(), detailed=self.detailed
+        )
         self._change(_OTHER)
 
     def enter(self, code: int) -> Any:
@@ -148,10 +154,12 @@ class StepTimer:
         return times
 
     def _change(self, code: int) -> Any:
-        mark = self._mark()
-        if self._times is not None:
-            self._times.changes.append((code, mark, len(self._waits)))
-            if self.on_change is not None:
-                self.on_change(code)
+        times, mark = self._times, None
+        if times is None or times.detailed or not times.changes:
+            mark = self._mark()
+            if times is not None:
+                times.changes.append((code, mark, len(self._waits)))
+                if self.on_change is not None:
+                    self.on_change(code)
         self._tell(self.step, code, time.monotonic())
         return mark

@@ -6,21 +6,27 @@ import math
 from typing import Any
 
 from profilers.anatomy import anatomy, warmup_of
+from profilers.changes import change_rows, last_change, with_times
 from profilers.checkpoints import checkpoint_rows, resumed
 from profilers.communication import (
     communication_rows,
     message_seconds_reason,
     peak_bandwidth_reason,
 )
+from profilers.detail_rows import detail_notes
 from profilers.diagnosis import Thresholds, Verdict, judge, rate
 from profilers.energy import joules_of_ranks
 from profilers.findings.every_rule import findings_of
 from profilers.gpu_summary import gpus_of
 from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
+from profilers.left_alone import left_alone
 from profilers.memory_summary import memory_rows, peak
+from profilers.outer import outer_row
+from profilers.plans import plan_rows
+from profilers.quality import quality_rows
 from profilers.rank_gpus import RankGpus, gpus_of_ranks
-from profilers.run_summary import Bounds, RunFacts, RunSummary, StepSeconds
+from profilers.run_summary import Bounds, CommunicationRow, RunFacts, RunSummary, StepSeconds
 from profilers.statistics import median_interval, p95
 from profilers.step_join import JoinedSteps, join_steps
 from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
@@ -33,34 +39,35 @@ __all__ = ["RunFacts", "RunSummary", "summarize"]
 def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     """What the records of a run amount to, however far it came; None where nothing was recorded."""
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
-    measured = steps.measured()
+    changes = change_rows(records)
+    since = last_change(changes)
+    settled = steps.between(since, None)
+    measured = settled.measured()
+    detailed = measured.detailed()
     used = gpus_of_ranks(records)
-    memory = memory_rows(records)
+    memory = memory_rows(records, since or 0)
     known: dict[str, Any] = {
-        "id": facts.run,
-        "layout": facts.layout,
-        "world_size": facts.world_size,
-        "backend": facts.backend,
-        "parameters": facts.parameters,
-        "tokens_per_step": facts.tokens_per_step,
+        **_of_facts(facts),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
+        "left_alone": left_alone(records),
+        "plans": plan_rows(records),
+        "outer": outer_row(records),
         "checkpoints": checkpoint_rows(records),
+        "changes": with_times(changes, steps),
+        "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
         "gradient_norms": steps.values["gradient_norm"].mean(axis=0).tolist() if steps.ranks else [],
         "validation_loss": _validation_loss(records),
+        "quality": quality_rows(records, steps, facts.backend),
         "memory": memory,
         **peak(memory),
         "dropped_records": _dropped_records(records),
-        "model_flops_per_step": facts.model_flops_per_step,
-        "hardware_flops_per_step": facts.hardware_flops_per_step,
-        "mfu_convention": facts.mfu_convention,
-        "peak_flops": facts.peak_flops_per_second,
-        "peak_source": facts.peak_source,
-        **warmup_of(steps, facts.notes),
+        **warmup_of(settled, (*facts.notes, *detail_notes(records, measured, detailed))),
     }
     if len(measured.steps):
-        known |= _speed(measured, facts) | _where_time_goes(measured, records, facts, used)
+        known |= _speed(measured, facts) | _energy(measured, records, used)
+        known |= _in_detail(measured, detailed, records, facts, used)
     else:
         known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
     span = _span(measured) if len(measured.steps) else None
@@ -69,6 +76,22 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     if known["gpus"] and used.reason:
         known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
     return RunSummary(**known)
+
+
+def _of_facts(facts: RunFacts) -> dict[str, Any]:
+    return {
+        "id": facts.run,
+        "layout": facts.layout,
+        "world_size": facts.world_size,
+        "backend": facts.backend,
+        "parameters": facts.parameters,
+        "tokens_per_step": facts.tokens_per_step,
+        "model_flops_per_step": facts.model_flops_per_step,
+        "hardware_flops_per_step": facts.hardware_flops_per_step,
+        "mfu_convention": facts.mfu_convention,
+        "peak_flops": facts.peak_flops_per_second,
+        "peak_source": facts.peak_source,
+    }
 
 
 def _speed(measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
@@ -108,28 +131,51 @@ def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _where_time_goes(
-    measured: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
+def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[str, Any]:
+    joules, reason = joules_of_ranks(records, used, *_span(measured))
+    # Of all steps of the span: some within may not be measured.
+    steps = int(measured.steps[-1] - measured.steps[0]) + 1
+    return {"joules_per_step": _rate(joules, steps), "joules_reason": reason}
+
+
+def _in_detail(
+    measured: JoinedSteps, detailed: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
 ) -> dict[str, Any]:
-    phases = typical_phases(measured)
-    skew, slowest = rank_skew(measured)
-    tables = [records.table(rank, "comm") for rank in measured.ranks]
-    steps = len(measured.steps)
-    rows = communication_rows(tables, measured.steps, steps * len(tables), facts.links, facts.backend)
-    energy, joules_reason = joules_of_ranks(records, used, *_span(measured))
-    shown = anatomy(measured, records, facts)
-    findings = findings_of(records, measured, facts.setting, rows, shown["pipeline"], used)
+    calls = _calls(detailed, records, facts)
+    rows = calls["communication"]
     return {
-        "phases": phases,
-        "rank_skew_seconds": skew,
-        "slowest_rank": slowest,
+        "detailed_steps": len(detailed.steps),
+        **calls,
+        **wire_totals(records, measured, rows),
+        **_where_time_goes(detailed, records, facts, used, rows),
+    }
+
+
+def _calls(detailed: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
+    tables = [records.table(rank, "comm") for rank in detailed.ranks]
+    rank_steps = len(detailed.steps) * len(tables)
+    rows = communication_rows(tables, detailed.steps, rank_steps, facts.links, facts.backend)
+    return {
         "communication": rows,
         "peak_bandwidth_reason": peak_bandwidth_reason(rows, facts.links_reason),
         "message_seconds_reason": message_seconds_reason(row.operation for row in rows),
-        **wire_totals(records, measured, rows),
-        # Of all steps of the span: some within may not be measured.
-        "joules_per_step": _rate(energy, int(measured.steps[-1] - measured.steps[0]) + 1),
-        "joules_reason": joules_reason,
+    }
+
+
+def _where_time_goes(
+    detailed: JoinedSteps,
+    records: RunRecords,
+    facts: RunFacts,
+    used: RankGpus,
+    rows: list[CommunicationRow],
+) -> dict[str, Any]:
+    skew, slowest = rank_skew(detailed)
+    shown = anatomy(detailed, records, facts)
+    findings = findings_of(records, detailed, facts.setting, rows, shown["pipeline"], used)
+    return {
+        "phases": typical_phases(detailed),
+        "rank_skew_seconds": skew,
+        "slowest_rank": slowest,
         **shown,
         **_verdicts(findings, facts.setting.thresholds),
     }

@@ -5,24 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.compression.plan import PLANNED
+from engine.compression.settings import ONE_WAY, SCALING, SELECTING
 from engine.schedules.named import KINDS
 
 Values = dict[str, Any]
 
 #: Knobs on whose values it depends whether others act; each one may depend on those before it.
-DECIDING = ("parallel.zero_stage", "compression.method", "schedule.kind")
+DECIDING = ("outer.method", "parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
 #: Where a knob stands that does not act, whatever a study's base says: other values would break a rule.
 AT_REST: Values = {
     "parallel.ep": 1,
     "parallel.shard_ranks": None,
     "parallel.reduce_every_micro_batch": False,
     "parallel.tp_regather": False,
+    "compression.weights": "none",
+    "compression.experts": "none",
+    "overlap.prefetch": 0,
+    "overlap.gather_with_optimizer": False,
+    "overlap.tp_chunks": 1,
+    "overlap.delay": 0,
+    "outer.replicas": None,
 }
 
 
 def data_ranks(now: Values) -> int:
     """Ranks that see different tokens."""
     return int(now["parallel.dp"] * now["parallel.cp"])
+
+
+def reducing_ranks(now: Values) -> int:
+    """Of those, the ranks that average gradients at every step: with an outer loop, the ones of a replica."""
+    if now["outer.method"] == "none":
+        return data_ranks(now)
+    return data_ranks(now) // int(now["outer.replicas"] or now["parallel.dp"])
 
 
 def acts(key: str, now: Values) -> bool:
@@ -39,19 +55,50 @@ def _pipelines(now: Values) -> bool:
     return bool(now["parallel.pp"] > 1)
 
 
+def _has_outer(now: Values) -> bool:
+    return bool(now["parallel.dp"] > 1 and now["outer.method"] != "none")
+
+
+def _outer_is(*methods: str) -> Callable[[Values], bool]:
+    return lambda now: _has_outer(now) and now["outer.method"] in methods
+
+
+def _reduces(now: Values) -> bool:
+    return reducing_ranks(now) > 1
+
+
 def _shards(now: Values) -> bool:
-    return _shares_data(now) and now["parallel.zero_stage"] >= 2
+    return _reduces(now) and now["parallel.zero_stage"] >= 2
 
 
 def _compresses(now: Values) -> bool:
-    return _shares_data(now) and now["parallel.zero_stage"] == 0
+    """ZeRO sends slices to their owners, which int8 and int4 alone can code."""
+    return _reduces(now) and (now["parallel.zero_stage"] == 0 or now["compression.method"] in ONE_WAY)
 
 
-def _selects(now: Values) -> bool:
-    return _compresses(now) and now["compression.method"] == "topk"
+def _splits_matrices(now: Values) -> bool:
+    return bool(now["parallel.tp"] > 1)
+
+
+def _by(*methods: str) -> Callable[[Values], bool]:
+    return lambda now: _compresses(now) and now["compression.method"] in methods
+
+
+def _loses(now: Values) -> bool:
+    return _compresses(now) and now["compression.method"] != "none"
+
+
+def _plans(now: Values) -> bool:
+    is_whole = now["parallel.zero_stage"] == 0
+    return is_whole and _by(*PLANNED)(now) and now["compression.plan"] != "none"
 
 
 _RULES: dict[str, Callable[[Values], bool]] = {
+    "outer.method": lambda now: bool(now["parallel.dp"] > 1),
+    **dict.fromkeys(("outer.period", "outer.replicas"), _has_outer),
+    **dict.fromkeys(("outer.learning_rate", "outer.momentum"), _outer_is("co2", "diloco", "streaming")),
+    **dict.fromkeys(("outer.clip", "outer.gap", "outer.variant"), _outer_is("co2")),
+    **dict.fromkeys(("outer.fragments", "outer.overlap", "outer.mixing"), _outer_is("streaming")),
     "parallel.cp_method": lambda now: bool(now["parallel.cp"] > 1),
     "parallel.ep": lambda now: now["model.experts"] is not None and _shares_data(now),
     "parallel.zero_stage": _shares_data,
@@ -61,8 +108,18 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     "schedule.kind": _pipelines,
     "schedule.chunks": lambda now: _pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
     "compression.method": _compresses,
-    "compression.start_step": lambda now: _compresses(now) and now["compression.method"] != "none",
-    "compression.ratio": _selects,
-    "compression.error_feedback": _selects,
-    "overlap.bucket_mb": lambda now: _shares_data(now) and now["parallel.zero_stage"] < 2,
+    **{f"compression.{name}": _loses for name in ("start_step", "error_feedback", "layers")},
+    "compression.ratio": _by(*SELECTING),
+    "compression.rank": _by("powersgd"),
+    "compression.plan": _by(*PLANNED),
+    **dict.fromkeys(("compression.plan_every", "compression.plan_alpha"), _plans),
+    "compression.bucket_values": _by(*SCALING),
+    "compression.stochastic": _by("int8", "int4"),
+    "compression.weights": _shards,
+    "compression.experts": lambda now: bool(now["parallel.ep"] > 1),
+    "overlap.prefetch": _shards,
+    "overlap.gather_with_optimizer": lambda now: _reduces(now) and now["parallel.zero_stage"] == 1,
+    "overlap.tp_chunks": _splits_matrices,
+    "overlap.delay": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
+    "overlap.bucket_mb": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
 }

@@ -84,7 +84,8 @@ def startup_trials(trials: int) -> int:
 def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
     values = file.config.flat()
-    if not is_lossy(values | point) or file.config.train.steps >= file.loss_guard.min_steps:
+    provable = file.aim.in_time or file.config.train.steps >= file.guard.min_steps
+    if provable or not is_lossy(values | point):
         return True
     lossy = [trial for trial in state.trials if is_lossy(values | trial.config)]
     return len(lossy) < UNPROVABLE_SHARE * file.trials

@@ -6,7 +6,12 @@ from typing import Any
 
 from tuning.points import NAMED_DEGREES, TURNED_DEGREES, Point, Points
 
-WORDS = {"compression.method": "compression", "schedule.kind": "schedule"}
+WORDS = {
+    "compression.method": "compression",
+    "outer.method": "outer",
+    "outer.period": "outer_period",
+    "schedule.kind": "schedule",
+}
 NAMED_FIRST = (
     "parallel.dp",
     *NAMED_DEGREES,
@@ -19,6 +24,9 @@ ALWAYS_SAID = (
     "schedule.kind",
     "compression.method",
     "compression.ratio",
+    "outer.method",
+    "outer.period",
+    "compression.rank",
     "memory.recompute",
 )
 

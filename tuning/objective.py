@@ -6,13 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from engine.exactness import is_lossy
 from engine.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.run_summary import RunSummary
+from tuning.aims import Aim, per_hour
 from tuning.studyfile import LossGuard
+
+__all__ = ["LOSS_GUARD", "UNDECIDED", "Judged", "constraints", "is_lossy", "judge", "measured", "reached"]
 
 LOSS_GUARD = "loss_guard"
 #: What cannot be proven here is the least of all violations: the sampler looks at exact settings first.
 UNDECIDED = ("loss_guard_undecided", 0.001)
+_TOKENS = Aim()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +27,6 @@ class Judged:
     state: str
     reason: str
     violation: float | None = None
-
-
-def is_lossy(values: dict[str, Any]) -> bool:
-    """Whether gradients are sent with less than they hold. Precision is a policy, the same in every trial."""
-    return bool(values.get("compression.method", "none") != "none")
 
 
 def judge(loss: float | None, baseline_loss: float | None, steps: int, guard: LossGuard) -> Judged:
@@ -43,8 +43,20 @@ def judge(loss: float | None, baseline_loss: float | None, steps: int, guard: Lo
     return Judged("violated" if violation > 0 else "satisfied", words, violation)
 
 
-def measured(outcome: RunOutcome, summary: RunSummary) -> dict[str, Any]:
-    """The measured part of a ``tell``: tokens per second of each measured step, their median and its interval."""
+def reached(summary: RunSummary, target: float) -> Judged:
+    """Whether a run's loss on held-out text came down to ``target``."""
+    if not summary.quality:
+        return Judged("undecided", "its validation loss was not measured")
+    best = min(row.loss for row in summary.quality)
+    after = f"after {summary.quality[-1].step:,} steps"
+    words = f"held-out loss {best:.4f} at the least {after}, {target:g} wanted"
+    return Judged("satisfied" if best <= target else "violated", words, best / target - 1)
+
+
+def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> dict[str, Any]:
+    """The measured part of a ``tell``: tokens per second of each measured step, their median and its interval; or the
+    same as the aim has it.
+    """
     told = {
         "run": summary.id,
         "outcome": outcome.ending.value,
@@ -57,14 +69,28 @@ def measured(outcome: RunOutcome, summary: RunSummary) -> dict[str, Any]:
     }
     if not outcome.good or summary.tokens_per_second is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}
+    scale = _scale(summary, aim)
+    if scale is None:
+        return told | {"value": None, "low": None, "high": None, "samples": []}
     bounds = summary.tokens_per_second_interval
-    samples = [summary.tokens_per_step / seconds for seconds in summary.step_samples if seconds > 0]
+    samples = [summary.tokens_per_step / seconds * scale for seconds in summary.step_samples if seconds > 0]
     return told | {
-        "value": summary.tokens_per_second,
-        "low": bounds.low if bounds else None,
-        "high": bounds.high if bounds else None,
+        "value": summary.tokens_per_second * scale,
+        "low": bounds.low * scale if bounds else None,
+        "high": bounds.high * scale if bounds else None,
         "samples": samples,
     }
+
+
+def _scale(summary: RunSummary, aim: Aim) -> float | None:
+    """What tokens per second are multiplied with; None if the run did not reach what the study aims at.
+
+    The steps to a loss are what they are: how sure the time of one is decides how sure the time to the loss is.
+    """
+    if aim.target_loss is None or not summary.tokens_per_second:
+        return 1.0
+    passed = [row.seconds for row in summary.quality if row.loss <= aim.target_loss and row.seconds > 0]
+    return per_hour(passed[0]) / summary.tokens_per_second if passed else None
 
 
 def constraints(outcome: RunOutcome, repeated: bool, judged: Judged | None) -> dict[str, float]:

@@ -12,13 +12,22 @@ LONG_SEQUENCE = 8_192
 MANY_RANKS = 9
 #: Widths of hybrid sharding that are offered: no wider than one usual machine.
 WIDEST_SHARD = 8
+#: Overlap and formats whose gain depends on the network, or that change the arithmetic.
+ONLY_IF_ASKED: dict[str, Any] = {
+    "overlap.prefetch": [0, 1, 2],
+    "overlap.gather_with_optimizer": [False, True],
+    "overlap.tp_chunks": [1, 2, 4],
+    "overlap.delay": [0, 1],
+    "compression.weights": ["none", "int8"],
+}
 
 
 def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
     """A sensible space for a machine: layouts and how they communicate, or on one device what is left.
 
     Context parallelism is in it from 8,192 tokens a sequence on, or when a step has fewer sequences than ranks;
-    expert parallelism when the model has experts; hybrid sharding from nine ranks on.
+    expert parallelism when the model has experts; hybrid sharding from nine ranks on. Outer loops never are: what they
+    do to the loss shows after more steps than a usual trial has.
     """
     offered = offered_space(base, ranks)
     return {key: values for key, values in offered.items() if _suits(key, base, ranks)}
@@ -44,15 +53,22 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
         **space,
         "schedule.kind": ["1f1b", "gpipe", "interleaved", "zb_h1", "breadth_first"],
         "schedule.chunks": [1, 2],
-        "compression.method": ["none", "fp16", "topk"],
+        "compression.method": ["none", "fp16", "int8", "int4", "topk", "powersgd", "sign"],
         "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
+        "compression.rank": [1, 2, 4, 8],
+        "outer.method": ["none", "local", "diloco", "streaming", "co2"],
+        "outer.period": [2, 4, 8, 12],
         "overlap.bucket_mb": [1.0, 5.0, 25.0],
+        **ONLY_IF_ASKED,
+        **({} if base.model.experts is None else {"compression.experts": ["none", "bf16", "int8"]}),
     }
 
 
 def _suits(key: str, base: RunConfig, ranks: int) -> bool:
     if key in ("parallel.cp", "parallel.cp_method"):
         return base.data.sequence_length >= LONG_SEQUENCE or base.batch.global_batch < ranks
+    if key.startswith("outer.") or key in ONLY_IF_ASKED or key == "compression.experts":
+        return False
     return key != "parallel.shard_ranks" or ranks >= MANY_RANKS
 
 

@@ -35,6 +35,13 @@ PLAIN: Point = {
     "parallel.reduce_every_micro_batch": False,
     "parallel.tp_regather": False,
     "compression.method": "none",
+    "compression.weights": "none",
+    "compression.experts": "none",
+    "overlap.prefetch": 0,
+    "overlap.gather_with_optimizer": False,
+    "overlap.tp_chunks": 1,
+    "overlap.delay": 0,
+    "outer.method": "none",
     "memory.recompute": "none",
 }
 #: Changes what is sent between the micro-batches of a step.

@@ -96,11 +96,15 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
 
 
 def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
-    """What the loss guard says about a trial."""
+    """What the loss guard says about a trial. Where a loss is to be reached, a value says that it was."""
+    if file.target_loss is not None:
+        if trial.value is not None:
+            return Judged("satisfied", f"it reaches the loss of {file.target_loss:g}")
+        return Judged("violated", trial.reason or f"it did not reach the loss of {file.target_loss:g}")
     if not _lossy(trial, file):
         return Judged("exact", "gradients are sent as they are")
     return judge(
-        trial.validation_loss, baseline.validation_loss if baseline else None, trial.steps, file.loss_guard
+        trial.validation_loss, baseline.validation_loss if baseline else None, trial.steps, file.guard
     )
 
 

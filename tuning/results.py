@@ -42,20 +42,25 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
     document: Document = {
         "study": file.name,
         "objective": file.objective,
+        "target_loss": file.target_loss,
         "ranks": file.ranks,
         "state": study_state,
         "best": _entry(stands.best, file, best),
         "baseline": _entry(stands.baseline, file, baseline),
         "gain": gain.as_dict() if gain else None,
         "recommended": _recommended(stands, gain, file),
-        "trials": [_row(trial, file) for trial in state.trials if trial.confirms is None],
+        "trials": [
+            _row(trial, file) | _guard(trial, stands, file)
+            for trial in state.trials
+            if trial.confirms is None
+        ],
         "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
         "trials_done": len(ranking.counted(state)),
         "trials_total": file.trials,
         "best_exact": _entry(stands.best_exact, file, None),
         "fastest_lossy": _lossy(stands, file),
         "runner_up": _entry(stands.runner_up, file, None),
-        "loss_guard": file.loss_guard.model_dump() | {"steps": file.config.train.steps},
+        "loss_guard": file.guard.model_dump() | {"steps": file.config.train.steps},
         "baseline_note": file.search_space.baseline[1],
         "space_note": file.space_note,
         "skipped_illegal": sum(trial.skipped_illegal for trial in state.trials),
@@ -127,6 +132,12 @@ def _lossy(stands: Standing, file: StudyFile) -> Document | None:
     guard = {"state": judged.state, "reason": judged.reason, "violation": judged.violation}
     faster = stands.best_exact is None or (entry["value"] or 0) > (stands.best_exact.value or 0)
     return entry | {"guard": guard, "faster_than_best_exact": faster}
+
+
+def _guard(trial: Trial, stands: Standing, file: StudyFile) -> Document:
+    """What the loss guard says about a trial that ended well."""
+    judged = ranking.judged(trial, stands.baseline, file) if trial.outcome == "completed" else None
+    return {"guard": None if judged is None else {"state": judged.state, "reason": judged.reason}}
 
 
 def _row(trial: Trial, file: StudyFile) -> Document:

@@ -209,20 +209,25 @@ class Study:
             self._board.show(self._journal.state, run=run.name)
 
         outcome, summary = self._execute(config, labels, should_stop, on_start)
-        told = objective.measured(outcome, summary)
-        told["constraints"] = self._constraints(trial, outcome, summary)
+        told = objective.measured(outcome, summary, self._file.aim)
+        judged = self._judged(trial, summary)
+        told["constraints"] = objective.constraints(outcome, trial.attempt > 0, judged)
+        if outcome.good and judged is not None and judged.state != "satisfied":
+            told["reason"] = outcome.reason or judged.reason
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(number)
             told["reason"] = self._why_stopped(number, interruption) or outcome.reason
         return told
 
-    def _constraints(self, trial: Trial, outcome: RunOutcome, summary: RunSummary) -> dict[str, float]:
+    def _judged(self, trial: Trial, summary: RunSummary) -> objective.Judged | None:
+        """What is asked of its loss; None of an exact one, unless a loss is to be reached."""
+        if self._file.target_loss is not None:
+            return objective.reached(summary, self._file.target_loss)
+        if not objective.is_lossy(self._file.config.flat() | trial.config):
+            return None
         stands = ranking.standing(self._journal.state, self._file)
-        lossy = objective.is_lossy(self._file.config.flat() | trial.config)
-        guard, baseline = self._file.loss_guard, stands.baseline
-        loss = baseline.validation_loss if baseline else None
-        judged = objective.judge(summary.validation_loss, loss, len(summary.losses), guard) if lossy else None
-        return objective.constraints(outcome, trial.attempt > 0, judged)
+        loss = stands.baseline.validation_loss if stands.baseline else None
+        return objective.judge(summary.validation_loss, loss, len(summary.losses), self._file.guard)
 
     def _why_stopped(self, number: int, interruption: Interruption) -> str:
         if number in self._control.killed:

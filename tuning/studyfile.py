@@ -7,14 +7,16 @@ import json
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine import config as runconfig
-from engine.config import Count, RunConfig, Section
+from engine.config import RunConfig
 from engine.errors import InputError
+from engine.sections import Count, Section
+from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
 from tuning.space import Space
@@ -32,21 +34,55 @@ class LossGuard(Section):
     min_steps: Count = 100
 
 
+class Quality(Section):
+    """A lossy setting may win if its validation loss is at most so much above the baseline's, after the same tokens:
+    0.02 is 2 %. As ``loss_guard``, however few the steps are.
+    """
+
+    max_loss_increase: Annotated[float, Field(ge=0)]
+
+
 class StudyFile(Section):
-    """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched."""
+    """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched.
+
+    The ``objective`` is tokens_per_second, or ``{time_to_loss: 3.2}``: the seconds of training until the loss on
+    held-out text, taken after every ``base.train.validate_every`` steps, is at most that.
+    """
 
     name: str
     ranks: Count = 1
     trials: Count = 12
-    objective: Literal["tokens_per_second"] = "tokens_per_second"
+    objective: Name = "tokens_per_second"
+    target_loss: Annotated[float, Field(gt=0)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     base: dict[str, Any] = Field(default_factory=dict)
     space: dict[str, Any] | None = None
     loss_guard: LossGuard = LossGuard()
+    quality: Quality | None = None
     confirm_repeats: Annotated[int, Field(ge=0)] = 1
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread_objective(cls, given: Any) -> Any:
+        objective = given.get("objective") if isinstance(given, dict) else None
+        if isinstance(objective, dict) and set(objective) == {"time_to_loss"}:
+            return given | {"objective": "time_to_loss", "target_loss": objective["time_to_loss"]}
+        return given
+
+    @property
+    def aim(self) -> Aim:
+        """What its values are of."""
+        return Aim(self.objective, self.target_loss)
+
+    @property
+    def guard(self) -> LossGuard:
+        """What a lossy setting has to keep."""
+        if self.quality is None:
+            return self.loss_guard
+        return LossGuard(threshold=self.quality.max_loss_increase, min_steps=1)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -92,9 +128,12 @@ class StudyFile(Section):
         return self.model_dump(mode="json", exclude_unset=True)
 
     def resolved(self) -> dict[str, Any]:
-        """The file with every default written out."""
+        """The file with every default written out. What it does not ask of a loss is left out: a study that began
+        before that could be asked is still the same.
+        """
         space = {knob.key: knob.document() for knob in self.knobs}
-        return self.model_dump(mode="json") | {"space": space}
+        unasked = {key for key in ("quality", "target_loss") if getattr(self, key) is None}
+        return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:
         """What must not change inside a study, as flat keys."""
@@ -148,7 +187,7 @@ def parse(tree: object) -> StudyFile:
     try:
         file = StudyFile.model_validate(tree)
     except ValidationError as error:
-        if error.errors()[0]["type"] == "missing":
+        if error.errors()[0]["loc"] == ("name",) and error.errors()[0]["type"] == "missing":
             raise InputError("name", None, "is missing; every study needs a name") from None
         raise runconfig.input_error(error, StudyFile) from None
     _check(file)
@@ -171,6 +210,7 @@ def _check(file: StudyFile) -> None:
     if file.config.train.steps <= file.config.train.warmup:
         remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"
         raise InputError("base.train.steps", file.config.train.steps, remedy)
+    _check_quality(file)
     _ = file.search_space.baseline
     space = file.search_space
     if space.is_listed and not space.legal_points:
@@ -178,3 +218,24 @@ def _check(file: StudyFile) -> None:
             f"holds no legal combination for ranks={file.ranks}; give degrees (tp, pp, cp) that divide it"
         )
         raise InputError("space", None, remedy)
+
+
+def _check_quality(file: StudyFile) -> None:
+    train = file.config.train
+    if file.quality is not None and file.loss_guard != LossGuard():
+        raise InputError(
+            "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
+        )
+    if not file.aim.in_time:
+        if file.target_loss is not None:
+            raise InputError(
+                "target_loss", file.target_loss, "needs objective: {time_to_loss: ..}; or leave it out"
+            )
+        return
+    if file.target_loss is None:
+        raise InputError(
+            "objective", file.objective, "has no loss to reach; write objective: {time_to_loss: 3.2}"
+        )
+    if train.validate_every is None or not train.validation_batches:
+        remedy = f"must be given to see when a loss is reached; {max(1, train.steps // 20)} would do"
+        raise InputError("base.train.validate_every", train.validate_every, remedy)

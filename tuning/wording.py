@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tuning.aims import Aim, aim_of
 from tuning.state import StudyState
 
 Document = dict[str, Any]
@@ -17,7 +18,8 @@ def result_line(document: Document, state: StudyState) -> str:
     if best is None:
         return _nothing(state)
     running = document["state"] in ("running", "paused", "stopping", "interrupted")
-    parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best)]
+    aim = aim_of(document)
+    parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
     parts.append(_gain(document, state))
     return SEPARATOR.join(parts) + _lossy(document)
 
@@ -93,7 +95,7 @@ def _lossy(document: Document) -> str:
     guard = lossy["guard"]
     if lossy["trial"] == best["trial"]:
         return f"; lossy, but {guard['reason']}"
-    words = f"; faster but lossy: {lossy['label']}{SEPARATOR}{_value(lossy)}"
+    words = f"; faster but lossy: {lossy['label']}{SEPARATOR}{_value(lossy, aim_of(document))}"
     loss, baseline = lossy["validation_loss"], (document["baseline"] or {}).get("validation_loss")
     if loss is not None and baseline:
         words += f", validation loss {loss:.3f} against {baseline:.3f}"
@@ -101,11 +103,14 @@ def _lossy(document: Document) -> str:
     return f"{words}: {verb}, {guard['reason']}"
 
 
-def _value(entry: Document) -> str:
-    words = f"{_number(entry['value'])} tokens/s"
-    if entry["low"] is None or entry["high"] is None:
+def _value(entry: Document, aim: Aim) -> str:
+    """A trial's value and its interval, as the study's aim shows them."""
+    low, high = aim.bounds(entry["low"], entry["high"])
+    words = f"{_number(aim.shown(entry['value']) or 0.0)} {aim.unit}"
+    words += f" to a loss of {aim.target_loss:g}" if aim.in_time else ""
+    if low is None or high is None:
         return words
-    return f"{words} (95 % {_number(entry['low'])} to {_number(entry['high'])})"
+    return f"{words} (95 % {_number(low)} to {_number(high)})"
 
 
 def _number(value: float) -> str:

@@ -13,10 +13,9 @@ from engine.errors import InputError
 from engine.ownership import alive
 from tuning import command, journal, readers
 from workbench import orders as run_orders
-from workbench import runs, traces
+from workbench import runs, traces, turning, words
 from workbench.inputs import assignments
 from workbench.resolve import Target
-from workbench.ui import words
 
 ANSWER_SECONDS = 5.0
 #: Orders to ranks wait for their next steps.
@@ -48,12 +47,14 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     Raises:
         InputError: something is missing, too much, or not meant for runs.
     """
-    if target.kind == "run" and action not in ("stop", *orders.STEPS):
-        known = ", ".join(("stop", *orders.STEPS))
+    if target.kind == "run" and action not in ("stop", *orders.KINDS):
+        known = ", ".join(("stop", *orders.KINDS))
         raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
+    if action in orders.KINDS and target.kind != "run":
+        raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
+    if action == orders.SET:
+        return turning.checked(target.folder, values)
     if action in orders.STEPS:
-        if target.kind != "run":
-            raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
         return dict(orders.arguments_of(action, values))
     if action == "enqueue":
         if not values:
@@ -96,7 +97,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
     sent = command.send(target.folder, action, arguments, by)
-    if action in orders.STEPS:
+    if action in orders.KINDS:
         return _ordered(target, sent, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
     after = runs.load(target.folder)

@@ -15,6 +15,7 @@ from workbench.series import (
     HostSeries,
     Line,
     LossSeries,
+    Mark,
     PhaseSeries,
     RankSeries,
 )
@@ -107,6 +108,14 @@ def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
             marker_line_width=0,
             hovertemplate="%{y:,.1f} ms",
         )
+    if any(series.undivided):
+        drawing.add_bar(
+            x=series.steps,
+            y=series.undivided,
+            name="not recorded in detail",
+            marker={"color": NEUTRAL, "opacity": 0.3, "line_width": 0},
+            hovertemplate="%{y:,.1f} ms",
+        )
     _warmup(drawing, series.warmup_until, series.steps[0], 0.5)
     return _whole_steps(drawing, len(series.steps)).update_layout(barmode="stack")
 
@@ -119,6 +128,22 @@ def ranks(series: RankSeries, revision: str = "") -> go.Figure:
     draw_lines(drawing, series.lines, "%{y:,.1f} ms")
     _warmup(drawing, series.warmup_until, 0, 0)
     return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
+
+
+def marked(drawing: go.Figure, marks: Sequence[Mark]) -> go.Figure:
+    """A line where the configuration was changed; hovering over its head says how."""
+    for mark in marks:
+        drawing.add_vline(x=mark.step - 0.5, line={"dash": "dot", "color": NEUTRAL, "width": 1.5})
+        drawing.add_annotation(
+            x=mark.step - 0.5,
+            y=1,
+            yref="paper",
+            text="◆",
+            hovertext=f"from step {mark.step:,} on: {mark.text}",
+            showarrow=False,
+            font={"size": 12, "color": NEUTRAL},
+        )
+    return drawing
 
 
 def loss(series: LossSeries, revision: str = "") -> go.Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def run_config(
     config = _with_absolute_data(runconfig.parse(tree))
     rules.check(config)
     _check_data(config.data.path)
-    return _with_checkpoint(config)
+    return _with_checkpoint(config, values)
 
 
 def study_file(path: Path, sets: list[str], trials: int | None, data: str | None) -> StudyFile:
@@ -139,12 +140,19 @@ def _with_absolute_data(config: RunConfig) -> RunConfig:
     return config.with_values({"data.path": _absolute(config.data.path)})
 
 
-def _with_checkpoint(config: RunConfig) -> RunConfig:
-    """A run to continue as its last checkpoint: what is run stays the same when that run saves another one."""
+def _with_checkpoint(config: RunConfig, given: Collection[str]) -> RunConfig:
+    """A run to continue as its last checkpoint: what is run stays the same when that run saves another one.
+
+    Values that were changed while that run went stay changed, unless the file or what is set beside it says otherwise.
+    """
     from engine.checkpoint.resume import find
+    from workbench.continued import inherited
 
     found = find(config)
-    return config if found is None else config.with_values({"train.resume": str(found.folder)})
+    if found is None:
+        return config
+    config = config.with_values({"train.resume": str(found.folder)})
+    return inherited(config, found.folder.parent.parent, given)
 
 
 def _absolute(path: str) -> str:
@@ -164,8 +172,7 @@ def _check_startable(file: StudyFile) -> None:
 
     try:
         _check_data(file.config.data.path)
-        if file.config.lab.hosts is not None:
-            lab.require("lab.hosts", file.config.lab.hosts)
+        lab.require(file.config.lab)
         devices.choose(file.config, file.ranks)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None

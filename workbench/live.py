@@ -14,6 +14,7 @@ import numpy as np
 from engine import progress, rundir
 from engine.calibration import store
 from profilers.anatomy import hosts_of
+from profilers.changes import change_rows
 from profilers.communication import communication_rows
 from profilers.links import Links
 from profilers.records import Event
@@ -75,6 +76,9 @@ class Snapshot:
     processes: Columns = field(default_factory=dict)
     #: All hosts that were sampled, by name, that of rank 0 first.
     hosts: Mapping[str, HostReadings] = field(default_factory=dict)
+
+    #: Values that were changed while it went, as ``profilers.run_summary.ChangeRow`` names them.
+    changes: list[dict[str, Any]] = field(default_factory=list)
 
     #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
@@ -151,6 +155,7 @@ class LiveRun:
             network=network,
             processes=processes,
             hosts=hosts,
+            changes=[asdict(row) for row in change_rows(self._sampled)],
             problems=self._problems(),
         )
 
@@ -186,8 +191,8 @@ class LiveRun:
         return self._streams[key].refresh()
 
     def _communication(self, steps: Mapping[int, Columns], status: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Rows as in a summary, over the last steps that every rank has ended."""
-        window = last_steps([columns["step"] for columns in steps.values()], WINDOW_STEPS)
+        """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
+        window = last_steps([_detailed(columns) for columns in steps.values()], WINDOW_STEPS)
         first = int(window[0]) if len(window) else 0
         tables: list[Table] = []
         for rank in steps:
@@ -241,6 +246,13 @@ class LiveRuns:
 def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:
     """The last ``count`` steps that every rank has ended."""
     return common_steps(ranks)[-count:]
+
+
+def _detailed(columns: Columns) -> np.ndarray[Any, Any]:
+    """The steps whose phases one rank recorded."""
+    if not len(columns.get("step", ())):
+        return np.empty(0, np.int64)
+    return np.asarray(columns["step"][np.isfinite(columns["communication_exposed_seconds"])])
 
 
 def _since(table: Table, first_step: int) -> list[Table]:

@@ -33,6 +33,8 @@ class Answer:
         """In one line: what went wrong, or what was written."""
         if self.problem:
             return f"failed before step {self.step:,}: {self.problem}"
+        if not self.files:
+            return self.note or "done"
         return ", ".join(self.files) + (f" ({self.note})" if self.note else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,6 +126,18 @@ def _answer(rank: int, told: dict[str, Any]) -> Answer:
     )
 
 
+def written(found: list[Answer]) -> list[Answer]:
+    """Answers about files; what was changed is told by itself, and once for all ranks."""
+    return [answer for answer in found if answer.command != orders.SET]
+
+
+def refusals(found: list[Answer]) -> list[str]:
+    """Changes that were asked for and refused, each once."""
+    turned = [answer for answer in found if answer.command == orders.SET and answer.problem]
+    first = {answer.id: answer for answer in reversed(turned)}
+    return [f"before step {one.step:,}: {one.problem}" for one in reversed(first.values())]
+
+
 def of_run(folder: Path) -> list[Answer]:
     """As :func:`answers`; none without any order."""
     if not (folder / rundir.ORDERS).is_dir():
@@ -159,13 +173,16 @@ def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, st
     """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in found if answer.problem]
     if problems:
-        return False, "; ".join(problems)
+        alike = {answer.problem for answer in found}
+        return False, str(found[0].problem) if len(alike) == 1 else "; ".join(problems)
     if not found and (rundir.read_json(folder / rundir.STATUS) or {}).get("state") == "ended":
         return False, f"{folder.name} ended before its ranks came to it"
     if len(found) < ranks:
         return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / rundir.ORDERS}"
     files = [folder / name for answer in found for name in answer.files]
+    notes = dict.fromkeys(answer.note for answer in found if answer.note)
+    if not files:
+        return True, "; ".join(notes)
     size = sum(path.stat().st_size for path in files if path.is_file())
     where = sorted({str(path.parent) for path in files})
-    notes = dict.fromkeys(answer.note for answer in found if answer.note)
     return True, "; ".join([f"{len(files)} files, {size / 2**20:,.1f} MiB, in {', '.join(where)}", *notes])

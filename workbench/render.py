@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench import render_verdicts
+from workbench import render_verdicts, words
+from workbench.orders import refusals, written
 from workbench.runs import RunView
-from workbench.ui import anatomy_words, words
+from workbench.ui import anatomy_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,10 +33,12 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(_collectives(view.summary))
         for reason in _reasons(view.summary):
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
-    for answer in view.orders:
+    for answer in written(view.orders):
         console.print(
             f"  {answer.command} of rank {answer.rank}: {answer.told}", soft_wrap=True, markup=False
         )
+    for line in refusals(view.orders):
+        console.print(f"  refused: {line}", soft_wrap=True, markup=False)
     for line in view.last_lines:
         console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
 
@@ -54,6 +58,10 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     if "study" in labels:
         yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
     yield "layout", _layout(view)
+    for text in words.changes([asdict(row) for row in view.changes]):
+        yield "changed", text
+    for row in view.plans[-1:]:
+        yield "plan", words.plan(asdict(row))
     if view.summary:
         yield from _result_lines(view.summary)
     yield "folder", str(view.folder)
@@ -96,11 +104,22 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), _gpu(row)
     for interface in summary.interfaces:
         yield "interface", _interface(interface)
+    if summary.outer is not None:
+        yield "outer loop", words.outer(asdict(summary.outer))
+    yield from _left_alone(summary)
     for note in summary.notes:
         yield "note", note
     if summary.dropped_records:
         yield "dropped", f"{summary.dropped_records} records could not be written"
     yield from render_verdicts.lines(summary)
+
+
+def _left_alone(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    """A line for each reason."""
+    for reason in dict.fromkeys(summary.left_alone.values()):
+        names = [name for name, why in summary.left_alone.items() if why == reason]
+        others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
+        yield "not compressed", f"{names[0]}{others}: {reason}"
 
 
 def _memory(summary: RunSummary) -> str:
@@ -135,13 +154,19 @@ def _speed_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
     around = _bracket(words.seconds(step.low), words.seconds(step.high)) if step.low is not None else ""
     yield (
         "step",
-        f"{words.seconds(step.median)}{around}, p95 {words.seconds(step.p95)}, {summary.measured_steps} measured",
+        f"{words.seconds(step.median)}{around}, p95 {words.seconds(step.p95)}, "
+        f"{summary.measured_steps} measured{_since(summary)}",
     )
     bounds = summary.tokens_per_second_interval
     around = _bracket(words.number(bounds.low), words.number(bounds.high)) if bounds else ""
     yield "speed", f"{words.number(rate)} tokens/s{around}"
     yield "phases", ", ".join(_phases(summary.phases))
     yield from _anatomy_lines(summary)
+
+
+def _since(summary: RunSummary) -> str:
+    """What is measured begins anew with a change."""
+    return f" from step {summary.measured_from_step:,} on" if summary.changes else ""
 
 
 def _anatomy_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -175,7 +200,11 @@ def _host(row: HostRow) -> str:
 def _interface(row: InterfaceRow) -> str:
     ranks = f"rank{'s' if len(row.ranks) > 1 else ''} {', '.join(map(str, row.ranks[:_SHOWN_RANKS]))}{_more(row.ranks)}"
     sent, received = row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6
-    return f"{row.interface} of {ranks}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
+    text = f"{row.interface} of {ranks}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
+    if row.rate_mbit is None:
+        return text
+    used = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
+    return f"{text}; {used} of {row.rate_mbit:,g} Mbit/s"
 
 
 def _more(ranks: list[int]) -> str:

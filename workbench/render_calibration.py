@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from engine.calibration import store
 from engine.calibration.table import Calibration, Curve, Kind
+from workbench import words
 from workbench.calibrations import segments, size
-from workbench.ui import words
 
 if TYPE_CHECKING:
     from rich.console import Console

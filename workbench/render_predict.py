@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from engine.workloads.flops import parameters, workload_of
-from workbench.ui import words
+from workbench import words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tuning.aims import aim_of
+from workbench import words
 from workbench.rows import RunRow, StudyRow
-from workbench.ui import words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +38,7 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     table = _table("study", "changed", "state", "trials", "best tokens/s", "against plain dp")
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
-        best = words.number(row.best_value)
+        best = words.number(row.best_value if row.objective != "time_to_loss" else None)
         state = words.spoken(row.state)
         table.add_row(row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
     console.print(table)
@@ -47,24 +48,30 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
     """The result of a study, then its trials from the fastest to the slowest, then those that failed."""
     console.print(f"[bold]{document.get('study')}[/]  {words.spoken(document.get('state'))}")
     trials = document.get("trials") or []
-    table = _table("trial", "run", "outcome", "tokens/s", "95 %", "configuration")
+    aim = aim_of(document)
+    table = _table("trial", "run", "outcome", aim.unit, "95 %", "configuration")
     for trial in sorted(trials, key=lambda trial: -(trial.get("value") or 0.0)):
         table.add_row(
             str(trial.get("number")),
             trial.get("run") or "",
             words.spoken(trial.get("outcome")),
-            words.number(trial.get("value")),
-            words.interval(trial.get("low"), trial.get("high")),
+            words.number(aim.shown(trial.get("value"))),
+            words.interval(*aim.bounds(trial.get("low"), trial.get("high"))),
             words.point(trial.get("config") or {}),
         )
     console.print(table)
+    for trial in trials:
+        if trial.get("reason"):
+            console.print(f"trial {trial.get('number')}: {trial['reason']}", markup=False, soft_wrap=True)
     print_result(console, document)
 
 
 def print_result(console: Console, document: dict[str, Any]) -> None:
-    """The line that a study comes down to."""
+    """The line that a study comes down to, and why its winner wins."""
     line = document.get("result_line") or "no trial has been measured yet"
     console.print(line, markup=False, soft_wrap=True)
+    if document.get("why"):
+        console.print(f"why: {document['why']['line']}", markup=False, soft_wrap=True)
 
 
 def _table(*columns: str) -> Table:
@@ -72,6 +79,6 @@ def _table(*columns: str) -> Table:
 
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        numeric = "tokens/s" in name or name in ("step", "trials", "95 %")
+        numeric = "tokens/s" in name or name in ("step", "trials", "95 %", "s")
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "configuration")
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from workbench.ui import words
+from workbench import words
 from workbench.verdicts import below
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from workbench.settings import JOBS
 
 if TYPE_CHECKING:
     from engine.config import RunConfig
+    from profilers.change_row import ChangeRow
+    from profilers.plan_rows import PlanRow
     from profilers.summary import RunSummary
 
 #: A run is created before its owner has signed the status; after this long without a signature it is lost.
@@ -49,6 +51,30 @@ class RunView:
     def orders(self) -> list[orders.Answer]:
         """What ranks did when they were asked to, each with its files."""
         return orders.of_run(self.folder)
+
+    @property
+    def changes(self) -> list[ChangeRow]:
+        """Values that were changed while it went; with the step times around them once it has ended."""
+        if self.summary is not None:
+            return self.summary.changes
+        from profilers.changes import change_rows
+        from profilers.tail import RunRecords
+
+        if not (self.folder / rundir.STARTED).exists():
+            return []
+        return change_rows(RunRecords(self.folder / rundir.RECORDS))
+
+    @property
+    def plans(self) -> list[PlanRow]:
+        """Plans of compression that it followed so far."""
+        if self.summary is not None:
+            return self.summary.plans
+        from profilers.plans import plan_rows
+        from profilers.tail import RunRecords
+
+        if not (self.folder / rundir.STARTED).exists():
+            return []
+        return plan_rows(RunRecords(self.folder / rundir.RECORDS))
 
     @property
     def layout(self) -> dict[str, int]:
@@ -119,6 +145,8 @@ def document(view: RunView) -> dict[str, Any]:
         "phase": outcome.get("phase"),
         "last_lines": view.last_lines,
         "orders": [answer.as_dict() for answer in view.orders],
+        "changes": [asdict(row) for row in view.changes],
+        "plans": [asdict(row) for row in view.plans],
         "labels": view.labels,
         **{name: view.status.get(name) for name in about + machine},
         "folder": str(view.folder),
@@ -129,8 +157,12 @@ def document(view: RunView) -> dict[str, Any]:
 _EMPTY_RESULTS: dict[str, Any] = {
     "first_step": 0,
     "resumed": None,
+    "left_alone": {},
+    "outer": None,
     "checkpoints": [],
+    "measured_from_step": None,
     "losses": [],
+    "quality": [],
     "gradient_norms": [],
     "step_seconds": None,
     "tokens_per_second": None,

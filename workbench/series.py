@@ -36,13 +36,24 @@ class Line(NamedTuple):
 
 
 class PhaseSeries(NamedTuple):
-    """Milliseconds per phase for each bar: the mean of ``steps_per_bar`` steps from the one in ``steps`` on."""
+    """Milliseconds per phase for each bar: the mean of ``steps_per_bar`` steps from the one in ``steps`` on.
+
+    Steps that were not recorded in detail do not count; a bar that has no others is ``undivided``, else 0 there.
+    """
 
     rank: str
     steps: list[int]
     steps_per_bar: int
     milliseconds: dict[str, list[float]]
+    undivided: list[float]
     warmup_until: int | None
+
+
+class Mark(NamedTuple):
+    """A step from which on another configuration holds, and what was changed."""
+
+    step: int
+    text: str
 
 
 class RankSeries(NamedTuple):
@@ -118,16 +129,29 @@ def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
     steps = columns.get("step", np.empty(0, dtype=int))
     per_bar = max(1, -(-len(steps) // bars))
     starts = np.arange(0, len(steps), per_bar)
-    milliseconds = {
-        phase: _means(columns[f"{phase}_seconds"], starts, MILLI) if len(steps) else [] for phase in PHASES
-    }
-    return PhaseSeries(rank, [int(steps[at]) for at in starts], per_bar, milliseconds, warmup_until(columns))
+    if not len(steps):
+        return PhaseSeries(rank, [], per_bar, {phase: [] for phase in PHASES}, [], None)
+    means = {phase: _means(columns[f"{phase}_seconds"], starts) * MILLI for phase in PHASES}
+    whole = np.where(np.isnan(means[PHASES[0]]), _means(columns["step_seconds"], starts) * MILLI, 0.0)
+    divided = {phase: np.nan_to_num(values).tolist() for phase, values in means.items()}
+    shown = [int(steps[at]) for at in starts]
+    return PhaseSeries(rank, shown, per_bar, divided, whole.tolist(), warmup_until(columns))
 
 
-def _means(values: Array, starts: Array, factor: float) -> list[float]:
-    counts = np.diff(np.append(starts, len(values)))
-    known = np.where(np.isnan(values), 0.0, values)
-    return [float(value) for value in np.add.reduceat(known, starts) / counts * factor]
+def change_marks(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """One mark a step; ``rows`` are a run's changes."""
+    texts: dict[int, list[str]] = {}
+    for row in rows:
+        texts.setdefault(int(row["step"]), []).append(f"{row['key']} = {row['new']}")
+    return [Mark(step, ", ".join(found)) for step, found in sorted(texts.items())]
+
+
+def _means(values: Array, starts: Array) -> Array:
+    """The mean of each stretch over what is known of it; NaN where nothing is."""
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known.astype(float), starts)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
 
 
 def warmup_until(columns: Columns) -> int | None:

@@ -23,13 +23,20 @@ def skew_series(steps: Mapping[int, Columns]) -> SkewSeries:
     """Busy is the step without exposed communication and bubble, since ranks that wait end together."""
     written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
-    if len(written) < 2 or not len(common):
+    common = common[_known(written, common)] if len(written) > 1 else common[:0]
+    if not len(common):
         return SkewSeries([], [], [])
     busy = np.stack([_busy(columns)[rows_of(columns["step"], common)] for columns in written.values()])
     skew = (busy.max(axis=0) - busy.min(axis=0)) * MILLI
     kept = thin(skew, POINTS)
     ranks = np.array(list(written))[busy.argmax(axis=0)]
     return SkewSeries(common[kept].tolist(), skew[kept].tolist(), ranks[kept].tolist())
+
+
+def _known(ranks: Mapping[int, Columns], common: np.ndarray) -> np.ndarray:
+    """Which steps every rank recorded in detail."""
+    busy = [_busy(columns)[rows_of(columns["step"], common)] for columns in ranks.values()]
+    return np.asarray(np.isfinite(busy).all(axis=0))
 
 
 def _busy(columns: Columns) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.errors import InputError
 from tuning.readers import StudyView, load_study
+from workbench import why
 from workbench.resolve import Target
 
 
@@ -25,8 +26,10 @@ def of_view(view: StudyView) -> dict[str, Any]:
 
     if view.file is not None:
         importance = (view.result or {}).get("importance")
-        return result(view.journal, view.file, view.state) | {"importance": importance}
-    return _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
+        found = result(view.journal, view.file, view.state) | {"importance": importance}
+    else:
+        found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
+    return found | {"why": why.of_study(found, view.folder.parent.parent)}
 
 
 _EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
+from tuning.aims import Aim
 from workbench.figures import NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
 
+TOKENS = Aim()
 EXACT = PHASE_COLORS["backward"]
 LOSSY = PHASE_COLORS["data"]
 REPEATED = PHASE_COLORS["bubble"]
@@ -18,9 +20,9 @@ BEST = PHASE_COLORS["optimizer"]
 _SHORT = {"oom": "out of memory", "predicted_oom": "would not fit"}
 
 
-def trials(series: TrialSeries, revision: str = "") -> go.Figure:
+def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Figure:
     """A point with its interval for each trial, the best so far as a line, failures along the bottom."""
-    drawing = figure("Tokens per second of each trial", "trial", "tokens/s", revision, height=380)
+    drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
     if not (series.exact or series.lossy or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
     if series.baseline is not None:
@@ -73,7 +75,7 @@ def _points(drawing: go.Figure, points: Sequence[Measured], name: str, color: st
         mode="markers",
         marker={"color": color, "size": 9, "symbol": symbol},
         customdata=[point.words for point in points],
-        hovertemplate="trial %{x}: %{y:,.0f} tokens/s<br>%{customdata}<extra></extra>",
+        hovertemplate="trial %{x}: %{y:,.0f}<br>%{customdata}<extra></extra>",
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench import words
 from workbench.output import progress_console, say
-from workbench.ui import words
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -56,17 +56,18 @@ class StudyProgress:
         what = f"trial {trial.number} ({trial.source}): {self._file.search_space.label(trial.config)}"
         if trial.value is None:
             return f"{what}: {words.spoken(trial.outcome)}" + (f", {trial.reason}" if trial.reason else "")
-        bounds = words.interval(trial.low, trial.high)
-        measured = f"{words.number(trial.value)} tokens/s" + (f" ({bounds})" if bounds else "")
-        return f"{what}: {measured}" + (
-            "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
-        )
+        aim = self._file.aim
+        bounds = words.interval(*aim.bounds(trial.low, trial.high))
+        measured = f"{words.number(aim.shown(trial.value))} {aim.unit}" + (f" ({bounds})" if bounds else "")
+        ending = "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
+        return f"{what}: {measured}{ending}" + (f"; {trial.reason}" if trial.reason else "")
 
     def _doing(self, news: Update) -> str:
         if news.state != "running":
             return words.spoken(news.state)
         now = self._file.search_space.label(self._running.config) if self._running else news.phase
-        best = f"best {words.number(self._best.value)} tokens/s; " if self._best else ""
+        aim = self._file.aim
+        best = f"best {words.number(aim.shown(self._best.value))} {aim.unit}; " if self._best else ""
         return f"{best}{now}"
 
     def _say(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tuning.aims import Aim, aim_of
 from tuning.objective import LOSS_GUARD, is_lossy
 
 #: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
@@ -56,7 +57,9 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
     rows: list[Mapping[str, Any]] = list(document.get("trials") or [])
     repeated = [row for row in document.get("confirmations") or [] if row.get("value") is not None]
     known = [row for row in rows if row.get("value") is not None]
-    best = best_so_far(rows)
+    aim = aim_of(document)
+    best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(rows)]
+    rows, repeated, known = ([_shown(row, aim) for row in each] for each in (rows, repeated, known))
     others = [row for row in rows if row.get("value") is None]
     return TrialSeries(
         exact=[_measured(row) for row in known if not is_lossy(row["config"])],
@@ -66,9 +69,14 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
         running=[_marked(row) for row in others if row.get("outcome") in (None, "running")],
         best_numbers=[number for number, _ in best],
         best_values=[value for _, value in best],
-        baseline=(document.get("baseline") or {}).get("value"),
+        baseline=aim.shown((document.get("baseline") or {}).get("value")),
         floor=_floor([row[end] for row in [*known, *repeated] for end in ("value", "low") if row.get(end)]),
     )
+
+
+def _shown(row: Mapping[str, Any], aim: Aim) -> Mapping[str, Any]:
+    low, high = aim.bounds(row.get("low"), row.get("high"))
+    return {**row, "value": aim.shown(row.get("value")), "low": low, "high": high}
 
 
 def best_so_far(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:

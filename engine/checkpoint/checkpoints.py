@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -12,8 +14,10 @@ import torch.distributed as dist
 
 from engine.channel import Group
 from engine.checkpoint import folders, transfer
+from engine.checkpoint.folders import Manifest
 from engine.checkpoint.resume import Found, changes, find, identity
 from engine.checkpoint.state import Snapshot, State, state_of
+from engine.compression.plan import NO_PLAN
 from engine.context import RankContext
 from engine.parallel.optimizer import LocalOptimizer
 
@@ -48,8 +52,10 @@ class Checkpoints:
     ) -> None:
         self._wait(None if kind is None else _PATIENCE_AFTER_FAILURE_SECONDS)
 
-    def resume(self) -> int:
+    def resume(self, adopt: Callable[[Found], None] = lambda _: None) -> int:
         """Load what the run continues from, if anything; returns the first step to do.
+
+        ``adopt`` is told of it first: what there is to load depends on the plan of compression.
 
         Raises:
             InputError: there is nothing to continue from.
@@ -60,8 +66,12 @@ class Checkpoints:
             return 0
         began = time.monotonic()
         found = self._agreed()
-        has_memory = transfer.load(state_of(self._optimizer), found, self._gloo)
-        self._optimizer.restored()
+        adopt(found)
+        anew = not found.has_outer
+        has_memory = transfer.load(state_of(self._optimizer, before_outer=anew), found, self._gloo)
+        self._optimizer.restored(anew)
+        if has_memory:
+            self._optimizer.remember()
         self._saved_step = found.manifest.step
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, found)
@@ -103,34 +113,35 @@ class Checkpoints:
         self._rank.state("checkpoint")
         self._wait(None)
         self._saved_step = step
-        state = state_of(self._optimizer)
+        self._optimizer.settle()
+        state, manifest = state_of(self._optimizer), self._manifest(step)
         if not self._settings.asynchronous:
-            self._write(state, step, began, None)
+            self._write(state, manifest, began, None)
             return
         state = self._snapshot.take(state)
         paused = time.monotonic() - began
         self._saving = threading.Thread(
-            target=self._write, args=(state, step, began, paused), name="checkpoint", daemon=True
+            target=self._write, args=(state, manifest, began, paused), name="checkpoint", daemon=True
         )
         self._saving.start()
 
-    def _write(self, state: State, step: int, began: float, paused: float | None) -> None:
+    def _write(self, state: State, manifest: Manifest, began: float, paused: float | None) -> None:
         """Write one checkpoint and note what became of it; ``paused`` seconds, None if training waits for the end."""
         rank, done, problem = self._rank, None, None
         if rank.device.type == "cuda":  # a new thread starts on the first device
             torch.cuda.set_device(rank.device)
         try:
-            done = transfer.save(state, rank.folder, self._manifest(step), self._settings.keep, self._gloo)
+            done = transfer.save(state, rank.folder, manifest, self._settings.keep, self._gloo)
         except Exception as error:
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if rank.rank:
             return
         if problem is not None:
-            folders.discard(rank.folder, step)
+            folders.discard(rank.folder, manifest.step)
         seconds = time.monotonic() - began
         rank.writer.event(
             "checkpoint",
-            step=step,
+            step=manifest.step,
             bytes=None if done is None else done.bytes,
             seconds=seconds,
             paused_seconds=seconds if paused is None else paused,
@@ -139,8 +150,9 @@ class Checkpoints:
         )
 
     def _manifest(self, step: int) -> folders.Manifest:
-        config = self._rank.config
-        return folders.Manifest(step, identity(config.model), config.flat(), {})
+        config, plan = self._rank.config, self._rank.plan
+        held = {} if plan == NO_PLAN else asdict(plan)
+        return Manifest(step, identity(config.model), config.flat(), {}, held)
 
     def _wait(self, seconds: float | None) -> None:
         if self._saving.is_alive():

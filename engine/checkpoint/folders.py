@@ -13,7 +13,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ _STEP, _SAVING, _OLD, _LOCK = "step-", ".saving-", ".old-", ".lock"
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What a checkpoint says about itself: ``step`` is the next one to do; ``model`` are the sizes that have to agree;
-    ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file.
+    ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file; ``plan`` is
+    the plan of compression that held, if any.
     """
 
     step: int
     model: dict[str, Any]
     config: dict[str, Any]
     files: dict[str, list[int]]
+    plan: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -79,7 +81,9 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     if manifest is None or not isinstance(manifest.step, int):
         return None
-    if not all(isinstance(part, dict) for part in (manifest.model, manifest.config, manifest.files)):
+    if not all(
+        isinstance(part, dict) for part in (manifest.model, manifest.config, manifest.files, manifest.plan)
+    ):
         return None
     return (
         manifest
@@ -109,7 +113,7 @@ def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int)
     paths = sorted(scratch.iterdir())
     sums = {path.name: checksum(path) for path in paths if path.name not in checksums} | checksums
     files = {path.name: [path.stat().st_size, sums[path.name]] for path in paths}
-    full = Manifest(manifest.step, manifest.model, manifest.config, files)
+    full = replace(manifest, files=files)
     _write(scratch / MANIFEST, json.dumps(asdict(full), indent=1) + "\n")
     _force(scratch)
     pointer = home / f".{LAST}"

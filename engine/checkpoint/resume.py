@@ -17,14 +17,23 @@ from engine.checkpoint.folders import (
     read_manifest,
     sweep,
 )
-from engine.config import Model, RunConfig
+from engine.compression.settings import keeps_errors
+from engine.config import RunConfig
 from engine.errors import InputError
+from engine.outer.settings import SAME
 from engine.presets import resolve
+from engine.sections import Model
 
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.
-_TELLING = ("data.", "batch.", "train.", "compression.", "precision")
-_LENGTH = ("train.steps", "train.warmup", "train.resume", "train.validation_batches")
+_TELLING = ("data.", "batch.", "train.", "compression.", "outer.", "precision")
+_LENGTH = (
+    "train.steps",
+    "train.warmup",
+    "train.resume",
+    "train.validation_batches",
+    "train.validate_every",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,13 @@ class Found:
     def has_error_memory(self) -> bool:
         """Whether the run that saved it carried compression's errors from step to step."""
         config = self.manifest.config
-        return config.get("compression.method") == "topk" and bool(config.get("compression.error_feedback"))
+        method = config.get("compression.method", "none")
+        return keeps_errors(method, config.get("compression.error_feedback"))
+
+    @property
+    def has_outer(self) -> bool:
+        """Whether the run that saved it had an outer loop."""
+        return bool(self.manifest.config.get("outer.method", "none") != "none")
 
     def sweep(self) -> None:
         """Remove what killed saves left beside it, unless the run that saved it goes on."""
@@ -61,6 +76,7 @@ def find(config: RunConfig) -> Found | None:
         return None
     found = locate(Path(config.train.resume))
     _check_model(config, found)
+    _check_outer(config, found)
     if found.manifest.step >= config.train.steps:
         remedy = f"{found.folder} has {found.manifest.step} steps behind it already; give more"
         raise InputError("train.steps", config.train.steps, remedy)
@@ -114,6 +130,17 @@ def _check_model(config: RunConfig, found: Found) -> None:
     if wrong:
         remedy = f"holds another model: {', '.join(wrong)}; take its model section"
         raise InputError(_FIELD, str(found.folder), remedy)
+
+
+def _check_outer(config: RunConfig, found: Found) -> None:
+    """Replicas differ between their meetings, so each one has to be there again, cut as it was."""
+    if not found.has_outer:
+        return
+    there, here = found.manifest.config, config.flat()
+    wrong = {key: there[key] for key in SAME if there.get(key, here[key]) != here[key]}
+    if wrong:
+        told = " ".join(f"{key}={value}" for key, value in wrong.items())
+        raise InputError(_FIELD, str(found.folder), f"was saved within a round of an outer loop; set {told}")
 
 
 def wrong_contents(found: Found, part: int, parts: int) -> list[str]:

@@ -19,6 +19,8 @@ from engine.parallel.optimizer import LocalOptimizer
 #: Name -> what this rank holds of it: a ``Part``, or a whole tensor of dimension 0.
 State = dict[str, "Part | Tensor"]
 MEMORY = "compression."
+#: In the names of what low-rank compression starts from; any start will do.
+FACTOR = ".factor"
 
 
 class Part:
@@ -57,11 +59,20 @@ class Part:
         return self.flat[box.first : box.first + box.count].view(box.sizes)
 
 
-def state_of(optimizer: LocalOptimizer) -> State:
+def state_of(optimizer: LocalOptimizer, before_outer: bool = False) -> State:
     """What this rank goes on from, sharing its memory: ``model.NAME``, ``optimizer.NAME.exp_avg`` and its like, and
     ``compression.NAME.RANK`` for what it left out of gradients.
+
+    Replicas of an outer loop differ: those after the first add their place to names, as ``@1of4``, and ``outer.NAME``
+    is what the loop carries. With ``before_outer`` it is the state of a run that had no such loop.
     """
-    state: State = {}
+    if not before_outer:
+        state = state_of(optimizer, before_outer=True)
+        named: State = {f"{name}{optimizer.place}": value for name, value in state.items()}
+        for name, extent, values in optimizer.carried():
+            named[f"outer.{name}"] = values if extent is None else Part(extent, values)
+        return named
+    state = {}
     for piece in optimizer.pieces:
         state[f"model.{piece.name}"] = Part(piece.extent, piece.weight.detach().view(-1))
         for key, tensor in optimizer.state_of(piece).items():
@@ -84,7 +95,7 @@ class Snapshot:
         for name, value in state.items():
             source = value.flat if isinstance(value, Part) else value
             copy = self._copies.get(name)
-            if copy is None:
+            if copy is None or copy.shape != source.shape:
                 pinned = source.is_cuda
                 copy = self._copies[name] = torch.empty_like(source, device="cpu", pin_memory=pinned)
             copy.copy_(source, non_blocking=True)

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
 from engine.channel import Group
 from engine.checkpoint.folders import Manifest, checksum, publish, scratch_of, writing
 from engine.checkpoint.resume import Found, others, wrong_contents
-from engine.checkpoint.state import MEMORY, State, at
+from engine.checkpoint.state import FACTOR, MEMORY, Part, State, at
 from engine.errors import WorkbenchError
 from profilers.collectives import unrecorded
 
@@ -98,7 +98,7 @@ def load(state: State, found: Found, group: Group) -> bool:
     """Fill a state in place from a checkpoint of any layout.
 
     What compression left out belongs to one rank's gradients: False if the checkpoint does not hold it for the ranks
-    of this layout, which then starts anew.
+    of this layout, which then starts anew. So does, without a word, a factor of another rank than the saved one.
 
     Raises:
         CheckpointError: it is not what was saved, or cannot be read.
@@ -108,13 +108,21 @@ def load(state: State, found: Found, group: Group) -> bool:
     with unrecorded():
         try:
             reader = FileSystemReader(folder)
+            stored = reader.read_metadata().state_dict_metadata
             memories = {name for name in state if name.startswith(MEMORY)}
-            fits = memories <= reader.read_metadata().state_dict_metadata.keys()
-            wanted = {name: value for name, value in state.items() if fits or name not in memories}
+            factors = {name for name in memories if FACTOR in name}
+            fits = memories - factors <= stored.keys()
+            anew = {name for name in factors if not _is_alike(state[name], stored.get(name))}
+            left = anew if fits else memories
+            wanted = {name: value for name, value in state.items() if name not in left}
             dcp.load(wanted, storage_reader=reader, planner=_LoadPlanner(), process_group=group)
         except CheckpointException as error:
             raise CheckpointError(f"{folder} cannot be read: {_reason(error)}") from error
     return fits
+
+
+def _is_alike(value: Part | Tensor, stored: object) -> bool:
+    return isinstance(stored, TensorStorageMetadata) and stored.size == value.size()
 
 
 def _check_contents(found: Found, group: Group) -> None:

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from engine.channel import Group
-from engine.compression.compressor import Future, then
+from engine.compression.blocks import ranges_of
+from engine.compression.compressor import Reduction
+from engine.compression.content import Kept, Message
+from engine.compression.dealing import Dealt
+from engine.compression.draws import Draws
+from engine.compression.link import Link
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Fp16:
-    """All-reduce in fp16; divided before the sum so that it cannot overflow earlier than one value would."""
+class Cast:
+    """All-reduce in fp16 or bf16; divided before the sum so that it cannot overflow earlier than one value would."""
 
-    def __init__(self, group: Group) -> None:
-        self._group, self._size = group, group.size()
+    def __init__(self, method: str, link: Link, dealt: Dealt, like: Tensor) -> None:
+        self._link, self._runs = link, dealt.runs
+        self._narrow = like.new_empty(sum(run.count for run in self._runs), dtype=DTYPES[method])
 
-    def reduce(self, bucket: int, flat: Tensor) -> Future:
-        """Average through an fp16 copy."""
-        half = flat.div_(self._size).to(torch.float16)
-        work = dist.all_reduce(half, group=self._group, async_op=True)
-        return then(work, lambda: flat.copy_(half))
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        """Average through a narrow copy."""
+        parts = self._narrow.split([run.count for run in self._runs])
+        for run, narrow in zip(self._runs, parts, strict=True):
+            self._narrowed(values[run.start : run.stop], narrow, values is not flat)
+        yield self._link.all_reduce(self._narrow)
+        for run, narrow in zip(self._runs, parts, strict=True):
+            flat[run.start : run.stop].copy_(narrow)
 
-    def payload_bytes(self, elements: int) -> int:
+    def messages(self) -> list[Message]:
         """Two bytes a value."""
-        return 2 * elements
+        return [self._link.reduced(len(self._narrow), 2)]
 
-    def memory(self, bucket: int, flat: Tensor) -> None:
-        """Nothing is left for later."""
+    def kept(self) -> list[Kept]:
+        """Nothing."""
+        return []
+
+    def fold(self, memory: Tensor) -> None:
+        """Nothing to add."""
+
+    def _narrowed(self, values: Tensor, narrow: Tensor, keeps: bool) -> None:
+        """In blocks that stay in a processor's cache."""
+        for start, stop in ranges_of(values):
+            block, to = values[start:stop], narrow[start:stop]
+            to.copy_(block / self._link.size)
+            if keeps:
+                block.sub_(to.to(block.dtype), alpha=self._link.size)

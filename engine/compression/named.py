@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
 from engine.channel import Group
-from engine.compression.cast import Fp16
-from engine.compression.compressor import Compressor, Plain
-from engine.compression.sparsify import TopK
-from engine.config import Compression
+from engine.compression.cast import Cast
+from engine.compression.compressor import Method
+from engine.compression.content import Content
+from engine.compression.dealing import Dealt
+from engine.compression.draws import Draws
+from engine.compression.link import Link
+from engine.compression.lowrank import PowerSgd
+from engine.compression.one_way import OneWay
+from engine.compression.rows import Integers, RowCodec, Signs
+from engine.compression.settings import CASTS, Settings, Value
+from engine.compression.sparsify import RandomK, TopK
+from engine.compression.two_way import TwoWay
+from engine.compression.whole import GradientCompressor
 
 
-def build(settings: Compression, group: Group) -> Compressor:
-    """The compressor a configuration asks for."""
-    if settings.method == "fp16":
-        return Fp16(group)
-    if settings.method == "topk":
-        return TopK(group, settings.ratio, settings.error_feedback)
-    return Plain(group)
+def build(
+    settings: Settings,
+    group: Group,
+    seed: int,
+    step: Callable[[], int],
+    device: torch.device,
+    one_way: bool = False,
+) -> GradientCompressor:
+    """A compressor with settings that can be replaced; ``step`` tells the running step.
+
+    With ``one_way`` a rank needs the average of its own slice of each bucket alone; int8 and int4 can do that.
+    """
+    link, factors = Link(group, device), dict[str, Tensor]()
+    draws = Draws(seed, link.rank, step, device)
+    return GradientCompressor(link, settings, partial(_method, link, draws, factors, one_way), draws, step)
+
+
+def codec_of(settings: Settings, device: torch.device, value: Value) -> RowCodec:
+    """How a method with scales writes values of so many bits."""
+    rows = Signs(device) if settings.method == "sign" else Integers(int(value or 8))
+    return RowCodec(rows, settings.bucket_values)
+
+
+def _method(
+    link: Link,
+    draws: Draws,
+    factors: dict[str, Tensor],
+    one_way: bool,
+    settings: Settings,
+    content: Content,
+    dealt: Dealt,
+) -> Method:
+    name, flat, index = settings.method, content.flat, content.index
+    if name in CASTS:
+        return Cast(name, link, dealt, flat)
+    if name in ("topk", "randomk"):
+        return (TopK if name == "topk" else RandomK)(link, dealt, flat, index)
+    if name == "powersgd":
+        return PowerSgd(link, content, dealt, draws, factors)
+    noisy = settings.stochastic and name != "sign"
+    codecs = partial(codec_of, settings, flat.device)
+    if one_way:
+        return OneWay(link, content, dealt, codecs, noisy)
+    return TwoWay(link, content, dealt, codecs, noisy, settings.error_feedback)

@@ -1,12 +1,13 @@
-"""The lab: hosts as network namespaces of this machine, joined by one switch, their links all of one rate.
+"""The lab: hosts as network namespaces of this machine, in islands with a switch each, their links held to rates.
 
 Each host has two interfaces. ``data`` carries what ranks send each other; both of its directions are held to the rate
-by ``tc tbf``. ``control`` is not shaped and carries the rendezvous. The switch is a namespace, too, so nothing of a
-lab shows among the machine's own interfaces and several labs can stand at a time, with the same addresses. Ranks on
-one host reach each other by that host's loopback, as on a real one.
+by ``tc tbf``. ``control`` is not shaped and carries the rendezvous. The switches are bridges in one namespace; where
+there are several islands each has an uplink, shaped as well, to a bridge in a second namespace, the core. So nothing
+of a lab shows among the machine's own interfaces and several labs can stand at a time, with the same addresses. Ranks
+on one host reach each other by that host's loopback, as on a real one.
 
-The names of the namespaces are the only state: they tell the owner's pid and start time, the number of hosts and the
-rate. So whoever comes next knows which labs have lost their owner, and removes them.
+The names of the namespaces are the only state: they tell the owner's pid and start time, and the shape. So whoever
+comes next knows which labs have lost their owner, and removes them.
 """
 
 from __future__ import annotations
@@ -14,43 +15,32 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine import netns
-from engine.errors import InputError, WorkbenchError
+from engine import netns, sections
+from engine.errors import InputError
+from engine.launch import lab_build, lab_probe
+from engine.launch.lab_links import Link, down_links
 from engine.netns import CONTROL, DATA
+from engine.network import Shape, decode
 
-_NAME = re.compile(r"workbench-lab-(\d+)-(\d+)-(\d+)-(\d+)x(\d+)-(switch|\d+)")
-_MIN_BURST_BYTES = 16_384
-#: Room for everything that a receiver's windows let be under way: a full queue must not drop and send again.
-_QUEUE_BYTES = 1 << 26
+_NAME = re.compile(r"workbench-lab-(\d+)-(\d+)-(\d+)-([0-9x+~]+)-(switch|core|\d+)")
 _serials = itertools.count()
-
-
-class LabError(WorkbenchError):
-    """The lab could not be set up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """Hosts that stand or will stand; without a rate their links are as fast as this machine makes them.
+    """Hosts that stand or will stand.
 
     ``pid`` and ``started`` (clock ticks after boot) are its owner; a kept lab has pid 0 and no owner. ``serial`` tells
     the labs of one owner apart.
     """
 
-    hosts: int
-    rate_kbit: int = 0
+    shape: Shape
     pid: int = 0
     started: int = 0
     serial: int = 0
-
-    @property
-    def rate_mbit(self) -> float | None:
-        """The rate of a link in each direction, in 10^6 bits per second; None if it is not shaped."""
-        return self.rate_kbit / 1000 if self.rate_kbit else None
 
     @property
     def kept(self) -> bool:
@@ -68,127 +58,120 @@ class Lab:
         return self._name("switch")
 
     @property
+    def core(self) -> str | None:
+        """The namespace that joins the islands, if there are several."""
+        return self._name("core") if len(self.shape.islands) > 1 else None
+
+    @property
     def namespaces(self) -> list[str]:
         """Those of the hosts, in order."""
-        return [self._name(str(host)) for host in range(self.hosts)]
+        return [self._name(str(host)) for host in range(self.shape.hosts)]
+
+    @property
+    def links(self) -> list[Link]:
+        """Those that carry what ranks send: of every host to its switch, then of every island to the core."""
+        shape, names = self.shape, self.namespaces
+        own = [
+            Link(f"host {host}", shape.rate_kbit(host), (name, DATA), (self.switch, f"{DATA}{host}"), (host,))
+            for host, name in enumerate(names)
+        ]
+        return own + [self.uplink(island) for island in range(len(shape.islands)) if self.core is not None]
+
+    def uplink(self, island: int) -> Link:
+        """The link of an island to the core; there has to be one."""
+        near, far = (self.switch, f"up{island}"), (self._name("core"), f"down{island}")
+        hosts = tuple(self.shape.hosts_of(island))
+        return Link(f"island {island}", self.shape.between_kbit, near, far, hosts)
 
     @property
     def complete(self) -> bool:
-        """Whether every namespace is there and every host's links are up."""
-        names = {path.name for path in netns.FOLDER.glob(self._name("*"))}
-        return names >= {self.switch, *self.namespaces} and all(map(_is_linked, self.namespaces))
+        """Whether every namespace is there and every link is up."""
+        wanted = {self.switch, *self.namespaces} | ({self.core} if self.core else set())
+        return (
+            self._present() >= wanted
+            and not down_links(self.links)
+            and all(map(_has_control, self.namespaces))
+        )
 
     def up(self) -> None:
-        """Set it up.
+        """Set it up, and measure that every link that has a rate carries it.
 
         Raises:
-            LabError: a command failed, with what it said; nothing is left behind.
+            LabError: a command failed, with what it said, or a link does not carry its rate; nothing is left behind.
         """
         try:
-            _run(["ip"], [f"netns add {name}" for name in (self.switch, *self.namespaces)])
-            _run(["ip", "-n", self.switch], self._switch_commands())
-            for host, name in enumerate(self.namespaces):
-                _run(["ip", "-n", name], _host_commands(host))
-            if self.rate_kbit:
-                self._shape()
+            lab_build.add(self.switch, self.core, self.namespaces, self.shape)
+            lab_build.shape(self.links)
+            lab_build.note(lab_probe.measure(self.links))
+            lab_build.join(self.switch, self.core, self.shape)
         except BaseException:
             self.down()
             raise
 
     def down(self) -> None:
         """Remove it, whatever of it is there; does nothing if it is gone."""
-        names = sorted(path.name for path in netns.FOLDER.glob(self._name("*")))
-        if names:
-            _run(["ip", "-force"], [f"netns del {name}" for name in names], check=False)
+        lab_build.remove(sorted(self._present()))
+
+    def _present(self) -> set[str]:
+        return {path.name for path in netns.FOLDER.glob(self._name("*"))}
 
     def _name(self, member: str) -> str:
-        return f"workbench-lab-{self.pid}-{self.started}-{self.serial}-{self.hosts}x{self.rate_kbit}-{member}"
-
-    def _switch_commands(self) -> list[str]:
-        commands = ["link set lo up"]
-        for network in (DATA, CONTROL):
-            commands.append(f"link add {network} type bridge")
-            for host, name in enumerate(self.namespaces):
-                commands.append(f"link add {network}{host} type veth peer name {network} netns {name}")
-                commands += [f"link set {network}{host} addrgenmode none", f"link set {network}{host} up"]
-                commands.append(f"link set {network}{host} master {network}")
-            commands += [f"link set {network} addrgenmode none", f"link set {network} up"]
-        return [*commands, f"addr add {switch_address()}/24 dev {CONTROL}"]
-
-    def _shape(self) -> None:
-        burst = max(_MIN_BURST_BYTES, self.rate_kbit // 8)  # a millisecond of the rate, in bytes
-        shape = f"root tbf rate {self.rate_kbit}kbit burst {burst} limit {max(_QUEUE_BYTES, 2 * burst)}"
-        _run(
-            ["tc", "-n", self.switch],
-            [f"qdisc add dev {DATA}{host} {shape}" for host in range(self.hosts)],
-        )
-        for name in self.namespaces:
-            _run(["tc", "-n", name], [f"qdisc add dev {DATA} {shape}"])
+        return f"workbench-lab-{self.pid}-{self.started}-{self.serial}-{self.shape.code()}-{member}"
 
 
-def owned(hosts: int, rate_mbit: float | None) -> Lab:
+def owned(shape: Shape) -> Lab:
     """A new lab of this process, not yet set up."""
     pid = os.getpid()
-    return replace(kept(hosts, rate_mbit), pid=pid, started=_started(pid), serial=next(_serials))
+    return replace(kept(shape), pid=pid, started=_started(pid), serial=next(_serials))
 
 
-def kept(hosts: int, rate_mbit: float | None) -> Lab:
+def kept(shape: Shape) -> Lab:
     """The lab of that shape that stands across runs, if it does."""
-    return Lab(hosts, round((rate_mbit or 0) * 1000))
+    return Lab(shape)
 
 
 def named(namespace: str) -> Lab | None:
     """The lab that a namespace belongs to, by its name."""
     match = _NAME.fullmatch(namespace)
-    if match is None:
+    shape = None if match is None else decode(match[4])
+    if match is None or shape is None:
         return None
-    pid, started, serial, hosts, rate = (int(text) for text in match.groups()[:5])
-    return Lab(hosts, rate, pid, started, serial)
+    pid, started, serial = (int(text) for text in match.groups()[:3])
+    return Lab(shape, pid, started, serial)
 
 
-def require(field: str, value: object) -> None:
-    """Nothing where a lab can be set up.
+def require(asked: sections.Lab) -> None:
+    """Nothing where the lab that a configuration asks for can be set up, or it asks for none.
 
     Raises:
         InputError: it cannot be, with the reason and what to do.
+    """
+    if asked.wanted:
+        name = "islands" if asked.hosts is None else "hosts"
+        require_means(f"lab.{name}", getattr(asked, name))
+
+
+def require_means(field: str, value: object) -> None:
+    """The same for any lab; ``field`` and ``value`` are what asks for it.
+
+    Raises:
+        InputError: it cannot be set up, with the reason and what to do.
     """
     if reason := netns.unavailable():
         raise InputError(field, value, f"the lab needs network namespaces, but {reason}; or leave it out")
 
 
-def host_of(rank: int, world_size: int, hosts: int) -> int:
-    """The host of a rank: ranks that follow each other share one."""
-    return rank // (world_size // hosts)
-
-
 def switch_address() -> str:
     """The switch's end of the control network, where the rendezvous listens."""
-    return "10.201.0.254"
+    return lab_build.SWITCH_ADDRESS
 
 
-def _host_commands(host: int) -> list[str]:
-    commands = ["link set lo up"]
-    for network, third in ((DATA, 200), (CONTROL, 201)):
-        commands.append(f"link set {network} addrgenmode none")
-        commands += [f"addr add 10.{third}.0.{host + 1}/24 dev {network}", f"link set {network} up"]
-    return commands
-
-
-def _run(command: list[str], lines: list[str], check: bool = True) -> None:
-    """Feed lines to one batch of ``ip`` or ``tc``, which ends at the first that fails."""
-    text = "\n".join(lines) + "\n"
-    done = subprocess.run([*command, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise LabError(f"the lab could not be set up: {' '.join(command)}: {said}")
-
-
-def _is_linked(name: str) -> bool:
+def _has_control(name: str) -> bool:
     try:
         rows = netns.inside(name, lambda: Path("/proc/thread-self/net/dev").read_text(encoding="ascii"))
     except OSError:
         return False
-    return all(f"{network}:" in rows for network in (DATA, CONTROL))
+    return f"{CONTROL}:" in rows
 
 
 def _started(pid: int) -> int:

@@ -5,24 +5,35 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from engine import netns
+from engine import netns, rundir
 from engine.launch import lab
 from engine.launch.lab import Lab
+from engine.launch.lab_build import LabError
+from engine.launch.lab_links import End
+from engine.network import Shape
 from profilers import procfs
 from profilers.procfs import Traffic
 
 _LOCK = netns.FOLDER.parent / "workbench-lab.lock"
+_RANK_LOG = re.compile(rf"(.+)/{rundir.LOGS}/rank-(\d+)\.log")
+
+
+class RankSeen(NamedTuple):
+    """A rank of a run, by the name of its folder."""
+
+    run: str
+    rank: int
 
 
 def standing() -> list[Lab]:
     """Every lab of which at least a part is there, whoever owns it."""
     found = {lab.named(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
-    return sorted(
-        (one for one in found if one), key=lambda one: (one.pid, one.serial, one.hosts, one.rate_kbit)
-    )
+    return sorted((one for one in found if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
 
 
 def sweep() -> list[Lab]:
@@ -33,17 +44,23 @@ def sweep() -> list[Lab]:
     return gone
 
 
-def keep(hosts: int, rate_mbit: float | None) -> Lab:
+def keep(shape: Shape) -> Lab:
     """The lab that stands until it is taken down, set up if it does not stand yet; leftovers of others are removed.
 
     Raises:
-        LabError: it could not be set up.
+        LabError: it could not be set up, or a run uses it while a link of it is down.
     """
     with _alone():
         sweep()
-        kept = lab.kept(hosts, rate_mbit)
+        kept = lab.kept(shape)
         if not kept.complete:
+            held = _lock(kept)
+            if held is None:
+                raise LabError(
+                    f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
+                )
             kept.down()
+            os.close(held)
             kept.up()
     return kept
 
@@ -53,14 +70,13 @@ def take_down() -> tuple[list[Lab], list[Lab]]:
     with _alone():
         removed, left = sweep(), []
         for one in standing():
-            held = hold(one) if one.kept else None
-            if one.kept and (held is not None or not one.complete):
-                one.down()
-                removed.append(one)
-            else:
+            held = _lock(one) if one.kept else None
+            if held is None:
                 left.append(one)
-            if held is not None:
-                os.close(held)
+                continue
+            one.down()
+            removed.append(one)
+            os.close(held)
     return removed, left
 
 
@@ -68,25 +84,58 @@ def hold(kept: Lab) -> int | None:
     """A descriptor that holds a kept lab for this process until it is closed; None if it is not complete or in use."""
     if not kept.complete:
         return None
-    try:
-        handle = os.open(netns.FOLDER / kept.switch, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+    return _lock(kept)
 
 
-def traffic(namespace: str) -> Traffic | None:
-    """Counters of a host's data interface since it came up; None if it is not there."""
+def traffic(end: End) -> Traffic | None:
+    """Counters of an end of a link since it came up; None if it is not there."""
+    namespace, interface = end
     try:
         text = netns.inside(namespace, Path("/proc/thread-self/net/dev").read_bytes)
     except OSError:
         return None
-    return procfs.interfaces(text).get(netns.DATA)
+    return procfs.interfaces(text).get(interface)
+
+
+def ranks_in(namespaces: Sequence[str]) -> list[list[RankSeen]]:
+    """The ranks of runs under way in each namespace, by the logs that their processes write."""
+    numbers = {
+        (netns.FOLDER / name).stat().st_ino: place for place, name in enumerate(namespaces) if _is_there(name)
+    }
+    found: list[set[RankSeen]] = [set() for _ in namespaces]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            place = numbers.get((process / "ns/net").stat().st_ino)
+            match = None if place is None else _RANK_LOG.fullmatch(str((process / "fd/1").readlink()))
+        except OSError:
+            continue  # it has ended, or is not ours to look at
+        if place is not None and match and _is_under_way(Path(match[1])):
+            found[place].add(RankSeen(Path(match[1]).name, int(match[2])))
+    return [sorted(ranks) for ranks in found]
+
+
+def _is_there(name: str) -> bool:
+    return (netns.FOLDER / name).exists()
+
+
+def _is_under_way(folder: Path) -> bool:
+    return (rundir.read_json(folder / rundir.STATUS) or {}).get("state") == "running"
+
+
+def _lock(kept: Lab) -> int | None:
+    """A descriptor that keeps others from a kept lab; None if one of them has it. One that lost its switch is free."""
+    path = netns.FOLDER / kept.switch
+    try:
+        handle = os.open(path if path.exists() else os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if path.exists():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 @contextlib.contextmanager

@@ -6,11 +6,11 @@ import os
 
 import torch.distributed as dist
 
-from engine import config, netns
+from engine import netns, sections
 from engine.launch import lab, labs
-from engine.messages import Seat
-
-_INTERFACES = (netns.DATA, "lo")
+from engine.launch.lab_links import LinkStates, cut_off
+from engine.messages import Counted, Seat
+from engine.network import Shape, shape_of
 
 
 class Place:
@@ -22,13 +22,16 @@ class Place:
         LabError: the lab could not be set up.
     """
 
-    def __init__(self, asked: config.Lab) -> None:
+    def __init__(self, asked: sections.Lab) -> None:
         self.asked = asked
         self._lock: int | None = None
-        self._lab = None if asked.hosts is None else self._take_or_make(asked.hosts, asked.rate_mbit)
+        self._links: LinkStates | None = None
+        shape = shape_of(asked)
+        self._lab = None if shape is None else self._take_or_make(shape)
         self.store_address = "127.0.0.1" if self._lab is None else lab.switch_address()
         try:
             self.store = self._store()
+            self._links = None if self._lab is None else LinkStates(self._lab.links)
         except BaseException:
             self.close()
             raise
@@ -37,26 +40,50 @@ class Place:
         """Where each rank goes; None is where this process is."""
         if self._lab is None:
             return [None] * world_size
-        hosts = self._lab.namespaces
-        return [hosts[lab.host_of(rank, world_size, self._lab.hosts)] for rank in range(world_size)]
+        return [self._lab.namespaces[host] for host in self._hosts(world_size)]
 
     def seat(self, rank: int, world_size: int) -> Seat | None:
-        """A rank's place in the lab, if there is one."""
+        """A rank's place in the lab, if there is one; the first rank of a host reads that host's counters, and the
+        first of an island those of its uplink.
+        """
         if self._lab is None:
             return None
-        host = lab.host_of(rank, world_size, self._lab.hosts)
-        first = rank == 0 or lab.host_of(rank - 1, world_size, self._lab.hosts) != host
-        return Seat(host, _INTERFACES, first)
+        hosts, shape = self._hosts(world_size), self._lab.shape
+        islands = [shape.island_of(host) for host in hosts]
+        counted: list[Counted] = []
+        if rank == hosts.index(hosts[rank]):
+            ranks = _places(hosts, hosts[rank])
+            counted += [Counted(netns.DATA, ranks, _mbit(shape.rate_kbit(hosts[rank]))), Counted("lo", ranks)]
+        if self._lab.core is not None and rank == islands.index(islands[rank]):
+            link = self._lab.uplink(islands[rank])
+            counted.append(
+                Counted(netns.UPLINK, _places(islands, islands[rank]), _mbit(link.rate_kbit), link.near)
+            )
+        return Seat(hosts[rank], tuple(counted))
+
+    def broken(self, world_size: int) -> str | None:
+        """One line about links that are down, and the ranks behind them; None where all are up."""
+        down = [] if self._links is None else self._links.down()
+        if not down or self._lab is None:
+            return None
+        hosts = self._hosts(world_size)
+        return cut_off(down, [_places(hosts, host) for host in range(self._lab.shape.hosts)])
 
     def close(self) -> None:
         """Remove the lab, or let go of a kept one."""
         if hasattr(self, "store"):
             del self.store  # its sockets would keep the switch
+        if self._links is not None:
+            self._links.close()
         if self._lab is not None and not self._lab.kept:
             self._lab.down()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _hosts(self, world_size: int) -> list[int]:
+        """The host of each rank."""
+        return [0] * world_size if self._lab is None else self._lab.shape.rank_hosts(world_size)
 
     def _store(self) -> dist.TCPStore:
         def listen() -> dist.TCPStore:
@@ -64,12 +91,20 @@ class Place:
 
         return listen() if self._lab is None else netns.inside(self._lab.switch, listen)
 
-    def _take_or_make(self, hosts: int, rate_mbit: float | None) -> lab.Lab:
-        kept = lab.kept(hosts, rate_mbit)
+    def _take_or_make(self, shape: Shape) -> lab.Lab:
+        kept = lab.kept(shape)
         self._lock = labs.hold(kept)
         if self._lock is not None:
             return kept
         labs.sweep()
-        made = lab.owned(hosts, rate_mbit)
+        made = lab.owned(shape)
         made.up()
         return made
+
+
+def _places(values: list[int], wanted: int) -> tuple[int, ...]:
+    return tuple(rank for rank, value in enumerate(values) if value == wanted)
+
+
+def _mbit(kbit: int) -> float | None:
+    return kbit / 1000 if kbit else None

@@ -9,7 +9,7 @@ from multiprocessing.context import ForkServerContext
 import psutil
 
 from engine.config import RunConfig
-from engine.launch.lab import LabError
+from engine.launch.lab_build import LabError
 from engine.launch.launcher import Launch
 from engine.launch.place import Place
 from engine.launch.warm import Worker
@@ -45,9 +45,10 @@ class LocalPool:
         except LabError as error:
             return RunOutcome(Ending.CRASHED, str(error))
         deadline = time.monotonic() + launch.config.train.timeout_seconds
-        workers = self._ensure(place.namespaces(layout_of(launch.config).world_size))
+        ranks = layout_of(launch.config).world_size
+        workers = self._ensure(place.namespaces(ranks))
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
-        watch = Watch(launch, workers, deadline)
+        watch = Watch(launch, workers, deadline, lambda: place.broken(ranks))
         self._hand_out(launch, workers, place)
         outcome = watch.until_end()
         if outcome.ending is not Ending.COMPLETED and not watch.clean:
@@ -61,9 +62,14 @@ class LocalPool:
         self._leave()
 
     def _place_for(self, config: RunConfig) -> Place:
-        """The place a run asks for; workers belong to one place, so another one starts without any."""
-        if self._place is None or self._place.asked != config.lab:
+        """The place a run asks for; workers belong to one place, so another one starts without any.
+
+        One with a link that is down is left for a new one.
+        """
+        place = self._place
+        if place is not None and (place.asked != config.lab or place.broken(layout_of(config).world_size)):
             self._leave()
+        if self._place is None:
             self._place = Place(config.lab)
         return self._place
 

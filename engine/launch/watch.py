@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
+from engine.launch.network_watch import NetworkWatch
 from engine.launch.verdict import Death, decide, hung
 from engine.launch.warm import Worker
 from engine.messages import RankReport
@@ -25,9 +27,18 @@ _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "bad_alloc", "out
 
 
 class Watch:
-    """Watches the workers of one run. ``clean`` tells afterwards whether they can serve another one."""
+    """Watches the workers of one run. ``clean`` tells afterwards whether they can serve another one.
 
-    def __init__(self, launch: Launch, workers: list[Worker], deadline: float) -> None:
+    ``broken`` tells of the network between them what is down, in one line; None if nothing is.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        workers: list[Worker],
+        deadline: float,
+        broken: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._launch, self._workers, self._deadline = launch, workers, deadline
         self._progress = Progress(launch.folder)
         self._orders = OrderBook(launch.folder, self._progress)
@@ -35,6 +46,7 @@ class Watch:
         self._deaths: dict[int, Death] = {}
         self._oom_kills = _oom_kill_count()
         self._stop_asked_at: float | None = None
+        self._network = NetworkWatch(broken)
         self._suspect: tuple[int, int, str] | None = None
         self.clean = True
 
@@ -43,7 +55,7 @@ class Watch:
         try:
             while len(self._reports) < len(self._workers):
                 self._listen(_POLL_SECONDS)
-                ending = self._trouble() or self._impatience()
+                ending = self._trouble() or self._network.lost() or self._impatience()
                 if ending is not None:
                     self.clean = False
                     return ending
@@ -89,7 +101,7 @@ class Watch:
         until = time.monotonic() + _GRACE_SECONDS
         while time.monotonic() < until and len(self._reports) + len(self._deaths) < len(self._workers):
             self._listen(_POLL_SECONDS)
-        return decide(list(self._reports.values()), list(self._deaths.values()))
+        return self._network.explained(decide(list(self._reports.values()), list(self._deaths.values())))
 
     def _impatience(self) -> RunOutcome | None:
         ranks = [place for place in self._progress.ranks() if place.rank not in self._reports]

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from engine.config import Memory
 from engine.memory.host import on_host
+from engine.sections import Memory
 
 
 class Masters:

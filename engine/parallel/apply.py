@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from engine import compiler_cache
@@ -10,7 +12,7 @@ from engine.config import RunConfig
 from engine.context import RankContext
 from engine.layout import accumulation
 from engine.memory.recompute import activations_of
-from engine.parallel.averaging import Averaged, Shared, Sliced
+from engine.parallel.averaging import Averaged, Shared
 from engine.parallel.data import DataParallel
 from engine.parallel.deferred import DeferredGradients
 from engine.parallel.expert import ExpertParallel
@@ -19,6 +21,7 @@ from engine.parallel.post import Post
 from engine.parallel.replica import Replica, is_expert, late_parameters, mark, wide_parameters
 from engine.parallel.sequence import context_axis
 from engine.parallel.shard import FullyShardedReplica, Meshes, mesh_of
+from engine.parallel.slices import Sliced
 from engine.parallel.tensor import TensorParallel
 from engine.presets import ModelShape, resolve
 from engine.schedules.actions import Plan
@@ -48,12 +51,18 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         stage: _replica(rank, _decoder(rank, shape, layers[stage], late, on_meta))
         for stage in chosen.stages_of(at.pp)
     }
-    for stage, replica in stages.items():
-        if replica.decoder.offload is not None:
-            replica.decoder.offload.turns_at_once = chosen.turns_at_once(stage)
-    return PipelineExecutor(
-        stages, chosen, at.pp, _post(rank, chosen, shape), deferred, rank.timer, rank.actions
-    )
+    set_micro_batches({stage: replica.decoder for stage, replica in stages.items()}, config, chosen)
+    return PipelineExecutor(stages, chosen, at.pp, post_of(rank, chosen), deferred, rank.timer, rank.actions)
+
+
+def set_micro_batches(stages: Mapping[int, Decoder], config: RunConfig, chosen: Plan) -> None:
+    """Tell each stage what it has to know of the micro-batches of a step."""
+    for stage, decoder in stages.items():
+        if decoder.offload is not None:
+            decoder.offload.turns_at_once = chosen.turns_at_once(stage)
+        for module in decoder.modules():
+            if isinstance(module, Mixture):
+                module.balance_scale = 1.0 / accumulation(config)
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -89,9 +98,6 @@ def _decoder(
         for module in decoder.modules():
             if isinstance(module, Linear):
                 module.deferred = late
-    for module in decoder.modules():
-        if isinstance(module, Mixture):
-            module.balance_scale = 1.0 / accumulation(config)
     if config.compile:
         for block in decoder.blocks.values():
             block.compile()
@@ -112,9 +118,9 @@ def _mixture(config: RunConfig, shape: ModelShape) -> MixtureShape | None:
 def _axes(rank: RankContext) -> Axes:
     groups = rank.groups
     return Axes(
-        TensorParallel(groups.tp, rank.config.parallel.tp_regather),
+        TensorParallel(groups.tp, rank.config.parallel.tp_regather, rank.config.overlap.tp_chunks),
         context_axis(rank.config.parallel.cp_method, groups.cp),
-        LocalExperts() if groups.ep is None else ExpertParallel(groups.ep),
+        LocalExperts() if groups.ep is None else ExpertParallel(groups.ep, rank.config.compression.experts),
         None if groups.data is None else Channel(groups.data, rank.device),
     )
 
@@ -123,7 +129,9 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
     mark(decoder)
     layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
     if layout.zero_stage >= 2:
-        return FullyShardedReplica(decoder, _unsharded(rank, decoder), _meshes(rank), config, tp_size)
+        return FullyShardedReplica(
+            decoder, _unsharded(rank, decoder), _meshes(rank), config, tp_size, rank.timer
+        )
     parts = [
         (Sliced if layout.zero_stage == 1 and shared.group is not None else Averaged)(
             shared, config, rank.timer, tp_size
@@ -131,7 +139,7 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
         for shared in _shared(rank, decoder)
         if shared.named
     ]
-    return DataParallel(decoder, parts, rank.timer)
+    return DataParallel(decoder, parts, config.compile)
 
 
 def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:
@@ -139,7 +147,7 @@ def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
     shared = Shared(wide_parameters(decoder) if rank.config.precision == "bf16" else {}, rank.groups.data)
     parts = [Averaged(shared, fp32, rank.timer, rank.layout.tp)] if shared.named else []
-    return DataParallel(decoder, parts, rank.timer)
+    return DataParallel(decoder, parts)
 
 
 def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
@@ -157,15 +165,16 @@ def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
 def _meshes(rank: RankContext) -> Meshes:
     layout, groups = rank.layout, rank.groups
     members = next(ranks for ranks in layout.groups("data") if rank.rank in ranks)
-    rows = [members[first : first + layout.shard] for first in range(0, layout.data, layout.shard)]
+    rows = [members[first : first + layout.shard] for first in range(0, layout.inner, layout.shard)]
     dense = mesh_of(groups.shard, groups.replicate, rows, rank.device.type)
     if layout.ep == 1:
         return Meshes(dense)
     return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
-def _post(rank: RankContext, chosen: Plan, shape: ModelShape) -> Post:
-    config, layout, groups = rank.config, rank.layout, rank.groups
+def post_of(rank: RankContext, chosen: Plan) -> Post:
+    """Messages between the stages of this rank's pipeline, as large as its micro-batches."""
+    config, layout, groups, shape = rank.config, rank.layout, rank.groups, resolve(rank.config.model)
     sequence = config.data.sequence_length // (layout.cp * layout.tp)
     message = (sequence, config.batch.micro_batch, shape.hidden)
     return Post(chosen, groups.at.pp, groups.pp, groups.pp_back, message, compute_dtype(config), rank.device)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Wait = Callable[[], object]
-#: Starts averaging a bucket (index, fp32 [n]); what it returns waits for the end.
-Reduce = Callable[[int, Tensor], Wait]
+from engine.channel import Waitable
+from engine.compression.compressor import Reduction
+from profilers import collectives
+from profilers.step_timer import Issued
+
+#: Averages a bucket in place; it starts at the first value that it is asked for.
+Reduce = Callable[["Bucket"], Reduction]
 
 
 @dataclass(slots=True)
@@ -36,7 +40,10 @@ class GradientBuckets:
 
     fp32 parameters accumulate in their bucket directly. A gradient of another dtype is added to it in fp32 and
     dropped. ``padding`` makes every bucket's length a multiple of it. Gradients of ``late`` parameters come by
-    ``add`` alone.
+    ``add`` alone. ``wait`` waits for a message.
+
+    With ``delayed`` a step's gradients are averaged beside the next step: ``averages`` then are those of the step
+    before, in buckets of their own (``averaged``), once there was one.
     """
 
     def __init__(
@@ -46,33 +53,61 @@ class GradientBuckets:
         bucket_bytes: float,
         padding: int = 1,
         late: Collection[nn.Parameter] = (),
+        wait: Callable[[Waitable], object] = lambda under_way: under_way.wait(),
+        delayed: bool = False,
     ) -> None:
-        self._reduce, self._late = reduce, frozenset(late)
-        self.buckets = _deal(parameters[::-1], bucket_bytes, padding)
-        self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
-        self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
-        self._armed, self._next, self._waits = False, 0, list[Wait]()
-        self._handles = [self._watch(parameter) for parameter in self.gradients]
+        self._delayed, self.due = delayed, not delayed
+        self._calls = list[Issued]()
+        self._reduce, self._wait, self._late, self._padding = reduce, wait, frozenset(late), padding
+        self._armed, self._next, self._under_way = False, 0, list[tuple[Waitable, Reduction]]()
+        self._handles = list[Any]()
+        self._fill(parameters[::-1], bucket_bytes)
+
+    def deal_again(self, bucket_bytes: float) -> None:
+        """Buckets of another size; the gradients that are summed up so far move over as they are."""
+        self.settle()
+        for handle in filter(None, self._handles):
+            handle.remove()
+        sums, averages = self.gradients, self.averages
+        self._fill(list(sums), bucket_bytes)
+        for parameter, gradient in self.gradients.items():
+            gradient.copy_(sums[parameter])
+            if self._delayed:
+                self.averages[parameter].copy_(averages[parameter])
 
     def arm(self) -> None:
         """The next backward is the step's last one: average each bucket once it is full."""
-        self._armed, self._next = True, 0
+        self._armed, self._next = not self._delayed, 0
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)
 
     def finish(self) -> None:
-        """Average what is left (a parameter may have got no gradient), and wait for all of it."""
-        if not self._armed:
-            return
-        self._armed = False
-        for bucket in self.buckets[self._next :]:
+        """Average what is left (a parameter may have got no gradient), and wait for all of it.
+
+        Delayed ones are those of the step before.
+        """
+        for bucket in self.buckets[self._next :] if self._armed else ():
             self._send(bucket)
-        for wait in self._waits:
-            wait()
-        self._waits.clear()
+        self._armed = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for all that is under way.
+
+        Reductions of several messages go on in turn, so that one's message is under way while another one computes.
+        """
+        while self._under_way:
+            round_, self._under_way = self._under_way, []
+            for under_way, reduction in round_:
+                self._wait(under_way)
+                self._go_on(reduction)
+        told, self._calls = self._calls, []
+        collectives.tell(told)
 
     def clear(self) -> None:
-        """Forget the step's gradients."""
+        """Forget the gradients that were applied; delayed ones of this step are averaged from now on."""
+        if self._delayed:
+            self._send_beside()
         torch._foreach_zero_([bucket.flat for bucket in self.buckets])
 
     def add(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
@@ -80,6 +115,24 @@ class GradientBuckets:
         self.gradients[parameter].add_(gradient)
         if last:
             self._ready(parameter)
+
+    def _fill(self, parameters: list[nn.Parameter], bucket_bytes: float) -> None:
+        self.buckets = _deal(parameters, bucket_bytes, self._padding)
+        self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
+        self.averaged, self.averages = self.buckets, self.gradients
+        if self._delayed:
+            self.averaged = [replace(one, flat=torch.zeros_like(one.flat)) for one in self.buckets]
+            self.averages = {parameter: view for one in self.averaged for parameter, view in one.views()}
+        self._handles = [self._watch(parameter) for parameter in self.gradients]
+
+    def _send_beside(self) -> None:
+        """Their calls are told with the step that waits for them."""
+        with collectives.beside_steps() as calls:
+            for bucket, averaged in zip(self.buckets, self.averaged, strict=True):
+                averaged.flat.copy_(bucket.flat)
+                self._send(averaged)
+        self._calls, self.due = calls, True
 
     def _watch(self, parameter: nn.Parameter) -> Any:
         if parameter in self._late:
@@ -105,7 +158,12 @@ class GradientBuckets:
 
     def _send(self, bucket: Bucket) -> None:
         if self._reduce is not None:
-            self._waits.append(self._reduce(bucket.index, bucket.flat))
+            self._go_on(self._reduce(bucket))
+
+    def _go_on(self, reduction: Reduction) -> None:
+        under_way = next(reduction, None)
+        if under_way is not None:
+            self._under_way.append((under_way, reduction))
 
 
 def _deal(parameters: list[nn.Parameter], bucket_bytes: float, padding: int) -> list[Bucket]:

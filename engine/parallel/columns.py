@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.channel import Channel, all_gather_single
+from engine.channel import Channel
 from engine.workloads.casting import weight_gradient
 from engine.workloads.workload import Matrix
 from profilers.lookout import waits_here
@@ -64,7 +64,7 @@ def _gather(channel: Channel, x: Tensor) -> Callable[[], Tensor]:
         return lambda: whole
     x = x.contiguous()
     out = x.new_empty((x.shape[0] * channel.size, *x.shape[1:]))
-    work: Any = all_gather_single(out, x, group=channel.group, async_op=True)
+    work = channel.start_all_gather_into(out, x)
 
     @waits_here
     def wait() -> Tensor:

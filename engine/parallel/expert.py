@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.channel import Channel
+from engine.compression.tokens import Format, coarse, row_bytes, whole
 from engine.workloads.autograd import apply
 from engine.workloads.experts import Compute
 
@@ -22,9 +23,10 @@ _COUNT_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class ExpertParallel:
-    """This rank's place on the ep axis."""
+    """This rank's place on the ep axis; ``sends`` is the format in which rows and their gradients travel."""
 
     channel: Channel
+    sends: Format = "none"
 
     @property
     def size(self) -> int:
@@ -45,30 +47,43 @@ class ExpertParallel:
         sizes = torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))).tolist()
         send, receive = sizes
         order = _by_expert(received, sum(receive))
-        arrived = _permute(_exchange(rows, self.channel, send, receive), order)
+        arrived = _permute(self._exchange(rows, send, receive), order)
         results = compute(arrived, received.sum(dim=0))
-        return _exchange(_permute(results, _inverse(order)), self.channel, receive, send)
+        return self._exchange(_permute(results, _inverse(order)), receive, send)
 
     def run_padded(self, slots: Tensor, compute: Compute) -> Tensor:
         """Slots [experts, capacity, hidden] -> results in the same places; no size depends on the routing."""
-        arrived = _exchange(slots, self.channel).unflatten(0, (self.size, -1))
+        arrived = self._exchange(slots).unflatten(0, (self.size, -1))
         results = compute(arrived.transpose(0, 1).flatten(1, 2), None)
         back = results.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 1)
-        return _exchange(back, self.channel)
+        return self._exchange(back)
+
+    def _exchange(self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None) -> Tensor:
+        return apply(_Exchange, x, self, send, receive)
+
+    def bring(self, x: Tensor, send: list[int] | None, receive: list[int] | None) -> Tensor:
+        """``Channel.all_to_all`` in this axis's format; without sizes all but the first dimension is a row's."""
+        if self.sends == "none":
+            return self.channel.all_to_all(x, send, receive)
+        message = coarse(x.reshape(-1, x.shape[-1]), self.sends)
+        rows = whole(self.channel.all_to_all(message, send, receive), self.sends, x.dtype)
+        return rows.view(-1, *x.shape[1:])
 
 
-def sorted_bytes(sent: int, received: int, hidden: int, experts: int, itemsize: int) -> int:
+def sorted_bytes(
+    sent: int, received: int, hidden: int, experts: int, itemsize: int, sends: Format = "none"
+) -> int:
     """All-to-all bytes of one rank per layer and micro-batch, forward and backward, without a capacity.
 
     ``sent`` rows are tokens * top_k; ``received`` are those that chose this rank's experts, on average as many.
     Rows leave in forward and their results' gradients in backward, results and rows' gradients return.
     """
-    return 2 * (sent + received) * hidden * itemsize + _COUNT_BYTES * experts
+    return 2 * (sent + received) * row_bytes(sends, hidden, itemsize) + _COUNT_BYTES * experts
 
 
-def padded_bytes(capacity: int, hidden: int, experts: int, itemsize: int) -> int:
+def padded_bytes(capacity: int, hidden: int, experts: int, itemsize: int, sends: Format = "none") -> int:
     """The same with ``capacity`` slots for each expert: four times all slots, used or not."""
-    return 4 * experts * capacity * hidden * itemsize
+    return 4 * experts * capacity * row_bytes(sends, hidden, itemsize)
 
 
 def _by_expert(received: Tensor, rows: int) -> Tensor | None:
@@ -91,12 +106,6 @@ def _permute(x: Tensor, order: Tensor | None) -> Tensor:
     return x if order is None else apply(_Permute, x, order)
 
 
-def _exchange(
-    x: Tensor, channel: Channel, send: list[int] | None = None, receive: list[int] | None = None
-) -> Tensor:
-    return apply(_Exchange, x, channel, send, receive)
-
-
 class _Permute(torch.autograd.Function):
     """A gather whose backward is one too."""
 
@@ -117,12 +126,12 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, channel: Channel, send: list[int] | None, receive: list[int] | None
+        ctx: Any, x: Tensor, axis: ExpertParallel, send: list[int] | None, receive: list[int] | None
     ) -> Tensor:
-        ctx.channel, ctx.send, ctx.receive = channel, send, receive
-        return channel.all_to_all(x, send, receive)
+        ctx.axis, ctx.send, ctx.receive = axis, send, receive
+        return axis.bring(x, send, receive)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.channel.all_to_all(gradient, ctx.receive, ctx.send), None, None, None
+        return ctx.axis.bring(gradient, ctx.receive, ctx.send), None, None, None

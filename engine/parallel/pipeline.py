@@ -16,10 +16,9 @@ from engine.parallel.post import Post
 from engine.parallel.replica import Replica
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.order import result
+from engine.workloads.batches import MicroBatches
 from profilers.actions import ActionRecorder
 from profilers.step_timer import StepTimer
-
-MicroBatches = list[tuple[Tensor, Tensor]]
 
 
 class PipelineExecutor:
@@ -39,11 +38,10 @@ class PipelineExecutor:
         timer: StepTimer,
         recorder: ActionRecorder | None = None,
     ) -> None:
-        self.stages, self._plan, self._post = stages, plan, post
+        self.stages, self._rank = stages, rank
         self._deferred, self._timer, self._recorder = deferred, timer, recorder
-        self._actions = plan.actions[rank]
         self._last = plan.stages - 1
-        self._completing = _completing(self._actions)
+        self.follow(plan, post)
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
 
@@ -56,6 +54,12 @@ class PipelineExecutor:
     def has_loss(self) -> bool:
         """Whether this rank computes the loss."""
         return self._last in self.stages
+
+    def follow(self, plan: Plan, post: Post) -> None:
+        """From the next step on work by this plan, which has the same stages."""
+        self._plan, self._post = plan, post
+        self._actions = plan.actions[self._rank]
+        self._completing = _completing(self._actions)
 
     def run(self, batches: MicroBatches) -> float | None:
         """One step's forwards and backwards over micro-batches of (tokens, targets), both int64 [batch, sequence];

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from engine.config import RunConfig
 from engine.parallel.extent import Extent, extent_of
 from engine.workloads.decoder import Decoder, Linear, Norm
 from engine.workloads.mixture import Mixture
@@ -34,14 +35,25 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one rank left out of a parameter's gradients so far, and adds to the next one: fp32 like the parameter.
+    """What compression of a parameter's gradients carries from step to step, in fp32.
 
-    ``name`` tells the rank's place among those that hold copies. ``extent`` is where it lies in the undivided model.
+    ``name`` tells what it is, and the rank's place among those that hold copies where each carries its own.
+    ``extent`` is where it lies in the undivided model.
     """
 
     name: str
     values: Tensor
     extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Pieces that are updated together. After that ``send`` starts to bring them to other ranks, beside the update of
+    the next wave; None where ``updated`` does that.
+    """
+
+    pieces: list[Piece]
+    send: Callable[[], None] | None = None
 
 
 class Replica(Protocol):
@@ -67,11 +79,33 @@ class Replica(Protocol):
     def pieces(self) -> list[Piece]:
         """Everything this rank updates, in one order on all ranks."""
 
+    def waves(self) -> list[Wave]:
+        """The same pieces in the order in which they are updated."""
+
+    @property
+    def due(self) -> bool:
+        """Whether there are averaged gradients to apply; the first step has none where they are delayed."""
+
     def memories(self) -> list[Memory]:
-        """What compression carries from step to step."""
+        """What compression and delay carry from step to step; waits for what is under way."""
+
+    def remember(self) -> None:
+        """What is carried from step to step was loaded."""
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters that compression leaves alone though it is on, and why."""
+
+    def turn(self, config: RunConfig) -> None:
+        """Between two steps: average gradients from now on as this configuration says."""
 
     def updated(self) -> None:
         """After the optimizer: bring the new values to all that need them, and forget the gradients."""
+
+    def restored(self) -> None:
+        """The same where values are new for another reason: no gradient was applied."""
+
+    def settle(self) -> None:
+        """Wait for all that goes on beside steps."""
 
 
 def run_backward(output: Tensor, gradient: Any) -> None:

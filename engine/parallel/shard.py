@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from engine.channel import Channel, Group, all_gather_single
+from engine.channel import Group
 from engine.config import RunConfig
 from engine.memory.masters import Masters
 from engine.parallel.data import DataParallel
-from engine.parallel.replica import Memory, Piece, extent, is_expert, partial_over_tp
+from engine.parallel.replica import Memory, Piece, Wave, extent, is_expert, partial_over_tp
+from engine.parallel.shard_coarse import CoarseGradients
+from engine.parallel.shard_messages import Reductions
+from engine.parallel.shard_units import Unit, prefetch
 from engine.workloads.decoder import Decoder
 from engine.workloads.mixture import ExpertLinear
+from profilers.step_timer import StepTimer
 
 
 class FullyShardedReplica:
@@ -37,7 +41,13 @@ class FullyShardedReplica:
     """
 
     def __init__(
-        self, decoder: Decoder, rest: DataParallel, meshes: Meshes, config: RunConfig, tp_size: int
+        self,
+        decoder: Decoder,
+        rest: DataParallel,
+        meshes: Meshes,
+        config: RunConfig,
+        tp_size: int,
+        timer: StepTimer,
     ) -> None:
         self._rest, self._always_reduces = rest, config.parallel.reduce_every_micro_batch
         self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
@@ -53,15 +63,13 @@ class FullyShardedReplica:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
         options: dict[str, Any] = {"reshard_after_forward": not self._always, "ignored_params": self._whole}
         options |= {"mp_policy": policy} if config.precision == "bf16" else {}
-        if meshes.experts is not None:
-            for module in decoder.modules():
-                if isinstance(module, ExpertLinear):
-                    _shard(module, meshes.experts, options, meshes.spread)
-        for module in (*decoder.blocks.values(), decoder):
-            _shard(module, meshes.dense, options)
+        self._reductions = Reductions(lambda: timer.phase("communication_exposed"))
+        self._units = list(_units(decoder, meshes, options, self._reductions))
         assert isinstance(decoder, FSDPModule)
         self.decoder: Decoder = decoder
         self._sharded: FSDPModule = decoder
+        self._coarse = CoarseGradients(self._units, config, timer, self._names_over_tp())
+        self._use(config)
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
@@ -91,7 +99,8 @@ class FullyShardedReplica:
             self._sharded.set_reshard_after_backward(not keep)
 
     def finish(self) -> None:
-        """The last backward has waited for its own reductions."""
+        """Wait for the reductions that go on beside backward; the others were waited for in it."""
+        self._reductions.finish()
         self._rest.finish()
 
     def pieces(self) -> list[Piece]:
@@ -100,9 +109,31 @@ class FullyShardedReplica:
             self._pieces = self._cut() + self._rest.pieces()
         return self._pieces
 
+    def waves(self) -> list[Wave]:
+        """One: the next forward gathers."""
+        return [Wave(self.pieces())]
+
+    @property
+    def due(self) -> bool:
+        """Slices are never delayed."""
+        return True
+
+    def remember(self) -> None:
+        """Memories are all there is."""
+
     def memories(self) -> list[Memory]:
-        """Sharded gradients are not compressed."""
-        return []
+        """What this rank left out of what it sent to each other one."""
+        return self._coarse.memories(self._extents)
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters whose slices are too small."""
+        return self._coarse.left_alone()
+
+    def turn(self, config: RunConfig) -> None:
+        """What is sent from the next step on, and how far ahead; the slices have no buckets."""
+        self._use(config)
+        self._coarse.turn(config)
+        self._rest.turn(config)
 
     def updated(self) -> None:
         """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
@@ -111,6 +142,34 @@ class FullyShardedReplica:
             if parameter not in self._whole:
                 parameter.grad = None
         self._rest.updated()
+
+    def restored(self) -> None:
+        """Bring new weights into the slices."""
+        self._masters.write_back()
+        self._rest.restored()
+
+    def settle(self) -> None:
+        """Nothing goes on beside steps but what is not sharded."""
+        self._rest.settle()
+
+    def _use(self, config: RunConfig) -> None:
+        """Reductions go on beside backward where nothing is added to what they give before the step ends; on a GPU all
+        of them do.
+        """
+        layers, dtype = (
+            config.overlap.prefetch,
+            torch.bfloat16 if config.precision == "bf16" else torch.float32,
+        )
+        beside = not self._always_reduces and self._copies == 1 and self.decoder.rotary.device.type == "cpu"
+        self._reductions.depth = layers if beside else 0
+        prefetch(self.decoder, layers)
+        for unit in self._units:
+            unit.use(config.compression.weights, config.compression.bucket_values, dtype)
+
+    def _names_over_tp(self) -> dict[str, str]:
+        """What tells ranks apart that tp gave the same parameter."""
+        tp = self.decoder.tp
+        return {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
 
     def _cut(self) -> list[Piece]:
         pieces = []
@@ -140,13 +199,21 @@ class Meshes:
     spread: int = 1
 
 
-def _shard(module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], spread: int = 1) -> None:
-    channel = Channel(mesh.get_group(mesh.ndim - 1), torch.device(mesh.device_type))
-    sharded = fully_shard(module, mesh=mesh, **options)
-    sharded.set_custom_all_gather(_AllGather(channel))  # type: ignore[arg-type]
-    sharded.set_custom_reduce_scatter(_ReduceScatter(channel, spread))  # type: ignore[arg-type]
-    if mesh.size() == 1 and spread > 1:  # then nothing is scattered, and FSDP2 divides by itself
-        sharded.set_gradient_divide_factor(spread)
+def _units(
+    decoder: Decoder, meshes: Meshes, options: dict[str, Any], reductions: Reductions
+) -> Iterator[Unit]:
+    """Experts first: a block's unit holds what is left of it."""
+    names, found = [name for name, _ in decoder.named_parameters()], list[Unit]()
+    for module in decoder.modules() if meshes.experts is not None else ():
+        if isinstance(module, ExpertLinear):
+            assert meshes.experts is not None
+            found.append(Unit(module, meshes.experts, options, meshes.spread, reductions, len(found)))
+    for module in (*decoder.blocks.values(), decoder):
+        found.append(Unit(module, meshes.dense, options, 1, reductions, len(found)))
+    sharded = dict(zip(decoder.parameters(), names, strict=True))
+    for unit in found:
+        unit.name(sharded)
+        yield unit
 
 
 def mesh_of(shard: Group | None, replicate: Group | None, ranks: list[list[int]], device: str) -> DeviceMesh:
@@ -186,42 +253,3 @@ def _local(tensor: DTensor) -> Tensor:
     with torch.no_grad():
         local: Tensor = tensor.to_local()
     return local
-
-
-class _Communication:
-    """What FSDP2 calls in place of ``torch.distributed``; a gather that is waited for later stays torch's."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class _AllGather(_Communication):
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
-    ) -> Any:
-        if async_op:
-            return all_gather_single(output_tensor, input_tensor, group=group, async_op=True)
-        return self._channel.all_gather_into(output_tensor, input_tensor)
-
-
-class _ReduceScatter(_Communication):
-    """Averages over its ranks, and over ``spread`` times as many where the rest hold other experts.
-
-    FSDP2's own factor for that needs an operation that gloo lacks.
-    """
-
-    def __init__(self, channel: Channel, spread: int) -> None:
-        super().__init__(channel)
-        self._spread = spread
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: Group, op: Any, async_op: bool = False
-    ) -> Any:
-        if self._spread > 1:
-            input_tensor.div_(self._spread)
-        if async_op:
-            return self._channel.start_reduce_scatter_into(output_tensor, input_tensor, op)
-        return self._channel.reduce_scatter_into(output_tensor, input_tensor, op)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.channel import Channel
+from engine.parallel.chunks import Cut, chunked_columns, chunked_rows
 from engine.parallel.columns import regathered_products
 from engine.workloads.workload import Matrix
 
@@ -25,11 +26,13 @@ from engine.workloads.workload import Matrix
 class TensorParallel:
     """This rank's place on the tp axis; with size 1 every operation is the identity.
 
-    With ``regathers`` what products keep for backward is this rank's slice of their input, gathered again then.
+    With ``regathers`` what products keep for backward is this rank's slice of their input, gathered again then. With
+    ``chunks`` above 1 they are computed in so many parts, beside what is sent.
     """
 
     channel: Channel | None = None
     regathers: bool = False
+    chunks: int = 1
 
     @property
     def size(self) -> int:
@@ -47,10 +50,18 @@ class TensorParallel:
 
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
+        if self.channel is not None and self.chunks > 1:
+            return chunked_columns(x, Cut(self.channel, self.chunks, self.regathers), matrices)
         if self.channel is not None and self.regathers:
             return regathered_products(x, self.channel, matrices)
         whole = self.gather_sequence(x)
         return tuple(matrix(whole) for matrix in matrices)
+
+    def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
+        """[sequence, ..., in / tp] -> the sum over ranks, of which each keeps [sequence / tp, ..., out]."""
+        if self.channel is not None and self.chunks > 1:
+            return chunked_rows(x, Cut(self.channel, self.chunks), matrix)
+        return self.scatter_sequence(matrix(x))
 
     def keeping_gathered(self) -> TensorParallel:
         """The same axis, without a second gather."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.config import Data
 from engine.errors import InputError
+from engine.sections import Data
 
 Bytes = npt.NDArray[np.uint8]
 Tokens = npt.NDArray[np.int64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -80,9 +79,9 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention (arXiv 2305.13245); heads are split over tp, the sequence over cp."""
 
-    def __init__(self, shape: ModelShape, axes: Axes, forgets: bool) -> None:
+    def __init__(self, shape: ModelShape, axes: Axes) -> None:
         super().__init__()
-        self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, forgets
+        self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, False
         self.tp = tp = axes.tensor
         kv_width = shape.kv_heads * shape.head_dim
         self.query = Linear(shape.hidden, shape.hidden, tp, 0)
@@ -91,16 +90,15 @@ class Attention(nn.Module):
         self.output = Linear(shape.hidden, shape.hidden, tp, 1)
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
-        """[sequence / (cp * tp), batch, hidden] -> partial sums [sequence / cp, batch, hidden]."""
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
         products = self.tp.column_products(x, (self.query, self.key, self.value))
         query, key, value = map(self._heads, products)
         core = query, key, value, rotary
         if not self.forgets or not torch.is_grad_enabled():
-            return self._mixed_output(*core)
+            return self.tp.row_product(self._mix(*core), self.output)
         if self.output.deferred is None:
-            return again(self._mixed_output, *core)
-        out: Tensor = self.output(again(self._mix, *core))
-        return out
+            return self.tp.scatter_sequence(again(self._mixed_output, *core))
+        return self.tp.row_product(again(self._mix, *core), self.output)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
         """Weighted values [sequence / cp, batch, hidden / tp]."""
@@ -127,10 +125,9 @@ class FeedForward(nn.Module):
         self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[sequence / (cp * tp), batch, hidden] -> partial sums [sequence / cp, batch, hidden]."""
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
         gate, up = self.tp.column_products(x, (self.gate, self.up))
-        out: Tensor = self.down(F.silu(gate) * up)
-        return out
+        return self.tp.row_product(F.silu(gate) * up, self.down)
 
 
 class Block(nn.Module):
@@ -140,16 +137,24 @@ class Block(nn.Module):
         self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: Recompute
     ) -> None:
         super().__init__()
-        if recompute == "full":  # then the second forward gathers again anyway
-            axes = replace(axes, tensor=axes.tensor.keeping_gathered())
-        self.tp, self.forgets = axes.tensor, recompute == "full"
         self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
-        self.attention = Attention(shape, axes, recompute == "selective")
+        self.attention = Attention(shape, axes)
         self.feed_forward = (
             FeedForward(shape, axes.tensor)
             if mixture is None
             else Mixture(mixture, axes.tensor, axes.expert, axes.data)
         )
+        self._axis = axes.tensor
+        self.keep(recompute)
+
+    def keep(self, recompute: Recompute) -> None:
+        """What the next forwards forget."""
+        self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
+        # With everything forgotten the second forward gathers again anyway.
+        self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
+        for module in self.modules():
+            if isinstance(module, (Attention, FeedForward, Mixture)):
+                module.tp = self.tp
 
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -158,11 +163,13 @@ class Block(nn.Module):
         return self._compute(x, rotary)
 
     def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
-        x = x + self.tp.scatter_sequence(self.attention(self.attention_norm(x), rotary))
+        attended: Tensor = self.attention(self.attention_norm(x), rotary)
+        x = x + attended
         normed = self.feed_forward_norm(x)
         if isinstance(self.feed_forward, Mixture):
-            normed = self.tp.gather_sequence(normed)
-        return x + self.tp.scatter_sequence(self.feed_forward(normed))
+            return x + self.tp.scatter_sequence(self.feed_forward(self.tp.gather_sequence(normed)))
+        fed: Tensor = self.feed_forward(normed)
+        return x + fed
 
 
 class Decoder(nn.Module):
@@ -207,6 +214,12 @@ class Decoder(nn.Module):
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.column_products(self.norm(x), (self.head,))
         return x
+
+    def keep(self, activations: Activations) -> None:
+        """What blocks forget from the next forward on; where the rest is kept stays as it was built."""
+        for place, block in enumerate(self.blocks.values()):
+            assert isinstance(block, Block)
+            block.keep(activations.of_layer(place))
 
     def _through_blocks(self, x: Tensor) -> Tensor:
         blocks = self.blocks.values()

@@ -50,6 +50,9 @@ class TensorAxis(Protocol):
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out] for each of some matrices whose columns are split."""
 
+    def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
+        """[sequence, ..., in / tp] -> summed over tp [sequence / tp, ..., out], of a matrix whose rows are split."""
+
     def keeping_gathered(self) -> TensorAxis:
         """The same axis, whose products keep the gathered input for backward whatever was asked for."""
 

@@ -20,28 +20,42 @@ _ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "all_gather",
         "dp",
         (
-            "gather less often with a smaller parallel.zero_stage, or among fewer ranks with parallel.shard_ranks",
-            *("parallel.zero_stage", "parallel.shard_ranks"),
+            "gather less often with a smaller parallel.zero_stage, fewer bytes with compression.weights, or beside "
+            "computation with overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
+            *(
+                "parallel.zero_stage",
+                "compression.weights",
+                "overlap.prefetch",
+                "overlap.gather_with_optimizer",
+            ),
         ),
     ),
     (
         "all_gather",
         "tp",
         (
-            "keep what was gathered with parallel.tp_regather=false, or a smaller parallel.tp",
-            *("parallel.tp_regather", "parallel.tp"),
+            "keep what was gathered with parallel.tp_regather=false, gather beside products with overlap.tp_chunks, or "
+            "a smaller parallel.tp",
+            *("parallel.tp_regather", "overlap.tp_chunks", "parallel.tp"),
         ),
     ),
     (
         "reduce_scatter",
         "dp",
         (
-            "scatter once a step with parallel.reduce_every_micro_batch=false, or among fewer ranks with "
-            "parallel.shard_ranks",
-            *("parallel.reduce_every_micro_batch", "parallel.shard_ranks"),
+            "send less with compression.method, scatter once a step with parallel.reduce_every_micro_batch=false, or "
+            "among fewer ranks with parallel.shard_ranks",
+            *("compression.method", "parallel.reduce_every_micro_batch", "parallel.shard_ranks"),
         ),
     ),
-    ("reduce_scatter", "tp", ("a smaller parallel.tp, inside one host", "parallel.tp")),
+    (
+        "reduce_scatter",
+        "tp",
+        (
+            "scatter beside products with overlap.tp_chunks, or a smaller parallel.tp, inside one host",
+            *("overlap.tp_chunks", "parallel.tp"),
+        ),
+    ),
     (
         "all_to_all",
         "cp",
@@ -51,8 +65,9 @@ _ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "all_to_all",
         "",
         (
-            "send fewer tokens with model.capacity_factor or model.experts_per_token, or a smaller parallel.ep",
-            *("model.capacity_factor", "model.experts_per_token", "parallel.ep"),
+            "fewer bytes with compression.experts, fewer tokens with model.capacity_factor or "
+            "model.experts_per_token, or a smaller parallel.ep",
+            *("compression.experts", "model.capacity_factor", "model.experts_per_token", "parallel.ep"),
         ),
     ),
     (

@@ -207,13 +207,13 @@ def test_a_status_refers_to_what_held_then(tmp_path: Path) -> None:
 
 
 def test_links_of_a_lab_are_not_this_machines(tmp_path: Path) -> None:
-    from engine.config import Lab
+    from engine.sections import Lab
 
     store.save(tmp_path, calibration())
     network = network_of(Lab(hosts=2, rate_mbit=100))
     found = store.find(tmp_path, fingerprint.here(network))
     assert found.calibration is None
-    assert "a lab of 2 hosts at 100 Mbit/s" in str(found.reason)
+    assert "a lab of 2 hosts, links of 100 Mbit/s" in str(found.reason)
     assert network_of(Lab()) is None
 
 

@@ -1,4 +1,4 @@
-"""What top-k compression left out of gradients belongs to the next step's, in a resumed run as in any other."""
+"""What compression left out of gradients belongs to the next step's, in a resumed run as in any other."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "cp2 tp2": {"parallel__cp": 2, "parallel__tp": 2},
     "dp2 pp2": {"parallel__dp": 2, "parallel__pp": 2, "overlap__bucket_mb": 0.02},
 }
+#: Each with what it keeps beside errors: shares of the average, or factors.
+METHODS: dict[str, dict[str, Any]] = {
+    "int4": {"compression__method": "int4", "compression__bucket_values": 64},
+    "int8 stochastic": {"compression__method": "int8", "compression__stochastic": True},
+    "sign": {"compression__method": "sign", "compression__bucket_values": 64, "parallel__tp": 2},
+    "randomk": {"compression__method": "randomk", "compression__ratio": 0.1},
+    "powersgd": {"compression__method": "powersgd", "compression__rank": 2, "parallel__tp": 2},
+    "powersgd experts": {
+        "compression__method": "powersgd", "model__experts": 4, "parallel__ep": 2,
+        "parallel__dp": 4,
+    },
+    "bf16": {"compression__method": "bf16", "compression__error_feedback": True},
+}  # fmt: skip
 STEPS = 6
 DROPPED = "starts anew"
 
@@ -40,6 +53,18 @@ def test_a_resumed_run_compresses_as_one_that_never_stopped(session: Session, la
     assert not any(DROPPED in note for note in resumed.notes)
     forgetful = losses_of(session, **going_on, **TOP_K | {"compression__error_feedback": False}, **layout)
     assert forgetful.losses[1:] != straight.losses[4:], "the memory does not matter here"
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_method_goes_on_with_what_it_kept(session: Session, method: dict[str, Any]) -> None:
+    settings = {"parallel__dp": 2, "overlap__bucket_mb": 1, "compression__start_step": 1} | method
+    straight = losses_of(session, train__steps=5, **settings)
+    saving = losses_of(session, train__steps=3, checkpoint__every_steps=3, **settings)
+    going_on = {"train__steps": 5, "train__resume": str(folder_of(session, saving))}
+    resumed = losses_of(session, **going_on, **settings)
+    assert resumed.losses == straight.losses[3:]
+    assert resumed.gradient_norms == straight.gradient_norms[3:]
+    assert not any(DROPPED in note for note in resumed.notes)
 
 
 def test_a_killed_run_goes_on_as_if_it_had_lived(session: Session) -> None:

@@ -74,6 +74,7 @@ def compared(rank: int, recompute: str, dtype: torch.dtype, mixed: bool) -> tupl
     return whole - sliced, max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("recompute", "mixed", "inputs"),

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from engine.compression.compressor import Plain
-from engine.compression.sparsify import TopK
 from engine.presets import PRESETS
 from engine.session import Session
 from profilers.summary import RunSummary
@@ -57,11 +55,9 @@ def test_fp16_halves_the_bytes(session: Session) -> None:
 def test_top_k_sends_values_and_places(session: Session) -> None:
     summary = run(session, parallel__dp=2, compression__method="topk", compression__ratio=0.01)
     row = of(summary, "dp", "all_gather")
-    compressor = TopK.__new__(TopK)
-    compressor._ratio, compressor._size = 0.01, 2
     assert row["calls"] == 1
-    assert row["bytes"] == compressor.payload_bytes(TINY.parameters)
-    assert Plain.payload_bytes(compressor, TINY.parameters) > 20 * row["bytes"]  # type: ignore[arg-type]
+    assert row["bytes"] == 2 * 8 * int(0.01 * TINY.parameters)
+    assert 4 * TINY.parameters > 20 * row["bytes"]
 
 
 def test_tensor_parallel_sends_activations(session: Session) -> None:
@@ -169,12 +165,3 @@ def test_phases_sum_to_the_step_and_waits_are_exposed(session: Session) -> None:
 
 def test_recording_can_be_left_out(session: Session) -> None:
     assert run(session, parallel__dp=2, profile__collectives=False).as_dict()["communication"] == []
-
-
-def test_error_feedback_is_what_makes_top_k_learn(session: Session) -> None:
-    lossy = {"parallel__dp": 2, "compression__method": "topk", "compression__ratio": 0.02}
-    steps = {"train__steps": 60, "train__learning_rate": 3e-3}
-    exact = run(session, **{"parallel__dp": 2} | steps)
-    kept = run(session, **lossy | steps)
-    forgotten = run(session, **lossy | steps | {"compression__error_feedback": False})
-    assert exact.losses[-1] < kept.losses[-1] < forgotten.losses[-1]

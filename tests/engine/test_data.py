@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import Data
 from engine.errors import InputError
+from engine.sections import Data
 from engine.workloads.data import _permute, check_path, open_corpus
 
 

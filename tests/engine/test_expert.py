@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.channel import Channel
+from engine.compression.tokens import Format
 from engine.layout import Layout
 from engine.parallel.expert import ExpertParallel, padded_bytes, sorted_bytes
 from engine.parallel.tensor import TensorParallel
@@ -39,6 +40,7 @@ class Case:
     tp: int = 1
     dtype: torch.dtype = torch.float32
     router: str = "random"
+    sends: Format = "none"
 
     @property
     def layout(self) -> Layout:
@@ -82,7 +84,14 @@ BF16 = {
     "bf16-capacity": Case(CAPACITY, data=2, ep=2, dtype=torch.bfloat16),
 }
 TWINS = {"twins": Case(replace(DROPLESS, top_k=1), data=2, ep=2, router="twins")}
-ALL = CASES | BF16 | TWINS
+COARSE = {
+    "int8": Case(DROPLESS, data=2, ep=2, sends="int8"),
+    "int8-capacity": Case(CAPACITY, data=2, ep=2, sends="int8"),
+    "int8-idle-rank": Case(DROPLESS, data=2, ep=2, router="first", sends="int8"),
+    "int8-of-bf16": Case(DROPLESS, data=2, ep=2, dtype=torch.bfloat16, sends="int8"),
+    "sent-in-bf16": Case(DROPLESS, data=2, ep=2, sends="bf16"),
+}
+ALL = CASES | BF16 | TWINS | COARSE
 
 
 def channel(layout: Layout, name: str, rank: int) -> Channel | None:
@@ -102,7 +111,8 @@ def layers(rank: int, cases: list[Case]) -> list[dict[str, Any]]:
 
 def layer(rank: int, case: Case) -> dict[str, Any]:
     ep, tp, data = (channel(case.layout, name, rank) for name in ("ep", "tp", "data"))
-    module = case.module(TensorParallel(tp), ExpertParallel(ep) if ep else LocalExperts(), data)
+    experts = ExpertParallel(ep, case.sends) if ep else LocalExperts()
+    module = case.module(TensorParallel(tp), experts, data)
     place = case.layout.coordinates(rank).dp
     x, target = (case.tokens(seed).unflatten(1, (case.data, -1))[:, place] for seed in (1, 2))
     recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
@@ -202,6 +212,16 @@ def test_bf16_is_close_to_one_process(name: str) -> None:
         assert error < 0.01, (key, error)
 
 
+@pytest.mark.parametrize("name", COARSE)
+def test_coarse_tokens_are_close_to_one_process(name: str) -> None:
+    expected, found = reference(name), joined(name)
+    assert torch.equal(found["chosen"], expected["chosen"])
+    for key in ("out", "x", "router", "gate", "up", "down"):
+        error = float((found[key] - expected[key]).norm() / expected[key].norm())
+        assert error < 0.02, (key, error)
+    assert not torch.allclose(found["out"], expected["out"], rtol=1e-5), "nothing was rounded"
+
+
 def test_ranks_may_differ_only_where_routing_is_tied() -> None:
     expected, found = reference("twins"), joined("twins")
     tied = expected["margins"].squeeze(-1) < TIE
@@ -226,10 +246,12 @@ def test_the_exchange_sends_the_bytes_of_its_formula(name: str) -> None:
             chosen = torch.stack([other["counts"] for other in sharers[first : first + case.ep]]).sum(dim=0)
             received = int(chosen.unflatten(0, (case.ep, -1)).sum(dim=1)[place % case.ep])
             assert len(sizes) == 5
-            formula = sorted_bytes(tokens * shape.top_k, received, shape.hidden, shape.experts, size)
+            formula = sorted_bytes(
+                tokens * shape.top_k, received, shape.hidden, shape.experts, size, case.sends
+            )
         else:
             assert len(sizes) == 4
-            formula = padded_bytes(capacity, shape.hidden, shape.experts, size)
+            formula = padded_bytes(capacity, shape.hidden, shape.experts, size, case.sends)
         assert sum(sizes) == formula
         balance = [count for operation, count, _ in found["calls"] if operation == "all_reduce"]
         assert balance == [8 * shape.experts]

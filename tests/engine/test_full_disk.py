@@ -83,7 +83,13 @@ def test_a_disk_that_fills_up_costs_records_not_the_run(small_disk: Path) -> Non
     with Session(home) as session:
         outcome, summary = execute(
             session,
-            small(parallel__dp=2, train__steps=250, model__layers=1, overlap__bucket_mb=0.05),
+            small(
+                parallel__dp=2,
+                profile__budget=None,
+                train__steps=250,
+                model__layers=1,
+                overlap__bucket_mb=0.05,
+            ),
             on_start=lambda folder: fill(small_disk, 96 * 1024),
         )
     assert outcome.good, outcome

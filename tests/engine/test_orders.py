@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine import orders, rundir
-from engine.control import OrderControl
+from engine.control import OrderControl, StopControl
 from engine.orders import Order, OrderBook
 from engine.outcome import Ending
 from engine.progress import Progress
@@ -56,6 +56,29 @@ def test_all_ranks_begin_an_order_at_the_step_that_rank_0_announces(tmp_path: Pa
     assert [first.due(step, busy=True) for step in (7, 8)] == [None, None]
     assert [first.due(step, busy=False) for step in (9, 10, 11)] == [None, None, 2]
     assert [second.due(step, busy=False) for step in (9, 10, 11, 12)] == [None, None, 2, None]
+    page.close()
+
+
+def test_where_ranks_drift_apart_orders_and_stops_are_announced_further_ahead(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 2)
+    first, second = OrderControl(page, 0), OrderControl(page, 1)
+    first.widen(3)
+    first.widen(1)
+    page.request_order(2)
+    assert first.due(4, busy=False) is None
+    assert page.announced_order() == (1, 4 + 2 + 3)
+    assert [second.due(step, busy=False) for step in (7, 8, 9)] == [None, None, 1], (
+        "three steps before rank 0"
+    )
+    assert [first.due(step, busy=False) for step in range(5, 13)] == [None] * 4 + [1] + [None] * 3
+    assert page.announced_order()[0] == 1, "a rank three steps behind may not have begun it"
+    assert first.due(13, busy=False) is None
+    assert page.announced_order() == (2, 13 + 5)
+    stop = StopControl(page, 0)
+    stop.widen(3)
+    page.request_stop()
+    assert not stop.should_stop(20)
+    assert page.stop_at() == 25
     page.close()
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from engine import loop, rundir
-from engine.config import Lab, RunConfig
+from engine.config import RunConfig
 from engine.launch.place import Place
 from engine.lifecycle import summary_of
 from engine.parallel.data import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
+from engine.sections import Lab
 from engine.worker import train_in_group
 from profilers.diagnosis import Verdict
 from profilers.summary import RunSummary
@@ -145,6 +146,7 @@ def test_a_healthy_rank_is_compute_bound(tmp_path: Path) -> None:
     assert {one.name for one in summary.findings} >= {"input_bound", "host_bound", "compute_bound"}
 
 
+@pytest.mark.drawn(2)
 @needs_lab
 @pytest.mark.parametrize(
     ("name", "axis", "rate_mbit", "values"),

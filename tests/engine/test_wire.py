@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from engine import channel
 from engine.channel import Channel
-from engine.config import Lab
 from engine.launch.place import Place
+from engine.sections import Lab
 from profilers.wire import EXCHANGE, wire_bytes
 from tests.support.lab import counted, needs_lab
 from tests.support.ranks import on_ranks_of
@@ -78,7 +78,7 @@ def measure(_: int, size: int, by_exchange: bool) -> dict[str, tuple[str, int, f
     return {name: (kind, payload, counted(call, TIMES)) for name, (kind, payload, call) in chosen.items()}
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("by_exchange", [False, True], ids=["gloo", "exchange"])
 def test_formula_agrees_with_the_interfaces(place: Place, size: int, by_exchange: bool) -> None:

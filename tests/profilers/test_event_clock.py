@@ -16,8 +16,9 @@ import torch.distributed as dist
 from engine.config import RunConfig
 from engine.steplog import StepLog
 from profilers.clock import Clock
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives import CollectiveRecorder, beside_steps, tell
+from profilers.detail import DetailChoice
+from profilers.step_timer import Issued, StepTimer
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.event_clock import EventClock
@@ -43,7 +44,7 @@ class Rank:
         checked: Clock = self.clock
         self.timer = StepTimer(checked)
         self.recorder = CollectiveRecorder(self.timer, {})
-        self.layout = SimpleNamespace(data=1)
+        self.layout = SimpleNamespace(data=1, world_size=1)
         self.device, self.seat, self.actions = torch.device("cpu"), None, None
         self.writer, self._records = RecordWriter(folder, "rank-0"), RunRecords(folder)
 
@@ -166,3 +167,28 @@ def test_a_collective_that_was_aborted_has_no_end(tmp_path: Path) -> None:
     aborted, ended = rank.calls
     assert (aborted.seconds, aborted.bytes) == (None, 8)
     assert ended.seconds is not None
+
+
+@pytest.mark.usefixtures("group")
+def test_steps_without_detail_have_their_time_and_nothing_else(tmp_path: Path) -> None:
+    """A call that was issued beside steps belongs to the one that waits for it, if that is recorded in detail."""
+    rank = Rank(tmp_path)
+    choice = DetailChoice(None)
+    choice.wants = lambda step: step in (0, 3)  # type: ignore[method-assign]
+    beside: list[list[Issued]] = []
+    with StepLog(rank, choice=choice) as log:  # type: ignore[arg-type]
+        for step in range(5):
+            log.before(step)
+            rank.timer.begin(step)
+            with rank.timer.phase("backward"):
+                dist.all_reduce(torch.ones(4))
+                if beside:
+                    tell(beside.pop())
+                with beside_steps() as calls:
+                    dist.all_reduce(torch.ones(16), async_op=True).wait()
+                beside.append(calls)
+            log.after(rank.timer.end(), 1.0, 1.0)
+            rank.clock.run()
+    assert [sample.backward_seconds is not None for sample in rank.steps] == [True, False, False, True, False]
+    assert all(sample.step_seconds > 0 for sample in rank.steps)
+    assert sorted((call.step, call.bytes) for call in rank.calls) == [(0, 16), (3, 16), (3, 64)]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from profilers.interface_rows import interface_rows
 from profilers.machine_rows import InterfaceRow
 from profilers.records import NetworkSample
@@ -35,6 +37,20 @@ def test_the_readings_around_the_measured_steps_count(tmp_path: Path) -> None:
     first, _ = interface_rows(RunRecords(tmp_path), (12.5, 14.5))
     assert first.sent_bytes_per_second == 100.0
     assert interface_rows(records, (1000.0, 1001.0)) == []
+
+
+def test_rates_and_ranks_are_as_a_rank_told_them(tmp_path: Path) -> None:
+    told = {"data": {"rate_mbit": 0.004, "ranks": [0]}, "uplink": {"rate_mbit": None, "ranks": (0, 1)}}
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        writer.event("environment", host="box, lab host 0")
+        writer.event("interfaces", interfaces=told)
+        for second in range(3):
+            writer.write(NetworkSample(float(second), "data", 100 * second, 250 * second, 0, 0))
+            writer.write(NetworkSample(float(second), "uplink", 30 * second, 0, 0, 0))
+    assert interface_rows(RunRecords(tmp_path)) == [
+        InterfaceRow("box, lab host 0", [0], "data", 100.0, 250.0, 0.004, pytest.approx(0.2), 0.5),
+        InterfaceRow("box, lab host 0", [0, 1], "uplink", 30.0, 0.0),
+    ]
 
 
 def test_ranks_outside_a_lab_have_none(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ _COMPILED = pytest.param(
 )
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("make", [sharded, functional_collective, _COMPILED, blocking])
 def test_a_wait_in_torch_s_own_code_is_seen(make: Callable[[], Callable[[], object]], tmp_path: Path) -> None:
     assert on_ranks(2, seen_waiting, make, tmp_path) == [True, True]

@@ -10,7 +10,7 @@ from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.approximate import about
-from tests.support.samples import step_sample
+from tests.support.samples import step_sample, whole_step
 
 
 def joined(folder: Path, *ranks: list[tuple[int, dict[str, float]]]) -> JoinedSteps:
@@ -53,6 +53,19 @@ def test_warm_up_is_not_measured(tmp_path: Path) -> None:
 def test_a_step_recorded_twice_counts_as_the_later_one(tmp_path: Path) -> None:
     steps = joined(tmp_path, [(5, {"forward": 1.0}), (6, {"forward": 2.0}), (5, {"forward": 3.0})])
     assert steps.values["step_seconds"].tolist() == [[3.0, 2.0]]
+
+
+def test_steps_in_detail_are_those_whose_phases_every_rank_recorded(tmp_path: Path) -> None:
+    for rank, whole in enumerate(({1, 2}, {2, 3})):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for step in range(5):
+                writer.write((whole_step if step in whole else step_sample)(step, forward=0.1 * (step + 1)))
+    read = RunRecords(tmp_path)
+    steps = join_steps({rank: read.table(rank, "step") for rank in range(2)})
+    assert steps.measured().steps.tolist() == [0, 1, 2, 3, 4]
+    assert slowest_seconds(steps) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert steps.detailed().steps.tolist() == [0, 4]
+    assert not steps.detailed().values["forward_seconds"].mask.any()
 
 
 def test_no_rank_at_all() -> None:

@@ -33,6 +33,13 @@ def test_headers_are_left_out_and_the_nearest_readings_count(tmp_path: Path) -> 
     assert sent_bytes([(table(tmp_path, *readings), 2.5, 4.0)]) == (40 + 10, None)
 
 
+def test_what_passes_an_uplink_was_counted_where_it_was_sent(tmp_path: Path) -> None:
+    readings = [
+        reading(time, name, payload, 1) for name in ("data", "uplink") for time, payload in ((1, 0), (5, 90))
+    ]
+    assert sent_bytes([(table(tmp_path, *readings), 2.0, 4.0)]) == (90, None)
+
+
 def test_a_run_that_was_cut_off_has_no_count(tmp_path: Path) -> None:
     total, reason = sent_bytes([(table(tmp_path, reading(1, "data", 0, 0)), 2.0, 3.0)])
     assert total is None

@@ -54,8 +54,9 @@ def real(rank: int, config: RunConfig, folder: Path) -> Real:
     timer.end()
     writer.close()
     parts = [local(one) for decoder in decoders for one in decoder.parameters()]
-    states = [x for state in optimizer._adamw.state.values() for x in state.values()]
-    masters = [weight for weight in optimizer._adamw.state if storage(weight) not in set(map(storage, parts))]
+    held = {weight: state for adamw, _ in optimizer._waves if adamw for weight, state in adamw.state.items()}
+    states = [x for state in held.values() for x in state.values()]
+    masters = [weight for weight in held if storage(weight) not in set(map(storage, parts))]
     return Real(
         parameters=sum(part.numel() for part in parts),
         parameter_bytes=sum({storage(part): part.untyped_storage().nbytes() for part in parts}.values()),

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from engine.config import Lab
 from engine.launch.place import Place
 from engine.launch.pool import PRELOAD
+from engine.sections import Lab
 from engine.worker import join
 
 PATIENCE_SECONDS = 60.0

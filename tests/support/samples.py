@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from profilers.records import (
@@ -35,6 +36,11 @@ def step_sample(step: int = 0, **values: Any) -> StepSample:
         "gradient_norm": None,
     }
     return StepSample(step=step, **known | values)
+
+
+def whole_step(step: int = 0, **values: Any) -> StepSample:
+    """The same of a step that was not recorded in detail."""
+    return replace(step_sample(step, **values), **{f"{name}_seconds": None for name in PHASES})
 
 
 def comm_sample(step: int = 0, **values: Any) -> CommSample:

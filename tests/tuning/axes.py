@@ -99,5 +99,6 @@ def _work(config: RunConfig, stage: int) -> Hashable:
 
 def _sent(config: RunConfig, stage: int) -> Hashable:
     compression, averages = config.compression, layout_of(config).data > 1 and stage < 2
-    ratio = compression.ratio if compression.method == "topk" else None
-    return (config.overlap.bucket_mb, compression.method, ratio) if averages else None
+    values = {"topk": compression.ratio, "randomk": compression.ratio, "powersgd": compression.rank}
+    value = values.get(compression.method)
+    return (config.overlap.bucket_mb, compression.method, value) if averages else None

@@ -50,6 +50,16 @@ def seconds(config: RunConfig) -> float:
     return cost * {"none": 1.0, "fp16": 0.8, "topk": 0.5}[config.compression.method]
 
 
+def curve(config: RunConfig, step_seconds: float, last: float) -> list[dict[str, Any]]:
+    """Held-out losses that fall evenly from 4 to the last one."""
+    every, steps = config.train.validate_every or config.train.steps, config.train.steps
+    taken = sorted({*range(every, steps, every), steps})
+    return [
+        {"step": step, "loss": 4 + (last - 4) * step / steps, "seconds": step_seconds * step}
+        for step in taken
+    ]
+
+
 @dataclass
 class Machine:
     """Counts what it is asked to run; ``endings`` says how the n-th execution ends."""
@@ -109,7 +119,8 @@ class Machine:
             assert found.low and found.high
             bounds = {"low": tokens / found.high, "high": tokens / found.low}
             known = {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds,
-                     "step_samples": samples, "validation_loss": self.losses(config)}  # fmt: skip
+                     "step_samples": samples, "validation_loss": self.losses(config),
+                     "quality": curve(config, base, self.losses(config))}  # fmt: skip
         layout = {"dp": config.parallel.dp, "tp": config.parallel.tp, "pp": config.parallel.pp}
         tree = {"id": run, "layout": layout, "world_size": 4, "backend": "gloo", "parameters": 1,
                 "tokens_per_step": tokens, "losses": [2.5] * config.train.steps, "measured_steps": steps}  # fmt: skip

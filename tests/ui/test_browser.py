@@ -46,6 +46,7 @@ def growing(tmp_path: Path) -> Iterator[Path]:
         process.kill()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_draws_and_asks_nobody_outside(
     full: str, visit: Callable[[str], Visit], screenshots: Path, scheme: str

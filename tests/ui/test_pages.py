@@ -130,7 +130,9 @@ def test_tune_watches_a_study(home: Path) -> None:
     app = visit("tune")
     assert "best so far" in texts(app)
     assert "7 of 12" in texts(app)
-    table = app.dataframe[0].value
+    why, table = (app.dataframe[place].value for place in range(2))
+    assert list(why)[:2] == ["part of a step", "winner, ms"]
+    assert any(text.label.startswith("Why ") for text in app.expander)
     assert list(table["trial"]) == [7, 6, 5, 4, 3, 2, 1, 0]
     assert "out of memory" in str(list(table["outcome"]))
     assert charts(app) == ["Tokens per second of each trial", "Which knobs mattered"]

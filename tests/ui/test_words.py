@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.ui import words
+from workbench import words
 
 
 @pytest.mark.parametrize(

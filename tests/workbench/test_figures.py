@@ -18,13 +18,16 @@ from workbench.series import (
     LossSeries,
     PhaseSeries,
     RankSeries,
+    change_marks,
 )
 from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
 
 LINES = [Line("rank 0", [0.0, 1.0], [1.0, None]), Line("rank 1", [0.0, 1.0], [2.0, 3.0])]
 NO_LINE = Line("", [], [])
 FULL: dict[str, Callable[[], Any]] = {
-    "phases": lambda: figures.phases(PhaseSeries("rank 0", [0, 2], 2, {p: [1.0, 2.0] for p in PHASES}, 1)),
+    "phases": lambda: figures.phases(
+        PhaseSeries("rank 0", [0, 2], 2, {p: [1.0, 2.0] for p in PHASES}, [0.0, 0.0], 1)
+    ),
     "ranks": lambda: figures.ranks(RankSeries(LINES, 1)),
     "loss": lambda: figures.loss(LossSeries([0.0, 1.0], [2.0, None], 1.5)),
     "collectives": lambda: figures.collectives(
@@ -48,7 +51,7 @@ FULL: dict[str, Callable[[], Any]] = {
     "importance": lambda: study_figures.importance(ImportanceSeries(["a.b"], [0.4], ""), str.upper),
 }
 EMPTY: dict[str, Callable[[], Any]] = {
-    "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, None)),
+    "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, [], None)),
     "ranks": lambda: figures.ranks(RankSeries([], None)),
     "loss": lambda: figures.loss(LossSeries([], [], None)),
     "collectives": lambda: figures.collectives(CollectiveSeries([], [], [], [], [], [])),
@@ -91,6 +94,18 @@ def test_the_revision_keeps_a_zoom_while_the_data_grows() -> None:
     first = figures.ranks(RankSeries(LINES[:1], None), "run-a")
     second = figures.ranks(RankSeries(LINES, None), "run-a")
     assert first.layout.uirevision == second.layout.uirevision == "run-a"
+
+
+def test_a_change_is_a_line_before_its_step_that_says_what_changed() -> None:
+    rows = [{"step": 1, "key": "a.b", "new": 2}, {"step": 1, "key": "c.d", "new": "x"}]
+    drawn = spec(figures.marked(FULL["ranks"](), change_marks(rows)))
+    (line,) = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
+    assert (line["x0"], line["x1"]) == (0.5, 0.5)
+    assert "from step 1 on: a.b = 2, c.d = x" in [
+        note.get("hovertext") for note in drawn["layout"]["annotations"]
+    ]
+    plain = FULL["ranks"]()
+    assert figures.marked(plain, []) is plain
 
 
 def test_long_reasons_are_broken_into_lines() -> None:

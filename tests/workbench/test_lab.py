@@ -16,6 +16,7 @@ import pytest
 
 from engine import netns
 from engine.launch import lab, labs
+from engine.network import Shape
 from tests.support.lab import needs_lab
 from tests.workbench.conftest import Run
 from workbench import live
@@ -24,6 +25,7 @@ from workbench.host_series import RateSeries, interface_series
 
 #: A rate nobody else would ask for, so that a lab that stands already is left alone.
 RATE = 123.0
+RATE_KBIT = 123_000
 PATIENCE_SECONDS = 60.0
 RUN = ["--hosts", "2", "--rate-mbit", str(RATE)]
 
@@ -33,12 +35,12 @@ def clean() -> Iterator[None]:
     """No lab of this rate stays behind."""
     yield
     for one in labs.standing():
-        if one.rate_mbit == RATE:
+        if RATE_KBIT in one.shape.rates_kbit:
             one.down()
 
 
 def of_rate(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in document if one["rate_mbit"] == RATE]
+    return [one for one in document if RATE in one["rates_mbit"]]
 
 
 @needs_lab
@@ -51,16 +53,63 @@ def test_up_status_down(command: Run) -> None:
     assert command("lab", "up", *RUN).code == 0
     (shown,) = of_rate(command("lab", "status", "--json").document["labs"])
     assert shown["namespaces"] == up.document["namespaces"]
-    assert all(isinstance(sent, int) for sent in shown["sent_bytes"])
-    assert "123 Mbit/s, kept" in command("lab", "status").out
+    assert [link["name"] for link in shown["links"]] == ["host 0", "host 1"]
+    for link in shown["links"]:
+        assert link["up"]
+        assert isinstance(link["sent_bytes"], int)
+        assert link["measured_sent_mbit"] == pytest.approx(RATE, rel=0.05)
+        assert link["measured_received_mbit"] == pytest.approx(RATE, rel=0.05)
+    told = command("lab", "status").out
+    assert "123 Mbit/s, kept" in told
+    assert "host 0: 123 Mbit/s, measured 12" in told
     down = command("lab", "down", "--json")
     assert len(of_rate(down.document["removed"])) == 1
     assert not of_rate(command("lab", "status", "--json").document["labs"])
 
 
-def test_wrong_input(command: Run) -> None:
-    assert command("lab", "up", "--rate-mbit", "3").code == 2
-    assert command("lab", "up", "--hosts", "1").code == 2
+ISLANDS = ["--islands", "1,1", "--rates-mbit", f"none,{RATE}", "--between-mbit", str(RATE)]
+
+
+@needs_lab
+@pytest.mark.usefixtures("clean")
+def test_islands_up_status_down(command: Run) -> None:
+    up = command("lab", "up", *ISLANDS, "--json").document
+    assert (up["hosts"], up["islands"], up["rates_mbit"], up["between_mbit"]) == (
+        2,
+        [1, 1],
+        [None, RATE],
+        RATE,
+    )
+    assert [link["name"] for link in up["links"]] == ["host 0", "host 1", "island 0", "island 1"]
+    assert [link["rate_mbit"] for link in up["links"]] == [None, RATE, RATE, RATE]
+    assert [link["measured_sent_mbit"] is None for link in up["links"]] == [True, False, False, False]
+    assert up["ranks"] == [[], []]
+    told = command("lab", "status").out
+    assert (
+        "2 hosts in islands of 1 and 1, links of not limited and 123 Mbit/s, 123 Mbit/s between islands, kept"
+        in told
+    )
+    assert len(of_rate(command("lab", "down", "--json").document["removed"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["--rate-mbit", "3"], ""),
+        (["--hosts", "1"], ""),
+        (["--islands", "two"], "--islands"),
+        (["--islands", "3"], "--islands"),
+        (["--islands", "2,x"], "--islands"),
+        (["--rates-mbit", "10,20"], "--rates-mbit"),
+        (["--islands", "2,2", "--rates-mbit", "10,2000000"], "--rates-mbit"),
+        (["--between-mbit", "10"], "--between-mbit"),
+    ],
+)
+def test_wrong_input(command: Run, arguments: list[str], field: str) -> None:
+    done = command("lab", "up", *arguments)
+    assert done.code == 2
+    assert field in done.err
+    assert not done.out
 
 
 def test_without_the_means_one_line_tells_why(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +139,16 @@ def test_a_study_that_asks_for_it_is_refused_before_its_folder_exists(
     assert not list(home.rglob("slow*"))
 
 
-def start(home: Path, config: Path, steps: int) -> subprocess.Popen[str]:
+def start(home: Path, config: Path, steps: int, *more: str) -> subprocess.Popen[str]:
     """``train`` in a lab, as a process of its own."""
-    sets = [f"lab.rate_mbit={RATE}", "lab.hosts=2", "parallel.dp=2", f"train.steps={steps}", "train.warmup=1"]
+    sets = [
+        f"lab.rate_mbit={RATE}",
+        "lab.hosts=2",
+        *more,
+        "parallel.dp=2",
+        f"train.steps={steps}",
+        "train.warmup=1",
+    ]
     sets += ["model.layers=2", "model.hidden=64", "model.ffn_hidden=128", "data.sequence_length=32"]
     sets += ["batch.global_batch=8", "device=cpu"]
     command = [sys.executable, "-m", "workbench", "train", str(config), "--home", str(home), "--json"]
@@ -126,7 +182,8 @@ def test_a_run_tells_what_went_over_the_wire(command: Run, home: Path, asked: Pa
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     document = json.loads(out)
-    assert document["config"]["lab"] == {"hosts": 2, "rate_mbit": RATE}
+    asked_for = {name: value for name, value in document["config"]["lab"].items() if value is not None}
+    assert asked_for == {"hosts": 2, "rate_mbit": RATE}
     assert document["wire_bytes_per_step"] == pytest.approx(document["wire_bytes_measured"], rel=0.01)
     assert document["communication"][0]["wire_bytes"] > document["communication"][0]["bytes"]
     rows = {(*row["ranks"], row["interface"]): row for row in document["interfaces"]}
@@ -145,16 +202,23 @@ def test_a_run_tells_what_went_over_the_wire(command: Run, home: Path, asked: Pa
     assert [trace.name for trace in interfaces(RateSeries(lines)).data] == [line.name for line in lines]
     text = command("show", document["id"]).out
     assert "data of rank 1: " in text
+    assert "% of 123 Mbit/s" in text
     assert "on the wire" in text
     assert "counted at the interfaces" in text
     assert "lab of 2 hosts, links of 123 Mbit/s" in text
     assert not [one for one in labs.standing() if one.pid == process.pid]
 
 
+#: Two hosts on one switch, and on an island each.
+NETWORKS = {"one switch": (), "islands": ("lab.islands=2", f"lab.between_mbit={RATE}")}
+networks = pytest.mark.parametrize("network", ["islands", pytest.param("one switch", marks=pytest.mark.slow)])
+
+
 @needs_lab
 @pytest.mark.usefixtures("clean")
-def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path) -> None:
-    with start(home, asked, 100_000) as process:
+@networks
+def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path, network: str) -> None:
+    with start(home, asked, 100_000, *NETWORKS[network]) as process:
         made = training(home, process)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=PATIENCE_SECONDS)
@@ -163,9 +227,13 @@ def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path) -> None:
 
 @needs_lab
 @pytest.mark.usefixtures("clean")
-def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked: Path) -> None:
-    with start(home, asked, 100_000) as process:
+@networks
+def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked: Path, network: str) -> None:
+    with start(home, asked, 100_000, *NETWORKS[network]) as process:
         made = training(home, process)
+        (shown,) = of_rate(command("lab", "status", "--json").document["labs"])
+        (run,) = (path.name for path in home.glob("*") if (path / "records").is_dir())
+        assert shown["ranks"] == [[{"run": run, "rank": rank}] for rank in range(2)]
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=PATIENCE_SECONDS)
     (shown,) = of_rate(command("lab", "status", "--json").document["labs"])
@@ -174,3 +242,25 @@ def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked:
     removed = of_rate(command("lab", "down", "--json").document["removed"])
     assert [one["owner_pid"] for one in removed] == [made.pid]
     assert made not in labs.standing()
+    assert not list(netns.FOLDER.glob(f"workbench-lab-{made.pid}-*"))
+
+
+@needs_lab
+@pytest.mark.usefixtures("clean", "home")
+def test_trials_of_a_study_share_a_lab(command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    up, built = lab.Lab.up, []
+    monkeypatch.setattr(lab.Lab, "up", lambda one: (built.append(one), up(one)))
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: slow\nranks: 2\ntrials: 3\nconfirm_repeats: 0\n"
+        f"base: {{lab: {{hosts: 2, islands: 2, rate_mbit: {RATE}, between_mbit: 100.0}},"
+        " train: {steps: 4, warmup: 1}, model: {layers: 2, hidden: 64, ffn_hidden: 128}, data: {sequence_length: 32},"
+        " batch: {global_batch: 8}}\n"
+        "space: {batch.micro_batch: [1, 2, 4]}\n"
+    )
+    done = command("tune", str(study), "--json")
+    assert done.code == 0, done.err
+    assert [one.shape for one in built] == [Shape((1, 1), (RATE_KBIT,) * 2, 100_000)]
+    assert built[0] not in labs.standing()
+    shown = command("show", "slow", "--json").document
+    assert len(shown["trials"]) >= 3

@@ -124,6 +124,10 @@ def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
     assert series.busiest == [3, 0, 3]
     assert lane_figures.skew(series).data[0].name == "skew"
     assert lane_figures.skew(skew.skew_series({0: columns([1.0, 2.0, 1.0])})).layout.annotations
+    some = columns([1.5, 1.0, 1.1])
+    some["communication_exposed_seconds"][1] = np.nan
+    series = skew.skew_series({0: columns([1.0, 2.0, 1.0]), 3: some})
+    assert (series.steps, series.milliseconds) == ([0, 2], about([500.0, 100.0]))
 
 
 @pytest.mark.parametrize(

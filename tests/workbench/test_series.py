@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from profilers.records import PHASES
-from workbench import series
+from workbench import figures, series
 from workbench.series import Columns
 
 EMPTY: Columns = {}
@@ -69,6 +69,21 @@ def test_phases_of_a_long_run_are_averaged_into_few_bars() -> None:
     assert found.steps[:2] == [0, found.steps_per_bar]
     means = [np.mean(seconds[at : at + found.steps_per_bar]) * 750 for at in found.steps]
     assert found.milliseconds["backward"] == pytest.approx(means)
+
+
+def test_steps_that_were_not_recorded_in_detail_are_undivided_bars_or_do_not_count() -> None:
+    given_of = columns([0.1, 0.2, 0.4, 0.2])
+    for phase in PHASES:
+        given_of[f"{phase}_seconds"][[1, 3]] = np.nan  # type: ignore[index]
+    found = series.phase_series(given_of, "rank 0")
+    assert found.undivided == pytest.approx([0.0, 200.0, 0.0, 200.0])
+    assert found.milliseconds["backward"] == pytest.approx([75.0, 0.0, 300.0, 0.0])
+    found = series.phase_series(given_of, "rank 0", bars=2)
+    assert found.undivided == [0.0, 0.0]
+    assert found.milliseconds["backward"] == pytest.approx([75.0, 300.0])
+    drawn = figures.phases(series.phase_series(given_of, "rank 0"))
+    assert drawn.data[-1].name == "not recorded in detail"
+    assert "detail" not in str([trace.name for trace in figures.phases(found).data])
 
 
 def test_the_slowest_rank_is_chosen_step_by_step_among_common_steps() -> None:

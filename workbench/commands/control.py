@@ -20,6 +20,7 @@ class Action(StrEnum):
     ENQUEUE = "enqueue"
     SNAPSHOT = "snapshot"
     TRACE = "trace"
+    SET = "set"
 
 
 def stop(identity: Id, home: Home, json: Json = False) -> int:
@@ -35,13 +36,13 @@ def control(
         list[str] | None,
         typer.Argument(
             metavar="TRIAL|KEY=VALUE",
-            help="A trial for kill, keys for enqueue, steps=N for snapshot and trace.",
+            help="A trial for kill, keys for enqueue and set, steps=N for snapshot and trace.",
         ),
     ] = None,
     json: Json = False,
 ) -> int:
     """Pause, resume or stop a study, kill its running trial, or enqueue a configuration by hand; stop a run, or have
-    its ranks write a snapshot of their memory or a trace of their next steps.
+    its ranks write a snapshot of their memory or a trace of their next steps, or set keys from the same step on.
     """
     from workbench.control import arguments_of, ask
     from workbench.output import emit_json, say

@@ -1,4 +1,4 @@
-"""``lab``: hosts in network namespaces with links of a chosen rate, kept across runs."""
+"""``lab``: hosts in network namespaces, in islands if wanted, with links of chosen rates, kept across runs."""
 
 from __future__ import annotations
 
@@ -10,39 +10,63 @@ from workbench.commands.options import Json
 
 if TYPE_CHECKING:
     from engine.launch.lab import Lab
+    from engine.network import Shape
 
 app = typer.Typer(
-    name="lab", no_args_is_help=True, help="Hosts in network namespaces, links of a chosen rate."
+    name="lab", no_args_is_help=True, help="Hosts in network namespaces, links of chosen rates."
+)
+_Rate = typer.Option(
+    min=10, max=10_000, help="Of every host's link, each way, in Mbit/s.  [default: not limited]"
 )
 
 
 @app.command()
 def up(
-    hosts: Annotated[int, typer.Option(min=2, max=250, help="How many.")] = 2,
-    rate_mbit: Annotated[
-        float | None,
+    hosts: Annotated[
+        int | None, typer.Option(min=2, max=250, help="How many.  [default: 2, or as --islands says]")
+    ] = None,
+    islands: Annotated[
+        str | None,
+        typer.Option(metavar="N|N,N,..", help="Groups of hosts: how many, or the hosts of each, as in 2,2."),
+    ] = None,
+    rate_mbit: Annotated[float | None, _Rate] = None,
+    rates_mbit: Annotated[
+        str | None,
         typer.Option(
-            min=10, max=10_000, help="Of every link, in each direction, in Mbit/s.  [default: not limited]"
+            metavar="R,R,..", help="The same for each island, as in 1000,100; `none` does not limit one."
         ),
+    ] = None,
+    between_mbit: Annotated[
+        float | None,
+        typer.Option(min=10, max=10_000, help="Of each island's link to the others.  [default: not limited]"),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Set a lab up that stays until `lab down`; runs with the same lab.hosts and lab.rate_mbit use it."""
+    """Set a lab up that stays until `lab down`, and measure its links; runs that ask for the same one use it."""
     from engine.launch import lab, labs
 
-    lab.require("--hosts", hosts)
-    kept = labs.keep(hosts, rate_mbit)
-    _tell([kept], json)
+    asked: dict[str, Any] = {
+        "hosts": hosts,
+        "islands": None if islands is None else _islands(islands),
+        "rate_mbit": rate_mbit,
+        "rates_mbit": None if rates_mbit is None else _rates(rates_mbit),
+        "between_mbit": between_mbit,
+    }
+    if hosts is None and not isinstance(asked["islands"], list):
+        asked["hosts"] = 2
+    shape = _shape(asked)
+    lab.require_means("--hosts", shape.hosts)
+    _tell([labs.keep(shape)], json)
     return 0
 
 
 @app.command()
 def down(json: Json = False) -> int:
     """Remove kept labs, and what runs that were killed left behind; labs in use stay."""
-    from engine.launch import labs
+    from engine.launch import lab, labs
     from workbench.output import emit_json
 
-    _require()
+    lab.require_means("lab", None)
     removed, left = labs.take_down()
     if json:
         emit_json({"removed": [document(one) for one in removed], "in_use": [document(one) for one in left]})
@@ -55,7 +79,7 @@ def down(json: Json = False) -> int:
 
 @app.command()
 def status(json: Json = False) -> int:
-    """Show the labs of this machine, and what their hosts have sent."""
+    """Show the labs of this machine: their links, what these carry and have sent, and the ranks on each host."""
     from engine import netns
     from engine.launch import labs
     from workbench.output import emit_json
@@ -74,27 +98,53 @@ def status(json: Json = False) -> int:
 
 
 def document(one: Lab) -> dict[str, Any]:
-    """A lab as JSON; counters are those of each host's data interface, headers included."""
+    """A lab as JSON; counters include headers, and a link is told from its host's or its island's end."""
     from engine.launch import labs
 
-    read = [labs.traffic(name) for name in one.namespaces]
+    rates = [_mbit(rate) for rate in one.shape.rates_kbit]
     return {
-        "hosts": one.hosts,
-        "rate_mbit": one.rate_mbit,
+        "hosts": one.shape.hosts,
+        "islands": list(one.shape.islands),
+        "rate_mbit": rates[0] if len(set(rates)) == 1 else None,
+        "rates_mbit": rates,
+        "between_mbit": _mbit(one.shape.between_kbit),
         "kept": one.kept,
         "owner_pid": one.pid or None,
         "deserted": one.deserted,
         "namespaces": one.namespaces,
-        "sent_bytes": [None if counters is None else counters.sent_bytes for counters in read],
-        "received_bytes": [None if counters is None else counters.received_bytes for counters in read],
+        "ranks": [[seen._asdict() for seen in host] for host in labs.ranks_in(one.namespaces)],
+        "links": _links(one),
     }
 
 
 def words(one: Lab) -> str:
     """A lab in a few words."""
-    rate = "links not limited" if one.rate_mbit is None else f"links of {one.rate_mbit:,g} Mbit/s"
     owner = "kept" if one.kept else f"left by process {one.pid}" if one.deserted else f"of process {one.pid}"
-    return f"{one.hosts:,} hosts, {rate}, {owner}"
+    return f"{one.shape}, {owner}"
+
+
+def _links(one: Lab) -> list[dict[str, Any]]:
+    from engine.launch import labs
+    from engine.launch.lab_build import noted
+    from engine.launch.lab_links import down_links
+
+    measured, down = noted(one.links), down_links(one.links)
+    rows = []
+    for link in one.links:
+        rates, traffic = measured.get(link), labs.traffic(link.near)
+        rows.append(
+            {
+                "name": link.name,
+                "hosts": list(link.hosts),
+                "rate_mbit": _mbit(link.rate_kbit),
+                "measured_sent_mbit": None if rates is None else rates.sent_mbit,
+                "measured_received_mbit": None if rates is None else rates.received_mbit,
+                "up": link not in down,
+                "sent_bytes": None if traffic is None else traffic.sent_bytes,
+                "received_bytes": None if traffic is None else traffic.received_bytes,
+            }
+        )
+    return rows
 
 
 def _tell(found: list[Lab], json: bool) -> None:
@@ -106,12 +156,59 @@ def _tell(found: list[Lab], json: bool) -> None:
     for one in found:
         print(words(one))
         about = document(one)
-        for host, name in enumerate(one.namespaces):
-            sent = about["sent_bytes"][host]
-            print(f"  host {host}: {name}" + ("" if sent is None else f", {sent:,} bytes sent"))
+        for row in about["links"]:
+            print(f"  {row['name']}: {_link_words(row)}")
+        for host, ranks in enumerate(about["ranks"]):
+            for seen in ranks:
+                print(f"  on host {host}: rank {seen['rank']} of {seen['run']}")
 
 
-def _require() -> None:
-    from engine.launch import lab
+def _link_words(row: dict[str, Any]) -> str:
+    from engine.network import rate_words
 
-    lab.require("lab", None)
+    parts = [rate_words(round((row["rate_mbit"] or 0) * 1000)) if row["up"] else "down"]
+    if row["measured_sent_mbit"] is not None:
+        parts.append(
+            f"measured {row['measured_sent_mbit']:,.1f} from it and {row['measured_received_mbit']:,.1f} to it"
+        )
+    if row["sent_bytes"] is not None:
+        parts.append(f"{row['sent_bytes']:,} bytes sent")
+    return ", ".join(parts)
+
+
+def _shape(asked: dict[str, Any]) -> Shape:
+    """What the options describe, checked as a configuration's ``lab`` is."""
+    from engine.config import parse
+    from engine.errors import InputError
+    from engine.network import shape_of
+
+    try:
+        shape = shape_of(parse({"lab": asked}).lab)
+    except InputError as error:
+        parts = error.field.split(".")
+        option = f"--{parts[1].replace('_', '-')}" if len(parts) > 1 else "--hosts"
+        raise InputError(option, error.value, error.remedy) from None
+    assert shape is not None
+    return shape
+
+
+def _islands(text: str) -> int | list[int]:
+    numbers = _numbers("--islands", text, int)
+    return numbers[0] if "," not in text else numbers
+
+
+def _rates(text: str) -> list[float | None]:
+    return _numbers("--rates-mbit", text, lambda part: None if part == "none" else float(part))
+
+
+def _numbers(option: str, text: str, number: Any) -> list[Any]:
+    from engine.errors import InputError
+
+    try:
+        return [number(part.strip()) for part in text.split(",")]
+    except ValueError:
+        raise InputError(option, text, "has to be numbers, with commas between them") from None
+
+
+def _mbit(kbit: int) -> float | None:
+    return kbit / 1000 if kbit else None

@@ -45,6 +45,7 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
     from tuning.readers import STUDIES
     from tuning.study import run_study
+    from workbench import why
     from workbench.compaction import compact_at_end
     from workbench.output import say
     from workbench.store import Store
@@ -56,4 +57,4 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
         compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
         say(f"interrupted; the same command goes on with study {file.name}")
-    return document
+    return document | {"why": why.of_study(document, home)}

@@ -6,7 +6,7 @@ import hashlib
 import importlib.metadata
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def provenance(found: Source) -> dict[str, Any]:
         else None,
         "turned": own.get("config"),
         "continued": continued(view),
+        "changes": [asdict(row) for row in view.changes],
         "config_sha256": hashlib.sha256(found.config_text.encode()).hexdigest(),
         "measured_on": _machine(view),
         "exported_on": {"machine": platform.machine(), "system": f"{platform.system()} {platform.release()}"},

@@ -73,7 +73,11 @@ def _of_steps(runs: list[FollowedRun]) -> Iterator[Metric]:
     histogram = HistogramMetricFamily(
         "workbench_step_seconds", "Seconds of a step on a rank.", labels=_PER_RANK
     )
-    phases = CounterMetricFamily("workbench_phase_seconds", "Seconds of all steps in a phase; phases are disjoint.",
+    detailed = CounterMetricFamily(
+        "workbench_detailed_steps", "Steps that were recorded in detail.", labels=_PER_RANK
+    )
+    phases = CounterMetricFamily("workbench_phase_seconds",
+                                 "Seconds of detailed steps in a phase; phases are disjoint.",
                                  labels=[*_PER_RANK, "phase"])  # fmt: skip
     processor = CounterMetricFamily(
         "workbench_step_cpu_seconds", "Processor seconds of all steps.", labels=_PER_RANK
@@ -88,6 +92,7 @@ def _of_steps(runs: list[FollowedRun]) -> Iterator[Metric]:
         counts = accumulate(sums.buckets)
         bounds = [*(str(bound) for bound in STEP_BOUNDS), "+Inf"]
         histogram.add_metric(labels, list(zip(bounds, counts, strict=True)), sums.seconds)
+        detailed.add_metric(labels, sums.detailed)
         for phase, seconds in sums.phase_seconds.items():
             phases.add_metric([*labels, phase], seconds)
         processor.add_metric(labels, sums.cpu_seconds)
@@ -98,11 +103,11 @@ def _of_steps(runs: list[FollowedRun]) -> Iterator[Metric]:
         ):
             if value is not None:
                 family.add_metric(labels, value)
-    yield from (histogram, phases, processor, step, loss, norm)
+    yield from (histogram, detailed, phases, processor, step, loss, norm)
 
 
 _CALLS: tuple[tuple[str, str, Callable[[CallSums], float | None]], ...] = (
-    ("workbench_collectives", "Collectives and messages.", lambda sums: sums.calls),
+    ("workbench_collectives", "Collectives and messages of detailed steps.", lambda sums: sums.calls),
     ("workbench_collective_bytes", "Payload handed to collectives.", lambda sums: sums.bytes),
     ("workbench_collective_seconds", "Seconds of collectives whose time is known.", lambda sums: sums.seconds),
     ("workbench_collective_exposed_seconds", "Seconds for which the main thread stood waiting.",

@@ -23,10 +23,14 @@ _TIMES = ("time_unix", "start_unix")
 
 @dataclass(slots=True)
 class StepSums:
-    """One rank's steps. ``buckets`` counts steps between two bounds, ``recent`` has seconds of the last ones."""
+    """One rank's steps. ``buckets`` counts steps between two bounds, ``recent`` has seconds of the last ones.
+
+    ``detailed`` counts the steps whose phases were recorded; collectives are of these alone, too.
+    """
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(STEP_BOUNDS) + 1))
     seconds: float = 0.0
+    detailed: int = 0
     cpu_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     recent: dict[int, float] = field(default_factory=dict)
@@ -42,6 +46,7 @@ class StepSums:
         self.buckets = [before + int(new) for before, new in zip(self.buckets, places, strict=True)]
         self.seconds += float(seconds.sum())
         self.cpu_seconds += float(table.column("cpu_seconds").filled(0.0).sum())
+        self.detailed += int(table.column(f"{PHASES[0]}_seconds").count())
         for phase in PHASES:
             self.phase_seconds[phase] += float(table.column(f"{phase}_seconds").filled(0.0).sum())
         self._remember(table.part(max(0, len(table) - WINDOW_STEPS), len(table)))

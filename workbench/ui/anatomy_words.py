@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from workbench import words
 from workbench.lanes import LaneSeries
-from workbench.ui import words
 
 AXES = (
     "Exposed seconds sum to the phase of that name. Waits for a pipeline's messages are the phase bubble; of pp only "

@@ -8,11 +8,10 @@ from typing import Any
 import streamlit as st
 
 from engine.config import flatten
-from workbench import resolve, runs, studies
+from workbench import resolve, runs, studies, words
 from workbench.export import bundle
 from workbench.export.bundle import Bundle
 from workbench.export.targets import TARGETS
-from workbench.ui import words
 from workbench.ui.shared import (
     from_link,
     guarded,

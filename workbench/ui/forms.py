@@ -11,7 +11,7 @@ import streamlit as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from workbench.ui import words
+from workbench import words
 
 UNSET = "not set"
 #: Labels of fields whose own name says too little outside their section.

@@ -29,7 +29,9 @@ def charts(seen: Snapshot) -> None:
         chart(figures.loss(losses, seen.id), "live-loss", "Training loss per step")
     left, right = st.columns(2)
     with left:
-        chart(figures.ranks(series.rank_series(seen.steps), seen.id), "live-rank-steps", "Step time by rank")
+        ranks = figures.ranks(series.rank_series(seen.steps), seen.id)
+        marks = series.change_marks(seen.changes)
+        chart(figures.marked(ranks, marks), "live-rank-steps", "Step time by rank")
     with right:
         run_host.memory(seen, "live-memory")
     _machine(seen)
@@ -50,7 +52,12 @@ def _phases(seen: Snapshot) -> None:
         drawn = series.phase_series(series.slowest_rank(seen.steps), "the slowest rank of each step")
     else:
         drawn = series.phase_series(seen.steps[int(choice)], f"rank {choice}")
-    chart(figures.phases(drawn, seen.id), "live-phases", "Step time by phase, stacked bars per step")
+    marks = series.change_marks(seen.changes)
+    chart(
+        figures.marked(figures.phases(drawn, seen.id), marks),
+        "live-phases",
+        "Step time by phase, stacked bars per step",
+    )
 
 
 def _machine(seen: Snapshot) -> None:

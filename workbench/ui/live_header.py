@@ -9,9 +9,9 @@ import numpy as np
 import streamlit as st
 
 from engine.layout import Layout
+from workbench import words
 from workbench.live import WINDOW_STEPS, Snapshot
 from workbench.series import Columns, slowest_rank
-from workbench.ui import words
 from workbench.ui.shared import badge, metrics, table_height
 
 SHOWN_RANKS = 8
@@ -57,11 +57,7 @@ def _numbers(seen: Snapshot, slowest: Columns) -> dict[str, tuple[str, str]]:
     done, wanted = _steps(seen, slowest)
     recent = {name: values[-WINDOW_STEPS:] for name, values in slowest.items()}
     step_seconds = float(np.median(recent["step_seconds"])) if done else None
-    exposed = (
-        float(np.sum(recent["communication_exposed_seconds"]) / np.sum(recent["step_seconds"]))
-        if done
-        else None
-    )
+    exposed = _exposed_share(recent) if done else None
     tokens = _tokens_per_step(seen.config)
     left = (wanted - done) * step_seconds if step_seconds and seen.running else None
     note = f"median of the last {min(done, WINDOW_STEPS)} steps" if done else ""
@@ -73,6 +69,13 @@ def _numbers(seen: Snapshot, slowest: Columns) -> dict[str, tuple[str, str]]:
         "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
     }
+
+
+def _exposed_share(recent: Mapping[str, Any]) -> float | None:
+    """Of the steps that were recorded in detail."""
+    waited = recent["communication_exposed_seconds"]
+    known = np.isfinite(waited)
+    return float(waited[known].sum() / recent["step_seconds"][known].sum()) if known.any() else None
 
 
 def _tokens_per_step(config: Mapping[str, Any]) -> int | None:

@@ -8,9 +8,8 @@ import streamlit as st
 
 from engine.calibration import fingerprint, store
 from engine.calibration.table import Calibration, Curve
-from workbench import machine_figures, machine_series
+from workbench import machine_figures, machine_series, words
 from workbench.calibrations import found_here, segments, size
-from workbench.ui import words
 from workbench.ui.chart import chart
 from workbench.ui.shared import guarded, heading, home, table
 

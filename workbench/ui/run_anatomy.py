@@ -8,10 +8,10 @@ from typing import Any
 import streamlit as st
 
 from engine import rundir
-from workbench import archive, figures, lane_figures, lanes, skew
+from workbench import archive, figures, lane_figures, lanes, skew, words
 from workbench.live import Snapshot
 from workbench.series import RANKS
-from workbench.ui import anatomy_words, words
+from workbench.ui import anatomy_words
 from workbench.ui.chart import chart
 from workbench.ui.shared import home, table
 

@@ -8,23 +8,25 @@ import streamlit as st
 
 from engine import rundir
 from engine.config import RunConfig, flatten
-from profilers.communication import message_seconds_reason
-from profilers.records import PHASES
-from workbench import figures, jobs, runs, series
+from workbench import figures, jobs, runs, series, words
 from workbench.live import Snapshot
 from workbench.ui import (
     run_anatomy,
+    run_collectives,
     run_gpus,
     run_host,
     run_memory,
     run_orders,
+    run_plan,
+    run_quality,
     run_schedule,
+    run_steps,
     run_trace,
+    run_turning,
     run_verdicts,
-    words,
 )
 from workbench.ui.chart import chart
-from workbench.ui.shared import PAGES, badge, home, metrics, snapshot, table
+from workbench.ui.shared import PAGES, badge, home, metrics, scaled, snapshot, table
 
 LOG_LINES = 200
 SHORT_LOG = 22
@@ -52,14 +54,16 @@ def details(run_id: str) -> None:
     run_verdicts.draw(found)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
-        _steps(seen, found)
+        run_steps.draw(seen, found)
         run_schedule.draw(found)
     with views[1]:
         run_anatomy.draw(seen, found)
     with views[2]:
-        _collectives(seen, found)
+        run_collectives.draw(seen, found)
+        run_plan.draw(found)
     with views[3]:
         _loss_and_memory(seen, found)
+        run_quality.draw(found)
         run_memory.draw(found)
         _checkpoints(found)
     with views[4]:
@@ -70,6 +74,7 @@ def details(run_id: str) -> None:
     with views[6]:
         run_trace.draw(found)
     with views[7]:
+        run_turning.draw(found)
         _configuration(found["config"] or {})
     with views[8]:
         _logs(run_id)
@@ -135,105 +140,6 @@ def _validation(found: dict[str, Any]) -> str:
     return "no validation loss" if loss is None else f"validation {loss:.4f}"
 
 
-def _steps(seen: Snapshot, found: dict[str, Any]) -> None:
-    left, right = st.columns([2.3, 1])
-    with left:
-        drawn = series.phase_series(series.slowest_rank(seen.steps), "the slowest rank of each step")
-        chart(figures.phases(drawn, seen.id), "run-phases", "Step time by phase")
-        chart(figures.ranks(series.rank_series(seen.steps), seen.id), "run-rank-steps", "Step time by rank")
-    with right:
-        st.markdown("**Where a typical step goes**")
-        _phase_table(found["phases"] or {})
-        if found.get("mfu_reason"):
-            st.caption(f"MFU: {found['mfu_reason']}.")
-        for note in found.get("notes") or []:
-            st.caption(f":material/info: {note}.")
-
-
-def _phase_table(phases: dict[str, float]) -> None:
-    if not phases:
-        st.caption("No step was measured.")
-        return
-    whole = sum(phases.values())
-    named = [phase for phase in PHASES if phases.get(phase)]
-    st.dataframe(
-        {
-            "phase": [figures.PHASE_NAMES[phase] for phase in named] + ["step"],
-            "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
-            "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
-        },
-        key="run-phase-table",
-        hide_index=True,
-        height="content",
-        column_config={
-            "phase": st.column_config.TextColumn(width=150),
-            "ms": st.column_config.NumberColumn(format="%,.2f", width=65),
-            "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
-        },
-    )
-
-
-def _collectives(seen: Snapshot, found: dict[str, Any]) -> None:
-    rows = found["communication"] or seen.communication
-    if not rows:
-        st.caption("No collective was recorded: with one rank there is nothing to send.")
-        return
-    drawn = series.collective_series(rows)
-    chart(figures.collectives(drawn, seen.id), "run-collectives", "Collectives per step and rank")
-    numbers = st.column_config.NumberColumn
-    table(
-        {
-            "operation": [row["operation"] for row in rows],
-            "axis": [row["axis"] for row in rows],
-            "calls per step": [row["calls"] for row in rows],
-            "MB per step": [row["bytes"] / 1e6 for row in rows],
-            "wire MB": [_scaled(row.get("wire_bytes"), 1e-6) for row in rows],
-            "ms per step": [_milliseconds(row["seconds"]) for row in rows],
-            "exposed ms": [_milliseconds(row["exposed_seconds"]) for row in rows],
-            "bus bandwidth, GB/s": [_scaled(row["bus_bandwidth"], 1e-9) for row in rows],
-            "% of measured peak": [_scaled(row.get("peak_fraction"), 1e2) for row in rows],
-            "expected ms": [_milliseconds(row.get("expected_seconds")) for row in rows],
-        },
-        "run-collective-table",
-        {
-            "calls per step": numbers(format="%,.1f"),
-            "MB per step": numbers(format="%,.2f"),
-            "wire MB": numbers(
-                format="%,.2f", help="What the backend's algorithm sends for it, by formula, without headers."
-            ),
-            "ms per step": numbers(format="%,.2f"),
-            "exposed ms": numbers(format="%,.2f"),
-            "bus bandwidth, GB/s": numbers(format="%,.3f"),
-            "% of measured peak": numbers(
-                format="%,.1f", help="Of the best bus bandwidth that `workbench calibrate` measured here."
-            ),
-            "expected ms": numbers(
-                format="%,.2f", help="As many calls of the mean size, by the calibration's fit."
-            ),
-        },
-    )
-    _collective_notes(found, [row["operation"] for row in rows])
-
-
-def _collective_notes(found: dict[str, Any], operations: list[str]) -> None:
-    if found["communication"]:
-        keys = ("wire_bytes_per_step", "wire_bytes_measured", "wire_bytes_reason")
-        st.caption(f":material/cable: On the wire: {words.wire(*(found.get(key) for key in keys))}.")
-    if found.get("peak_bandwidth_reason"):
-        st.caption(f":material/info: Percent of the measured peak: {found['peak_bandwidth_reason']}.")
-    reason = message_seconds_reason(operations)
-    if reason:
-        st.caption(f":material/info: Time of {reason}.")
-
-
-def _milliseconds(value: float | None) -> float | None:
-    return _scaled(value, 1e3)
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
 def _loss_and_memory(seen: Snapshot, found: dict[str, Any]) -> None:
     left, right = st.columns(2)
     with left:
@@ -255,7 +161,7 @@ def _checkpoints(found: dict[str, Any]) -> None:
     table(
         {
             "next step": [row["step"] for row in rows],
-            "MB": [_scaled(row["bytes"], 1e-6) for row in rows],
+            "MB": [scaled(row["bytes"], 1e-6) for row in rows],
             "s": [row["seconds"] for row in rows],
             "training waited, s": [row["paused_seconds"] for row in rows],
             "in the background": [row["asynchronous"] for row in rows],

@@ -6,12 +6,12 @@ from typing import Any
 
 import streamlit as st
 
-from workbench import gpu_figures, gpu_series
+from workbench import gpu_figures, gpu_series, words
 from workbench.live import Snapshot
-from workbench.ui import run_host, words
+from workbench.ui import run_host
 from workbench.ui.chart import chart
 from workbench.ui.live_charts import why_no_gpu
-from workbench.ui.shared import table
+from workbench.ui.shared import scaled, table
 
 #: Function of gpu_figures -> what it shows, in the order of the page.
 CHARTS = {
@@ -54,11 +54,11 @@ def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
         | {
             "GPU": [row["gpu"] for row in rows],
             "ranks": [_ranks(row.get("ranks")) for row in rows],
-            "busy, %": [_scaled(row["utilization"], 100) for row in rows],
-            "tensor cores, %": [_scaled(row["tensor_active"], 100) for row in rows],
+            "busy, %": [scaled(row["utilization"], 100) for row in rows],
+            "tensor cores, %": [scaled(row["tensor_active"], 100) for row in rows],
             "mean W": [row["power_watts"] for row in rows],
             "most W": [row["max_power_watts"] for row in rows],
-            "kJ": [_scaled(row["energy_joules"], 1e-3) for row in rows],
+            "kJ": [scaled(row["energy_joules"], 1e-3) for row in rows],
             "most °C": [row["max_temperature_celsius"] for row in rows],
             "clocks held down by": [throttled(row["throttled"]) for row in rows],
             "ECC, not corrected": [row["ecc_uncorrected"] for row in rows],
@@ -95,7 +95,3 @@ def _troubles(seen: Snapshot) -> None:
             st.caption(
                 f":material/warning: GPU {data.get('gpu')} did not answer {data.get('function')}: {data.get('error')}"
             )
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from workbench import host_figures, host_series, memory_series
+from workbench import host_figures, host_series, link_use, memory_series, words
 from workbench.live import Snapshot
-from workbench.ui import words
 from workbench.ui.chart import chart
+from workbench.ui.shared import table
 
 
 def start_of(seen: Snapshot) -> float:
@@ -32,11 +32,23 @@ def draw(seen: Snapshot) -> None:
         chart(
             host_figures.interfaces(lines, seen.id), "run-interfaces", "Network of the ranks' own interfaces"
         )
+        links(seen)
     for event in seen.launcher_events:
         if event.kind == "readings_missing":
             st.caption(f":material/warning: Not available: {'; '.join(event.data.get('functions') or [])}.")
         if event.kind == "sampler":
             st.caption(f":material/info: {_cost(event.data, seen)}")
+
+
+def links(seen: Snapshot) -> None:
+    """How much of each link's rate the ranks use."""
+    used = link_use.link_uses(seen)
+    if not used:
+        return
+    number = st.column_config.NumberColumn(format="%,.2f")
+    columns = {name: [getattr(row, field) for row in used] for name, field in link_use.TITLES.items()}
+    formats = {name: number for name in columns if "/s" in name or "%" in name}
+    table(columns, "run-links", formats)
 
 
 def of_chosen_host(seen: Snapshot, key: str) -> Snapshot:

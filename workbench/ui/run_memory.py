@@ -10,7 +10,7 @@ from engine import rules
 from engine.config import parse
 from engine.errors import InputError
 from engine.footprint import Footprint, largest
-from workbench.ui import words
+from workbench import words
 from workbench.ui.shared import table
 
 

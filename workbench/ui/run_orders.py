@@ -7,9 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from workbench import orders
+from engine.orders import SET
+from workbench import orders, words
 from workbench.orders import Waiting
-from workbench.ui import words
 from workbench.ui.shared import guarded, home, table
 
 REFRESH_SECONDS = 1.0
@@ -28,7 +28,8 @@ def _draw(run_id: str, going: bool) -> None:
 
 def _parts(folder: Path, going: bool) -> None:
     """Traces have a tab of their own for how far they are."""
-    given, waiting = orders.of_run(folder), orders.waiting(folder, SNAPSHOT)
+    given = [one for one in orders.of_run(folder) if one.command != SET]
+    waiting = orders.waiting(folder, SNAPSHOT)
     for one in waiting:
         if going:
             st.progress(one.fraction, f"Memory snapshot: {_far(one)}")

@@ -11,9 +11,8 @@ import streamlit as st
 
 from engine import orders
 from tuning.command import send
-from workbench import traces
+from workbench import traces, words
 from workbench.traces import Trace
-from workbench.ui import words
 from workbench.ui.shared import guarded, home, pressed
 
 REFRESH_SECONDS = 1.0

@@ -10,7 +10,7 @@ import streamlit as st
 
 from engine.errors import InputError
 from profilers.diagnosis import Thresholds, Verdict, judge, rate
-from workbench.ui import words
+from workbench import words
 from workbench.verdicts import below, thresholds_of
 
 #: Threshold -> what is compared with it.

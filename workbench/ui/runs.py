@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from workbench import words
 from workbench.rows import RunRow, StudyRow
-from workbench.ui import run_details, study_details, words
+from workbench.ui import run_details, study_details
 from workbench.ui.shared import (
     from_link,
     guarded,

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import streamlit as st
 
 from engine.errors import WorkbenchError
+from workbench import words
 from workbench.live import LiveRuns, Snapshot
 from workbench.rows import RunRow, StudyRow
 from workbench.settings import home_folder
 from workbench.store import Store
-from workbench.ui import words
 
 ASSETS = Path(__file__).parent / "assets"
 PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export", "Machine")}
@@ -126,6 +126,11 @@ def table(columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] 
     st.dataframe(
         shown, key=key, hide_index=True, column_config=config, height="content", placeholder=words.NOTHING
     )
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """In another unit; None stays None."""
+    return None if value is None else value * factor
 
 
 def table_height(rows: int, most: int) -> int | Literal["content"]:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from tuning import readers
+from tuning.aims import Aim
 from tuning.readers import StudyView
-from workbench import studies
-from workbench.ui import words
+from workbench import studies, words
 from workbench.ui.shared import home, table_height
 
 SHOWN_ROWS = 12
+TOKENS = Aim()
 
 
 class Study(NamedTuple):
@@ -51,7 +52,10 @@ def _document(folder: Path, signature: tuple[float, ...], state: str, _view: Stu
 
 
 def trials_table(
-    rows: Sequence[Mapping[str, Any]], acts: Callable[[str, Mapping[str, Any]], bool], key: str
+    rows: Sequence[Mapping[str, Any]],
+    acts: Callable[[str, Mapping[str, Any]], bool],
+    key: str,
+    aim: Aim = TOKENS,
 ) -> None:
     """One line per trial, the newest first; a knob that does nothing at a point is left blank."""
     newest = list(rows)[::-1]
@@ -61,8 +65,8 @@ def trials_table(
         {
             "trial": [row["number"] for row in newest],
             "outcome": [[words.spoken(row.get("outcome") or "running")] for row in newest],
-            "tokens/s": [row.get("value") for row in newest],
-            "95 % interval": [words.interval(row.get("low"), row.get("high")) for row in newest],
+            aim.unit: [aim.shown(row.get("value")) for row in newest],
+            "95 % interval": [words.interval(*aim.bounds(row.get("low"), row.get("high"))) for row in newest],
             "layout": [_layout(row.get("config") or {}) for row in newest],
             **{
                 words.short(name): [
@@ -92,6 +96,7 @@ def _columns() -> dict[str, Any]:
         "trial": st.column_config.NumberColumn(width=46, pinned=True),
         "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
         "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
+        "s": st.column_config.NumberColumn(width=74, format="%,.1f"),
         "95 % interval": text(width=108),
         "layout": text(width=100),
         **{name: text(width=74) for name in words.SHORT.values()},

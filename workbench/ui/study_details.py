@@ -7,11 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from workbench import study_figures
+from tuning.aims import aim_of
+from workbench import study_figures, words
 from workbench.study_series import trial_series
-from workbench.ui import words
 from workbench.ui.chart import chart
-from workbench.ui.shared import PAGES, badge, metrics
+from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table
 
 
@@ -29,12 +29,14 @@ def details(name: str) -> None:
         )
     result_line(found.document)
     metrics(numbers(found.document), "study-numbers")
+    why_it_wins(found.document)
     chart(
-        study_figures.trials(trial_series(found.document), name),
+        study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
         "study-trials",
-        "Tokens per second per trial",
+        f"{aim_of(found.document).title}, per trial",
     )
-    trials_table(found.document.get("trials") or [], found.acts, "study-trial-table")
+    rows = found.document.get("trials") or []
+    trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
 
 
 def result_line(document: Mapping[str, Any]) -> None:
@@ -46,22 +48,43 @@ def result_line(document: Mapping[str, Any]) -> None:
                 st.caption(str(document["space_note"]))
 
 
+def why_it_wins(document: Mapping[str, Any]) -> None:
+    """Where the winner's time goes, beside another run."""
+    why = document.get("why")
+    if not why:
+        return
+    with st.expander(f"Why {why['winner']} wins", icon=":material/help:", key="study-why"):
+        st.markdown(_escaped(why["line"]))
+        parts = why["parts"]
+        table(
+            {
+                "part of a step": [part["name"] for part in parts],
+                "winner, ms": [part["seconds"] * 1e3 for part in parts],
+                f"{why['role'].replace('_', '-')}, ms": [part["other_seconds"] * 1e3 for part in parts],
+                "saved, ms": [(part["other_seconds"] - part["seconds"]) * 1e3 for part in parts],
+            },
+            "study-why-table",
+            dict.fromkeys(
+                ("winner, ms", "baseline, ms", "runner-up, ms", "saved, ms"),
+                st.column_config.NumberColumn(format="%,.1f"),
+            ),
+        )
+
+
 def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
     best, baseline = document.get("best") or {}, document.get("baseline") or {}
-    trials = document.get("trials") or []
+    trials, aim = document.get("trials") or [], aim_of(document)
     failed = sum(
         1 for row in trials if row.get("value") is None and row.get("outcome") not in (None, "running")
     )
     return {
-        "Best, tokens/s": (
-            words.number(best.get("value")),
-            words.interval(best.get("low"), best.get("high")),
-        ),
-        "Baseline, tokens/s": (
-            words.number(baseline.get("value")),
-            words.interval(baseline.get("low"), baseline.get("high")),
-        ),
+        f"{name}, {aim.unit}": (
+            words.number(aim.shown(entry.get("value"))),
+            words.interval(*aim.bounds(entry.get("low"), entry.get("high"))),
+        )
+        for name, entry in (("Best", best), ("Baseline", baseline))
+    } | {
         "Gain": _gain(document),
         "Trials": (
             f"{document.get('trials_done', 0)} of {document.get('trials_total', 0)}",

@@ -12,7 +12,8 @@ from tuning.command import send
 from tuning.knobs import Knob
 from tuning.readers import StudyView
 from tuning.space import Space
-from workbench.ui import asked, words
+from workbench import words
+from workbench.ui import asked
 from workbench.ui.shared import pressed
 
 COLUMNS = 4

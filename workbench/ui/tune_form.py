@@ -16,9 +16,9 @@ from engine.presets import PRESETS, resolve
 from tuning import readers, studyfile
 from tuning.offered import default_space, offered_space
 from tuning.studyfile import StudyFile
-from workbench import jobs
+from workbench import jobs, words
 from workbench.settings import JOBS
-from workbench.ui import forms, tune_knobs, words
+from workbench.ui import forms, tune_knobs
 from workbench.ui.shared import home, pressed, study_rows
 from workbench.ui.tune_watch import last_error
 

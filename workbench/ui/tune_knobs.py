@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench.ui import words
+from workbench import words
 
 COLUMNS = 3
 TITLES = {
@@ -28,7 +28,16 @@ TITLES = {
     "schedule.chunks": "Stages per rank",
     "compression.method": "Gradient compression",
     "compression.ratio": "Compression ratio",
+    "compression.rank": "PowerSGD rank",
+    "outer.method": "Outer loop",
+    "outer.period": "Steps a round",
     "overlap.bucket_mb": "Bucket size, MB",
+    "overlap.prefetch": "Layers gathered ahead",
+    "overlap.gather_with_optimizer": "Gather beside the update",
+    "overlap.tp_chunks": "Tensor parallel in chunks",
+    "overlap.delay": "Steps gradients come late",
+    "compression.weights": "Weights sent in",
+    "compression.experts": "Expert tokens sent in",
     "compile": "torch.compile",
 }
 

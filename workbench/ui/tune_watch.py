@@ -7,11 +7,12 @@ import time
 import streamlit as st
 
 from tuning import readers
+from tuning.aims import aim_of
 from tuning.command import send
 from tuning.readers import StudyView
-from workbench import jobs, study_figures
+from workbench import jobs, study_figures, words
 from workbench.study_series import importance_series, trial_series
-from workbench.ui import asked, tune_enqueue, words
+from workbench.ui import asked, tune_enqueue
 from workbench.ui.chart import chart
 from workbench.ui.shared import (
     PAGES,
@@ -27,7 +28,7 @@ from workbench.ui.shared import (
     to_link,
 )
 from workbench.ui.studies import Study, study, trials_table
-from workbench.ui.study_details import numbers, result_line
+from workbench.ui.study_details import numbers, result_line, why_it_wins
 
 REFRESH_SECONDS = 1.0
 SHOWN_ANSWERS = 4
@@ -59,9 +60,10 @@ def _draw(name: str) -> None:
     _answers(found.view)
     result_line(found.document)
     metrics(numbers(found.document), "tune-numbers")
+    why_it_wins(found.document)
     left, right = st.columns([2.1, 1])
     with left:
-        drawn = study_figures.trials(trial_series(found.document), name)
+        drawn = study_figures.trials(trial_series(found.document), name, aim_of(found.document))
         chart(drawn, "tune-trials", "Tokens per second of each trial, with intervals")
     with right:
         known = importance_series(found.document.get("importance"))
@@ -70,7 +72,8 @@ def _draw(name: str) -> None:
         )
     st.markdown("**Trials**")
     rows = [*(found.document.get("trials") or []), *(found.document.get("confirmations") or [])]
-    trials_table(sorted(rows, key=lambda row: int(row["number"])), found.acts, "tune-trial-table")
+    ordered = sorted(rows, key=lambda row: int(row["number"]))
+    trials_table(ordered, found.acts, "tune-trial-table", aim_of(found.document))
 
 
 def _headline(found: Study) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 GIB = 2**30
@@ -156,7 +156,16 @@ SHORT = {
     "memory.parameters": "parameters",
     "compression.method": "compression",
     "compression.ratio": "ratio",
+    "outer.method": "outer loop",
+    "outer.period": "steps a round",
+    "compression.rank": "rank",
     "overlap.bucket_mb": "bucket MB",
+    "overlap.prefetch": "prefetched layers",
+    "overlap.gather_with_optimizer": "gather beside update",
+    "overlap.tp_chunks": "tp chunks",
+    "overlap.delay": "late gradients",
+    "compression.weights": "weights sent in",
+    "compression.experts": "tokens sent in",
 }
 
 
@@ -190,6 +199,70 @@ def point(values: Mapping[str, Any]) -> str:
         f"{short(key)} {value(item)}" for key, item in values.items() if not key.startswith("parallel.")
     ]
     return ", ".join([layout(degrees), *others])
+
+
+def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Changes of one step in one line each: what, who asked, and what a step took before and after."""
+    together: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        together.setdefault((row["step"], row["by"]), []).append(row)
+    lines = []
+    for (step, by), found in together.items():
+        what = ", ".join(f"{row['key']} {value(row['old'])} → {value(row['new'])}" for row in found)
+        asked = f" ({by})" if by else ""
+        lines.append(f"from step {step:,} on: {what}{asked}{_step_times(found[0])}")
+    return lines
+
+
+def quality(found: Mapping[str, Any]) -> list[str]:
+    """What a report of a lossy run's quality comes down to."""
+    if found["baseline"] is None:
+        return ["no exact run of the same configuration, seed and data has ended yet; this makes one:"]
+    row = found["compared"]
+    if row is None:
+        return [f"{found['baseline']} is the exact baseline, but no step has a held-out loss of both"]
+    lines = [
+        f"after {row['step']:,} steps ({row['tokens']:,} tokens) the held-out loss is {row['loss']:.4f}, "
+        f"and {row['baseline_loss']:.4f} for {found['baseline']}: {100 * row['increase']:+.2f} %"
+    ]
+    if row["times_fewer_bytes"] is not None:
+        lines.append(f"it sent {row['times_fewer_bytes']:,.3g} times fewer bytes until then")
+    own, exact = row["seconds_to_target"], row["baseline_seconds_to_target"]
+    if own is not None and exact is not None:
+        words = f"{seconds(own)} of training, the baseline after {seconds(exact)}"
+        lines.append(f"a loss of {row['target_loss']:.4f} was there after {words}")
+    return lines
+
+
+def outer(row: Mapping[str, Any]) -> str:
+    """What replicas took over from each other."""
+    least, most = row["least_staleness"], row["most_staleness"]
+    old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
+    text = f"{row['averages']:,} averages over replicas in {row['rounds']:,} rounds, each {old}"
+    sent = f"sent {row['delay_steps']:,.3g} steps before"
+    return f"{text}, {sent}; waited {seconds(row['wait_seconds'])} for one (median)"
+
+
+def _step_times(row: Mapping[str, Any]) -> str:
+    before, after = row.get("seconds_before"), row.get("seconds_after")
+    if before is None or after is None:
+        return ""
+    return f"; a step took {seconds(before)} before, {seconds(after)} after"
+
+
+def plan(row: Mapping[str, Any]) -> str:
+    """One plan of compression: what it chose, and what that saves."""
+    values, method = list((row["layers"] or {}).values()), row["method"]
+    since = f"from step {row['step']:,} on {method}"
+    if not values:
+        return f"{since} stays at {row['default']:.3g} for every layer: no other choice sends less"
+    told = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
+    if row["taken_from"]:
+        return f"{told}, as in {row['taken_from']}"
+    sent, uniform = row["bytes_after"], row["bytes_uniform"]
+    saved = f"{sent / 1e6:,.3f} MB a step where {row['default']:.3g} for all sends {uniform / 1e6:,.3f}"
+    share = percent(row["error"] / row["budget"], 1) if row["budget"] else NOTHING
+    return f"{told}: {saved}, with {share} of the error allowed; planned in {seconds(row['seconds'])}"
 
 
 def identifier(key: str) -> str:

@@ -1,0 +1,259 @@
+"""The sections of a run's configuration: every setting that a person can make, with its range and its usual value."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from profilers import diagnosis
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=10, le=10_000)]
+_USUAL = diagnosis.Thresholds()
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, unknown keys refused, no silent conversion of strings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Model(Section):
+    """A Llama-style decoder. ``preset`` names a size; every other field overrides the preset's.
+
+    With ``experts`` each block's feed-forward is a mixture: a router sends every token to its best
+    ``experts_per_token`` of them. ``capacity_factor`` bounds the tokens per expert; without it none is dropped.
+    """
+
+    preset: str = "tiny"
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    ffn_hidden: Count | None = None
+    vocabulary: Annotated[int, Field(ge=256)] | None = None
+    experts: Annotated[int, Field(ge=2)] | None = None
+    experts_per_token: Count = 2
+    expert_ffn_hidden: Count | None = None
+    capacity_factor: Annotated[float, Field(gt=0)] | None = None
+    balance_weight: Annotated[float, Field(ge=0)] = 0.01
+
+
+class Data(Section):
+    """Text at byte level: a UTF-8 file or folder, or the text that comes with Python."""
+
+    path: str | None = None
+    sequence_length: Annotated[int, Field(ge=2)] = 128
+    held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+
+
+class Parallel(Section):
+    """Degrees of parallelism; the world size is dp * tp * pp * cp.
+
+    ``ep`` spreads experts over that many of the dp * cp ranks. ``shard_ranks`` bounds how many of them share one
+    copy of the parameters under ``zero_stage`` 2 and 3 (hybrid sharding); without it all do.
+
+    ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
+    less memory, more messages. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
+    micro-batch; without it whole gradients are summed until the last one.
+    """
+
+    dp: Count = 1
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    cp_method: Literal["ring", "ulysses"] = "ring"
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    shard_ranks: Count | None = None
+    tp_regather: bool = False
+    reduce_every_micro_batch: bool = False
+    world_size: Count | None = None
+
+
+class Batch(Section):
+    """Sequences per optimizer step; accumulation follows as global_batch / (dp * micro_batch)."""
+
+    micro_batch: Count = 2
+    global_batch: Count = 48
+
+
+class Schedule(Section):
+    """Order of pipeline work. ``chunks`` is the number of stages a rank holds; ``stage_layers`` says how many layers
+    each stage gets, from the first to the last; without it they are dealt evenly.
+    """
+
+    kind: Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "breadth_first", "layered"] = "1f1b"
+    chunks: Count = 1
+    stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
+
+
+class Compression(Section):
+    """Compression of gradients before they are summed over dp, from ``start_step`` on.
+
+    ``ratio`` is the share of values that topk and randomk send, ``rank`` that of powersgd's factors. int8, int4 and
+    sign have one scale for ``bucket_values`` values. What was not sent is added to the next gradient with
+    ``error_feedback``; without a value all methods do that but fp16 and bf16. ``stochastic`` rounds to int8 and int4
+    without bias; without a value that is done where errors are not fed back, and else values go to the nearest.
+    ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
+    alone. topk picks from each of them by itself, and from all others of a bucket together. With the ``plan`` l_greco
+    the other layers get theirs by what they cost and what they lose: before step 10 and every ``plan_every`` steps
+    the fewest bytes are chosen whose errors add up to at most ``plan_alpha`` times those of the one value for all.
+
+    zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
+    gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
+    """
+
+    method: Literal["none", "fp16", "bf16", "int8", "int4", "topk", "randomk", "powersgd", "sign"] = "none"
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
+    rank: Count = 4
+    bucket_values: Annotated[int, Field(ge=8, multiple_of=8)] = 1024
+    stochastic: bool | None = None
+    error_feedback: bool | None = None
+    start_step: Annotated[int, Field(ge=0)] = 2
+    layers: dict[str, Annotated[float, Field(gt=0)] | Literal["none"]] = {}
+    plan: Literal["none", "l_greco"] = "none"
+    plan_every: Count = 200
+    plan_alpha: Annotated[float, Field(gt=0)] = 1.0
+    weights: Literal["none", "int8"] = "none"
+    experts: Literal["none", "bf16", "int8"] = "none"
+
+
+class Outer(Section):
+    """Replicas that train by themselves for ``period`` steps a round, and then meet: by the mean of their weights
+    (local), by a Nesterov step on it (diloco), in fragments beside the next steps (streaming), or by a mean that is a
+    round late and costs no waiting (co2).
+
+    ``replicas`` is their number; without it each dp rank is one. Inside of one gradients are averaged at every step.
+    ``learning_rate`` and ``momentum`` are the outer step's; without a value what the method's authors use. co2 clips
+    its momentum to ``clip`` and divides by the staleness ``gap``; ``variant`` says what a round begins with. streaming
+    takes over one of its ``fragments`` ``overlap`` steps after it was sent, and keeps ``mixing`` of the own weights.
+    """
+
+    method: Literal["none", "local", "co2", "diloco", "streaming"] = "none"
+    period: Count = 12
+    replicas: Annotated[int, Field(ge=2)] | None = None
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    gap: Literal["none", "scalar", "tensor", "element"] = "none"
+    variant: Literal["paper", "delayed", "keep_local"] = "keep_local"
+    fragments: Count = 2
+    overlap: Annotated[int, Field(ge=0)] = 1
+    mixing: Fraction = 0.5
+
+
+class Overlap(Section):
+    """What is sent beside computation. Gradients of dp leave in buckets of ``bucket_mb`` while backward goes on.
+
+    ``prefetch`` is how many layers ahead zero_stage 2 and 3 gather, and on the CPU how many behind they reduce.
+    ``gather_with_optimizer`` starts to gather each bucket of zero_stage 1 as soon as it is updated; the next forward
+    waits for it. ``tp_chunks`` cuts what tp gathers and scatters along the sequence, and computes one part while the
+    next is sent. With ``delay`` 1 gradients are averaged beside the next step and applied at its end: one step late.
+    """
+
+    bucket_mb: Annotated[float, Field(gt=0)] = 25.0
+    prefetch: Annotated[int, Field(ge=0, le=16)] = 0
+    gather_with_optimizer: bool = False
+    tp_chunks: Annotated[int, Field(ge=1, le=64)] = 1
+    delay: Annotated[int, Field(ge=0, le=1)] = 0
+
+
+def _recompute(value: object) -> object:
+    return {True: "full", False: "none"}.get(value, value) if isinstance(value, bool) else value
+
+
+class Memory(Section):
+    """What is kept, where, and what is computed again; ``limit_gib`` caps a CPU rank's own memory.
+
+    ``recompute`` forgets a block's activations (full) or those of its attention core (selective) until backward; with
+    ``recompute_layers`` only so many layers of each stage do, counted from its first. ``offload`` keeps activations,
+    or the optimizer's state and weights, in host memory. ``parameters`` in bf16 have fp32 gradients and an fp32
+    copy that the optimizer updates.
+    """
+
+    recompute: Annotated[Literal["none", "selective", "full"], BeforeValidator(_recompute)] = "none"
+    recompute_layers: Count | None = None
+    offload: Literal["none", "activations", "optimizer", "both"] = "none"
+    parameters: Literal["fp32", "bf16"] = "fp32"
+    limit_gib: Annotated[float, Field(gt=0)] | None = None
+
+
+class Train(Section):
+    """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured. ``resume`` is a run's folder,
+    or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all. The loss on held-out
+    text, of ``validation_batches``, is taken at the end, and after every ``validate_every`` steps if that is given.
+    """
+
+    steps: Count = 24
+    warmup: Annotated[int, Field(ge=0)] = 4
+    seed: Annotated[int, Field(ge=0)] = 0
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    validation_batches: Annotated[int, Field(ge=0)] = 1
+    validate_every: Count | None = None
+    resume: str | None = None
+    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    step_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+
+class Checkpoint(Section):
+    """Saves after every so many steps and at the end; without ``every_steps`` nothing is saved. ``asynchronous`` writes
+    while training goes on. ``keep`` is how many are kept.
+    """
+
+    every_steps: Count | None = None
+    asynchronous: bool = False
+    keep: Count = 2
+
+
+class Lab(Section):
+    """A network to train over: ``hosts`` as network namespaces of this machine, ranks that follow each other on one.
+
+    ``islands`` splits them into groups, each with a switch of its own: how many of equal size, or the hosts of each.
+    ``rate_mbit`` (10^6 bits per second, in each direction) holds every host's link to a rate, ``rates_mbit`` those of
+    each island to one of its own, and ``between_mbit`` each island's link to the others; without a rate, or with null
+    in the list, a link is as fast as it goes. Ranks run on the CPU.
+    """
+
+    hosts: Annotated[int, Field(ge=2, le=250)] | None = None
+    islands: (
+        Annotated[int, Field(ge=2, le=16)] | Annotated[list[Count], Field(min_length=2, max_length=16)] | None
+    ) = None
+    rate_mbit: Rate | None = None
+    rates_mbit: Annotated[list[Rate | None], Field(min_length=2, max_length=16)] | None = None
+    between_mbit: Rate | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is to be one."""
+        return self.hosts is not None or isinstance(self.islands, list)
+
+
+class Thresholds(Section):
+    """Fractions that are exceeded where a run's verdicts name a bottleneck; see ``profilers.diagnosis.Thresholds``."""
+
+    input: Fraction = _USUAL.input
+    host: Fraction = _USUAL.host
+    exposed: Fraction = _USUAL.exposed
+    bubble: Fraction = _USUAL.bubble
+    straggler: Fraction = _USUAL.straggler
+    memory: Fraction = _USUAL.memory
+    clock: Fraction = _USUAL.clock
+
+
+class Profile(Section):
+    """What is recorded. Steps always are. Phases, collectives, actions and memory are of every step as long as that
+    costs at most ``budget`` of it, else of one step in 2, 4, 8 ..., drawn at random; null records all of them, whatever
+    it costs. Processors, network, disk, ranks' processes and GPUs are read each ``host_interval_seconds``.
+    ``thresholds`` decide what a summary calls a bottleneck.
+    """
+
+    collectives: bool = True
+    memory: bool = True
+    budget: Annotated[float, Field(gt=0, le=1)] | None = 0.003
+    host_interval_seconds: Annotated[float, Field(gt=0)] = 0.1
+    thresholds: Thresholds = Thresholds()

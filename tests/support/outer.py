@@ -1,0 +1,91 @@
+"""Outer loops in tests: small runs of them, and what their records say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine import groups, rundir
+from engine.config import RunConfig
+from engine.context import RankContext
+from engine.control import StopControl
+from engine.layout import layout_of
+from engine.outer.co2 import Co2Loop
+from engine.outer.fragments import FragmentLoop
+from engine.outer.link import Link
+from engine.outer.rounds import OuterLoop
+from engine.outer.settings import settings_of
+from engine.parallel.extent import extent_of
+from engine.parallel.replica import Piece
+from engine.session import Session
+from profilers.clock import clock_for
+from profilers.collectives import CollectiveRecorder
+from profilers.outer import OuterAverage, outer_averages
+from profilers.run_summary import RunSummary
+from profilers.step_timer import StepTimer
+from profilers.tail import RunRecords
+from profilers.writer import RecordWriter
+from tests.support.runs import execute, small
+
+SHORT: dict[str, Any] = {
+    "parallel__dp": 2,
+    "train__warmup": 2,
+    "train__validation_batches": 1,
+    "outer__period": 3,
+}
+
+
+def run(session: Session, **values: Any) -> RunSummary:
+    """A run of two replicas that ended well; ``outer__method`` chooses the loop."""
+    outcome, summary = execute(session, small(**SHORT | values))
+    assert outcome.good, outcome
+    return summary
+
+
+def folder_of(session: Session, summary: RunSummary) -> Path:
+    """Where a run's records lie."""
+    return session.home / summary.id
+
+
+def averages(session: Session, summary: RunSummary, rank: int = 0) -> list[OuterAverage]:
+    """Every average that a rank of a run took over."""
+    return outer_averages(RunRecords(folder_of(session, summary) / rundir.RECORDS), rank)
+
+
+def context_of(rank: int, config: RunConfig, folder: Path) -> RankContext:
+    """A rank of a run as its parts know it, in the default group."""
+    layout, device = layout_of(config), torch.device("cpu")
+    made = groups.build(layout, rank, device, timedelta(seconds=30))
+    timer = StepTimer(clock_for("cpu"))
+    recorder, writer = CollectiveRecorder(timer, made.axes), RecordWriter(folder, f"rank-{rank}")
+    return RankContext(rank, config, layout, device, made, timer, recorder, writer, StopControl(None, rank))
+
+
+def pieces_of(weights: dict[str, nn.Parameter]) -> list[Piece]:
+    """Whole parameters as an optimizer sees them."""
+    return [
+        Piece(
+            name,
+            weight,
+            lambda weight=weight: weight.grad,
+            True,
+            False,
+            1,
+            extent_of(tuple(weight.shape), {}),
+        )
+        for name, weight in weights.items()
+    ]
+
+
+def loop_of(rank: RankContext, weights: dict[str, nn.Parameter]) -> OuterLoop:
+    """The outer loop that a configuration asks for, over some weights."""
+    assert rank.groups.outer is not None
+    link = Link(rank.groups.outer, rank.device, rank.timer)
+    settings, pieces = settings_of(rank.config), pieces_of(weights)
+    if settings.method == "co2":
+        return Co2Loop(rank, link, settings, pieces, [1.0] * len(pieces), lambda: None)
+    return FragmentLoop(rank, link, settings, pieces, lambda: None)
