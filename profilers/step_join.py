@@ -30,21 +30,23 @@ class JoinedSteps:
         present = self.values["measured"].count(axis=0)
         complete = present == present.max(initial=0)
         wanted = complete & np.ma.filled(self.values["measured"], 0).any(axis=0)
-        columns = {name: values[:, wanted] for name, values in self.values.items()}
-        return JoinedSteps(self.ranks, self.steps[wanted], columns)
+        return self._of(wanted)
 
     def detailed(self) -> JoinedSteps:
         """Only steps whose phases every rank recorded."""
         wanted = ~np.ma.getmaskarray(self.values[PHASE_FIELDS[0]]).any(axis=0)
-        columns = {name: values[:, wanted] for name, values in self.values.items()}
-        return JoinedSteps(self.ranks, self.steps[wanted], columns)
+        return self._of(wanted)
 
     def between(self, first: int | None, end: int | None) -> JoinedSteps:
         """The steps from ``first`` on that come before ``end``; None for no bound."""
         start = 0 if first is None else int(np.searchsorted(self.steps, first))
         stop = len(self.steps) if end is None else int(np.searchsorted(self.steps, end))
-        columns = {name: values[:, start:stop] for name, values in self.values.items()}
-        return JoinedSteps(self.ranks, self.steps[start:stop], columns)
+        return self._of(slice(start, stop))
+
+    def _of(self, wanted: Any) -> JoinedSteps:
+        """The chosen steps: a mask or a slice of them."""
+        columns = {name: values[:, wanted] for name, values in self.values.items()}
+        return JoinedSteps(self.ranks, self.steps[wanted], columns)
 
 
 def join_steps(tables: dict[int, Table]) -> JoinedSteps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -73,7 +74,7 @@ def _keys(verdict: Verdict) -> str:
     """The advice, with keys of the configuration set as code."""
     text = verdict.knob
     for key in sorted(verdict.knobs, key=len, reverse=True):
-        text = text.replace(key, f"`{key}`")
+        text = re.sub(rf"{re.escape(key)}(?!\w)", f"`{key}`", text)
     return text
 
 
