@@ -5,8 +5,8 @@
 Four ranks train a decoder of about 10 million parameters on the text that comes with Python, each method from the same
 seed and over the same data, and with the same settings else; the links are as fast as they go, which changes nothing in
 the arithmetic. Compression begins with the third step, and gradients are not clipped: a norm's bound would hold back
-what error feedback brings up later. Methods without error feedback are a control: they are meant to
-end worse. What a method was trained to is kept in a file, and runs that are kept are not made again.
+what error feedback brings up later. Controls have error feedback the other way round: they are meant to end worse. What
+a method was trained to is kept in a file, and runs that are kept are not made again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ KEPT = table.RESULTS / f"{NAME}.json"
 WITHIN = 0.02
 FEEDS_NOT = {"error_feedback": False}
 CONTROLS: dict[str, dict[str, Any]] = {
-    f"{name}, no error feedback": METHODS[name] | FEEDS_NOT
-    for name in ("topk 1 %", "randomk 1 %", "powersgd 4", "sign")
-}
+    f"{name}, no error feedback": METHODS[name] | FEEDS_NOT for name in ("topk 1 %", "powersgd 4", "sign")
+} | {"randomk 1 %, error feedback": METHODS["randomk 1 %"] | {"error_feedback": True}}
 ALL = METHODS | CONTROLS
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn_hidden": 192, "vocabulary": 256}
 HEADER = (

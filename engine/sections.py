@@ -95,8 +95,8 @@ class Compression(Section):
 
     ``ratio`` is the share of values that topk and randomk send, ``rank`` that of powersgd's factors. int8, int4 and
     sign have one scale for ``bucket_values`` values. What was not sent is added to the next gradient with
-    ``error_feedback``; without a value all methods do that but fp16 and bf16. ``stochastic`` rounds to int8 and int4
-    without bias; without a value that is done where errors are not fed back, and else values go to the nearest.
+    ``error_feedback``; without a value all do that but fp16, bf16 and randomk. ``stochastic`` rounds to int8 and
+    int4 without bias; without a value that is done where errors are not fed back; else values go to the nearest.
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
     alone. topk picks from each of them by itself, and from all others of a bucket together. With the ``plan`` l_greco
     the other layers get theirs by what they cost and what they lose: before step 10 and every ``plan_every`` steps
@@ -254,6 +254,6 @@ class Profile(Section):
 
     collectives: bool = True
     memory: bool = True
-    budget: Annotated[float, Field(gt=0, le=1)] | None = 0.003
+    budget: Annotated[float, Field(gt=0, le=1)] | None = 0.002
     host_interval_seconds: Annotated[float, Field(gt=0)] = 0.1
     thresholds: Thresholds = Thresholds()

@@ -96,9 +96,10 @@ def empty(drawing: go.Figure, text: str) -> go.Figure:
 def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
     """Stacked bars: where the time of each step went."""
     what = "step" if series.steps_per_bar == 1 else f"step (a bar is the mean of {series.steps_per_bar})"
-    drawing = figure(f"Step time by phase — {series.rank}", what, "ms per step", revision, height=340)
+    drawing = figure(f"Step time by phase — {series.rank}", what, "ms per step", revision, height=376)
     if not series.steps:
         return empty(drawing, "no step has ended yet")
+    drawing.update_layout(margin_t=98)  # its legend has three rows where the page is narrow
     for phase, values in series.milliseconds.items():
         drawing.add_bar(
             x=series.steps,

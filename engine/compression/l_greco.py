@@ -92,7 +92,7 @@ def _fewest_of_bucket(
     found: Integers, errors: Floats, sizes: Floats, budget: float, buckets: int
 ) -> Integers:
     """Of each bucket of errors, rounded up, one of the states of fewest bytes."""
-    places = np.ceil(errors[found] * (buckets / budget)).astype(np.intp) if budget else np.zeros_like(found)
+    places = np.ceil(errors[found] / budget * buckets).astype(np.intp) if budget else np.zeros_like(found)
     np.minimum(places, buckets, out=places)
     fewest = np.full(buckets + 1, np.inf)
     np.minimum.at(fewest, places, sizes[found])

@@ -13,6 +13,9 @@ Value = float | int | None
 
 #: Methods that round each value to another format and nothing more: their errors are small without a memory.
 CASTS = ("fp16", "bf16")
+#: Methods that do without a memory unless told otherwise. Random-k without one has no bias, and at small ratios learns
+#: better than with errors that come back after 1 / ratio steps (benchmarks/results/communication_quality.md).
+FORGETFUL = (*CASTS, "randomk")
 #: Methods whose value is the share of the values that are sent.
 SELECTING = ("topk", "randomk")
 #: Methods with a scale for every ``bucket_values`` values.
@@ -75,7 +78,7 @@ def usual_value(config: Compression) -> Value:
 
 
 def keeps_errors(method: str, error_feedback: bool | None) -> bool:
-    """Whether what was not sent is added to the next gradient; without an answer all but casts do so."""
+    """Whether what was not sent is added to the next gradient; without an answer all but the forgetful do so."""
     if method == "none":
         return False
-    return method not in CASTS if error_feedback is None else error_feedback
+    return method not in FORGETFUL if error_feedback is None else error_feedback

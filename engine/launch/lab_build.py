@@ -15,6 +15,9 @@ SWITCH_ADDRESS = "10.201.0.254"
 _MIN_BURST_BYTES = 16_384
 #: Room for everything that a receiver's windows let be under way: a full queue must not drop and send again.
 _QUEUE_BYTES = 1 << 26
+#: A lab is the same on every machine, whatever its TCP does by default. This one fills a queue that never drops, and
+#: flows that share a port finish together; BBR's, which pace themselves by what they measured, do not.
+CONGESTION_CONTROL = "reno"
 _QUIET = "addrgenmode none"  # no IPv6, whose announcements would be counted
 
 
@@ -138,7 +141,8 @@ def _host_commands(host: int) -> list[str]:
     for network, third in ((DATA, 200), (CONTROL, 201)):
         commands.append(f"link set {network} {_QUIET}")
         commands += [f"addr add 10.{third}.0.{host + 1}/24 dev {network}", f"link set {network} up"]
-    return commands
+    route = f"10.200.0.0/24 dev {DATA} proto kernel scope link src 10.200.0.{host + 1}"
+    return [*commands, f"route replace {route} congctl {CONGESTION_CONTROL}"]
 
 
 def _core_commands(islands: int) -> list[str]:

@@ -54,7 +54,7 @@ def timed(rank: int, config: RunConfig, folder: Path) -> list[float]:
     return seconds
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_phases_sum_to_the_step_s_wall_time(name: str, tmp_path: Path) -> None:
     """All that the loop does in a step is in its phases, but for the writing of records at its end."""

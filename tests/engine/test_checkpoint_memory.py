@@ -30,7 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "int4": {"compression__method": "int4", "compression__bucket_values": 64},
     "int8 stochastic": {"compression__method": "int8", "compression__stochastic": True},
     "sign": {"compression__method": "sign", "compression__bucket_values": 64, "parallel__tp": 2},
-    "randomk": {"compression__method": "randomk", "compression__ratio": 0.1},
+    "randomk": {"compression__method": "randomk", "compression__ratio": 0.1, "compression__error_feedback": True},
     "powersgd": {"compression__method": "powersgd", "compression__rank": 2, "parallel__tp": 2},
     "powersgd experts": {
         "compression__method": "powersgd", "model__experts": 4, "parallel__ep": 2,

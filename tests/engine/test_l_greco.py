@@ -68,6 +68,11 @@ def test_the_choice_is_the_best_of_all(layers: list[Layer], alpha: float) -> Non
     assert not exceeds(layers, choice.candidates, choice.budget)
 
 
+def test_a_budget_that_is_hardly_a_number_is_kept() -> None:
+    layer = Layer(np.array([5e-324]), np.array([0.0]), 0)
+    assert choose([layer, layer], 1.0, 1).candidates == (0, 0)
+
+
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(1, 60))
 def test_few_buckets_cost_at_most_one_bucket_of_error_a_layer(layers: list[Layer], buckets: int) -> None:

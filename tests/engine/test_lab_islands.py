@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from engine import netns
 from engine.channel import Channel
 from engine.launch import lab, lab_build, labs
 from engine.launch.lab_build import LabError, noted
@@ -93,6 +96,21 @@ def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.Monk
     )
     assert "\n" not in str(refused.value)
     assert one not in labs.standing()
+
+
+@needs_lab
+def test_hosts_use_the_tcp_of_the_lab_whatever_the_machine_does_by_default(made: lab.Lab) -> None:
+    """Both ends of a connection between two hosts, also of different islands."""
+    first = made.namespaces[0]
+    for host in (1, 3):
+        with netns.inside(made.namespaces[host], lambda: socket.create_server(("", 0))) as server:
+            address = (f"10.200.0.{host + 1}", server.getsockname()[1])
+            with netns.inside(first, partial(socket.create_connection, address, 10)) as caller:
+                called = server.accept()[0]
+                for end in (caller, called):
+                    name = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                    assert name.rstrip(b"\0").decode() == lab_build.CONGESTION_CONTROL
+                called.close()
 
 
 @needs_lab

@@ -93,7 +93,7 @@ def test_every_pair_is_legal_or_known_not_to_be() -> None:
     assert refused == set(itertools.product(("zero2", "zero3", "hsdp"), ("zb_h1", "zb_v")))
 
 
-@pytest.mark.drawn(14)
+@pytest.mark.drawn(9)
 @pytest.mark.parametrize("names", combinations(2), ids="-".join)
 def test_pairs_equal_one_process(
     session: Session, references: dict[bool, RunSummary], names: tuple[str, ...]
@@ -101,7 +101,7 @@ def test_pairs_equal_one_process(
     compare(session, references, names)
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("names", combinations(3), ids="-".join)
 def test_triples_equal_one_process(
     session: Session, references: dict[bool, RunSummary], names: tuple[str, ...]

@@ -146,7 +146,7 @@ def test_a_healthy_rank_is_compute_bound(tmp_path: Path) -> None:
     assert {one.name for one in summary.findings} >= {"input_bound", "host_bound", "compute_bound"}
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @needs_lab
 @pytest.mark.parametrize(
     ("name", "axis", "rate_mbit", "values"),

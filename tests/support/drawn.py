@@ -15,12 +15,16 @@ SEED = int(os.environ.get("WORKBENCH_TEST_SEED") or random.SystemRandom().randra
 
 
 def leave_out(items: Iterable[pytest.Item], only_slow: bool) -> None:
-    """Mark those as slow that are not drawn: ``@pytest.mark.drawn(3)`` keeps three cases of a test."""
+    """Mark those as slow that are not drawn: ``@pytest.mark.drawn(3)`` keeps three cases of a test.
+
+    ``@pytest.mark.drawn(1, of="traces")`` on several tests keeps one of them all.
+    """
     families = defaultdict[tuple[str, int], list[pytest.Item]](list)
     for item in items:
         marker = item.get_closest_marker(MARKER)
         if marker is not None:
-            families[item.nodeid.split("[")[0], marker.args[0]].append(item)
+            name = marker.kwargs.get("of") or item.nodeid.split("[")[0]
+            families[name, marker.args[0]].append(item)
     for (name, count), family in families.items():
         kept = [] if only_slow else random.Random(f"{SEED} {name}").sample(family, min(count, len(family)))
         for item in family:

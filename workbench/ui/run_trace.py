@@ -21,17 +21,33 @@ VIEWER = "https://ui.perfetto.dev"
 
 def draw(found: dict[str, Any]) -> None:
     """Moves by itself while the run goes on, and while a trace is merged."""
+    folder = home() / found["id"]
     going = found["state"] != "ended"
-    unmerged = any(trace.files and trace.merged is None for trace in traces.of_run(home() / found["id"]))
-    st.fragment(_draw, run_every=REFRESH_SECONDS if going or unmerged else None)(found["id"], going)
-
-
-def _draw(run_id: str, going: bool) -> None:
-    guarded(lambda: _parts(home() / run_id, going))
-
-
-def _parts(folder: Path, going: bool) -> None:
     known = traces.of_run(folder)
+    moving = going or any(trace.files and trace.merged is None for trace in known)
+    finished = [trace for trace in known if trace.merged is not None]
+    shown = frozenset(trace.id for trace in finished)
+    st.fragment(_draw, run_every=REFRESH_SECONDS if moving else None)(found["id"], going, shown)
+    # Not in the part that moves: each new drawing of a download button makes a click on the one before it void.
+    for trace in finished:
+        _ended(folder, trace)
+    if any(trace.files for trace in known):
+        st.caption(
+            f":material/info: Open the file at {VIEWER}, which reads it in your browser; for Holistic Trace Analysis "
+            f"there is a folder `{traces.EACH}` beside it. The steps of a trace, and those before and after it, take "
+            "longer than others: they do not count as measured."
+        )
+
+
+def _draw(run_id: str, going: bool, shown: frozenset[str]) -> None:
+    guarded(lambda: _parts(home() / run_id, going, shown))
+
+
+def _parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
+    """What is not in ``shown``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
+    known = traces.of_run(folder)
+    if any(trace.merged is not None and trace.id not in shown for trace in known):
+        st.rerun()
     busy = next((trace for trace in known if trace.under_way), None)
     if going:
         _button(folder, busy)
@@ -40,14 +56,8 @@ def _parts(folder: Path, going: bool) -> None:
     if busy is not None:
         _progress(busy)
     for trace in known:
-        if not trace.under_way:
+        if not trace.under_way and trace.id not in shown:
             _ended(folder, trace)
-    if any(trace.files for trace in known):
-        st.caption(
-            f":material/info: Open the file at {VIEWER}, which reads it in your browser; for Holistic Trace Analysis "
-            f"there is a folder `{traces.EACH}` beside it. The steps of a trace, and those before and after it, take "
-            "longer than others: they do not count as measured."
-        )
 
 
 def _button(folder: Path, busy: Trace | None) -> None:
