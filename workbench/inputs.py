@@ -45,6 +45,35 @@ def read_tree(path: Path, field: str) -> dict[str, Any]:
     return tree
 
 
+def parsed(path: Path, sets: list[str]) -> RunConfig:
+    """A configuration with what is set beside it; its rules, and whether its data is there, are not looked at.
+
+    Raises:
+        InputError: the file cannot be read, or a key or a value is wrong.
+    """
+    tree = read_tree(path, "config")
+    for key, value in assignments(sets).items():
+        set_dotted(tree, key, value)
+    return runconfig.parse(tree)
+
+
+def planned(path: Path, sets: list[str]) -> tuple[RunConfig, int | None]:
+    """The configuration of a run's file, or the base and the ranks of a study's.
+
+    Raises:
+        InputError: the file cannot be read, or a key or a value is wrong.
+    """
+    tree = read_tree(path, "config")
+    if not {"base", "space", "ranks"} & set(tree):
+        return parsed(path, sets), None
+    from tuning import studyfile
+
+    for key, value in assignments(sets).items():
+        set_dotted(tree, key, value)
+    file = studyfile.parse(tree)
+    return file.config, file.ranks
+
+
 def run_config(
     path: Path, sets: list[str], data: str | None, device: str | None, resume: Path | None = None
 ) -> RunConfig:

@@ -1,4 +1,4 @@
-"""``predict --dry-run``: what a layout of any size must hold, or every rule that it breaks."""
+"""``predict``: time and memory of a configuration, what stands against it, and what a layout of any size must hold."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from engine.calibration import store
 from engine.config import parse
 from engine.dryrun.check import DryRun
 from engine.footprint import footprints
+from tests.support import calibrations
 from tests.workbench.conftest import Run
 from workbench.render_predict import print_dry_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
+LARGE = (
+    "model.preset=7b", "data.sequence_length=2048", "batch.global_batch=64", "batch.micro_batch=1", "precision=bf16",
+    "memory.parameters=bf16", "parallel.dp=4", "parallel.tp=2", "parallel.pp=2",
+)  # fmt: skip
 ROW = {
     "stage", "rank", "ranks", "layers", "in_flight", "parameters", "parameter_bytes", "gradient_bytes",
     "optimizer_bytes", "activation_bytes", "activation_formula_bytes", "buffer_bytes", "host_bytes",
@@ -79,11 +85,113 @@ def test_an_illegal_layout_as_json(command: Run) -> None:
 
 
 def test_input_that_is_wrong(command: Run, tmp_path: Path) -> None:
-    command("predict", EXAMPLE).refused("predict", "--dry-run")
+    command("predict", EXAMPLE).refused("--cluster", "workbench calibrate")
     command("predict", tmp_path / "none.yaml", "--dry-run").refused("none.yaml", "No such file")
     command("predict", EXAMPLE, "--dry-run", "parallel.tpp=2").refused("parallel.tpp=2", "known here")
     command("predict", EXAMPLE, "--dry-run", "model.preset=huge").refused("model.preset='huge'", "1t")
     command("predict", "--dry-run").refused("CONFIG")
+
+
+def test_time_and_memory_as_json(command: Run) -> None:
+    done = command("predict", EXAMPLE, *LARGE, "--cluster", "selene", "--nodes", "2", "--json")
+    assert done.code == 0, done.err
+    assert not done.err
+    found = done.document
+    assert found["world_size"] == 16
+    assert found["cluster"] == {
+        "name": "selene", "devices": 16, "devices_per_node": 8, "accelerator": "a100-80gb",
+    }  # fmt: skip
+    assert 0 < found["step_seconds"]["low"] < found["step_seconds"]["median"] < found["step_seconds"]["high"]
+    assert found["memory_bytes"]["median"] < found["memory_limit_bytes"]
+    assert {"breakdown", "limits", "changes", "notes", "mfu", "tokens_per_second"} <= set(found)
+    assert found["changes"][0]["gain"] == max(change["gain"] for change in found["changes"])
+
+
+def test_time_and_memory_for_people(command: Run) -> None:
+    done = command("predict", EXAMPLE, *LARGE, "--cluster", "selene")
+    assert done.code == 0, done.err
+    for words in ("dp4 · tp2 · pp2", "selene (a100-80gb)", "90 %", "tokens/s", "MFU", "out of memory with", "limits",
+                  "Where a step goes", "matrix products", "What would change it:", "parallel.zero_stage="):  # fmt: skip
+        assert words in done.out, words
+
+
+def test_this_machine_if_it_is_calibrated(command: Run, home: Path) -> None:
+    store.save(home, calibrations.calibration())
+    done = command("predict", EXAMPLE, "--home", home, "--json")
+    assert done.code == 0, done.err
+    assert done.document["cluster"]["accelerator"] == "this CPU"
+    command("predict", EXAMPLE, "parallel.dp=4").refused("world size=4", "at most 1")
+    command("predict", EXAMPLE, "precision=bf16").refused("peak_flops.bf16", "it has fp32")
+
+
+def test_a_stale_calibration_is_not_used(command: Run, home: Path) -> None:
+    calibrations.write_stale(home)
+    command("predict", EXAMPLE).refused("stale", "workbench calibrate", "--cluster")
+
+
+def test_why_not_for_people(command: Run) -> None:
+    done = command("predict", EXAMPLE, *LARGE, "memory.recompute=full", "--cluster", "selene", "--why-not")
+    assert done.code == 0, done.err
+    for words in (
+        "legal",
+        "fits",
+        "the best of as many ranks and this batch",
+        "behind it: ",
+        "of what is lost",
+    ):
+        assert words in done.out, words
+    assert "recomputation" in done.out.partition("behind it: ")[2]
+
+
+def test_why_not_as_json(command: Run) -> None:
+    done = command("predict", EXAMPLE, *LARGE, "--cluster", "selene", "--why-not", "--json")
+    assert done.code == 0
+    found = done.document
+    assert set(found) == {
+        "legal",
+        "problems",
+        "layout",
+        "fits",
+        "slower",
+        "terms",
+        "best",
+        "reason",
+        "prediction",
+    }
+    assert found["legal"]
+    assert found["slower"] > 0
+    assert found["terms"][0]["words"].startswith("launches") or found["terms"][0]["seconds"] > 0
+    broken = command("predict", EXAMPLE, *LARGE, "batch.micro_batch=7", "parallel.tp=3", "parallel.dp=8",
+                     "parallel.pp=1", "--cluster", "selene", "--why-not", "--json")  # fmt: skip
+    assert broken.code == 2
+    assert len(broken.document["problems"]) >= 2
+    assert [f"error: {problem}" for problem in broken.document["problems"]] == broken.err.splitlines()
+
+
+def test_a_simulated_run_is_kept_shown_and_marked(command: Run, home: Path) -> None:
+    done = command("predict", EXAMPLE, *LARGE, "--cluster", "selene", "--simulate", "--json", "--home", home)
+    assert done.code == 0
+    assert done.document["outcome"] == "completed"
+    assert "simulated on a model of selene" in done.document["reason"]
+    again = command("show", done.document["id"], "--json", "--home", home).document
+    assert again["step_seconds"] == done.document["step_seconds"]
+    assert {row["axis"] for row in again["communication"]} >= {"dp", "tp", "pp"}
+
+
+def test_clusters_that_are_wrong(command: Run, tmp_path: Path) -> None:
+    def refused(*words: str, asked: tuple[object, ...]) -> None:
+        command("predict", EXAMPLE, *LARGE, *asked).refused(*words)
+
+    refused("cluster='selen'", "selene", asked=("--cluster", "selen"))
+    refused("world size=16", "selene has 24 devices", asked=("--cluster", "selene", "--nodes", "3"))
+    refused("world size=16", "selene has 8 devices", asked=("--cluster", "selene", "--nodes", "1"))
+    refused("mosaic-h100", "bytes_per_second_per_node", "none is made up", asked=("--cluster", "mosaic-h100"))
+    refused("--nodes=3", "--cluster", asked=("--nodes", "3"))
+    refused("cannot be read", asked=("--cluster", tmp_path / "none.toml"))
+    file = tmp_path / "ours.toml"
+    file.write_text('[[groups]]\naccelerator = "a100-80gb"\ndevices_per_node = 8\nnetwork = "n"\n')
+    refused("ours.groups.0.nodes", "is missing", asked=("--cluster", file))
+    refused("ours.groups.0.between", asked=("--cluster", file, "--nodes", "2"))
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "gpipe"])

@@ -1,4 +1,4 @@
-"""``predict``: what a configuration would need, before anything runs."""
+"""``predict``: what a configuration would need and how long its steps would take, before anything runs."""
 
 from __future__ import annotations
 
@@ -7,44 +7,125 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.commands.options import Json, More, Sets
+from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
     from engine.config import RunConfig
     from engine.dryrun.check import DryRun
+    from tuning.predict.answer import Forecast
+    from tuning.predict.behind import WhyNot
+    from tuning.predict.target import Target
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="A known cluster or a TOML file; default: this machine, if calibrated.",
+    ),
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="How many of the cluster's nodes.")]
+
+WhyNotAsked = Annotated[
+    bool, typer.Option("--why-not", help="Legal? Does it fit? How far behind the best, and by which term?")
+]
+Simulated = Annotated[
+    bool,
+    typer.Option(
+        "--simulate", help="Play a few steps event by event; kept as a run that is marked as simulated."
+    ),
+]
+DryRunAsked = Annotated[
+    bool, typer.Option("--dry-run", help="Is it legal, and what must its ranks hold? For any number of them.")
+]
 
 
 def predict(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="A YAML or JSON file with sections of a run.")
     ],
+    home: Home,
     more: More = None,
     sets: Sets = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Is it legal, and what must its ranks hold? For any number of them."),
-    ] = False,
+    cluster: Cluster = None,
+    nodes: Nodes = None,
+    *,
+    why_not: WhyNotAsked = False,
+    simulate: Simulated = False,
+    dry_run: DryRunAsked = False,
     json: Json = False,
 ) -> int:
-    """Check a layout of any size on this machine: its rules, and the memory of each kind of rank."""
-    from engine.errors import InputError
+    """Predict a step's time and memory, what limits it, and what would change that; nothing runs."""
+    from workbench.inputs import parsed
+    from workbench.targets import target_of
 
-    if not dry_run:
-        raise InputError("predict", None, "times are not predicted yet; --dry-run checks rules and memory")
-    asked = _config(config, [*(sets or []), *(more or [])])
-    found = _found(asked)
-    _report(asked, found, json)
+    asked = parsed(config, [*(sets or []), *(more or [])])
+    if dry_run:
+        return _dry_run(asked, json)
+    from engine.layout import layout_of
+
+    target = target_of(home, cluster, nodes, layout_of(asked).world_size)
+    if simulate:
+        return _simulate(asked, target, home, json)
+    if why_not:
+        from tuning.predict import behind
+
+        return _why_not(behind.why_not(asked, target), json)
+    from tuning.predict.forecast import forecast
+
+    return _forecast(forecast(asked, target), json)
+
+
+def _forecast(found: Forecast, json: bool) -> int:
+    from workbench.output import emit_json, result_console
+
+    if json:
+        emit_json(found.as_dict())
+    else:
+        from workbench.render_forecast import print_forecast
+
+        print_forecast(result_console(), found)
+    return 0
+
+
+def _why_not(found: WhyNot, json: bool) -> int:
+    """Broken rules are wrong input, as everywhere; what is slow or does not fit is an answer."""
+    from workbench.output import emit_json, result_console, say
+
+    for problem in found.problems:
+        say(f"error: {' '.join(problem.split())}")
+    if json:
+        emit_json(found.as_dict())
+    else:
+        from workbench.render_forecast import print_why_not
+
+        print_why_not(result_console(), found)
+    return 0 if found.legal else 2
+
+
+def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
+    """Keep the run, and show it as any other."""
+    from engine import rules
+    from tuning.predict.rehearsal import rehearse
+    from tuning.predict.simulate import write_run
+    from workbench import runs
+    from workbench.output import emit_json, result_console
+    from workbench.render import print_run
+
+    rules.check(config)
+    name, _ = write_run(home, config, rehearse(config, target))
+    view = runs.load(home / name)
+    if json:
+        emit_json(runs.document(view))
+    else:
+        print_run(result_console(), view)
+    return 0
+
+
+def _dry_run(config: RunConfig, json: bool) -> int:
+    found = _found(config)
+    _report(config, found, json)
     return 2 if not found.legal else 1 if found.mismatches else 0
-
-
-def _config(path: Path, sets: list[str]) -> RunConfig:
-    from engine.config import parse
-    from workbench.inputs import assignments, read_tree, set_dotted
-
-    tree = read_tree(path, "config")
-    for key, value in assignments(sets).items():
-        set_dotted(tree, key, value)
-    return parse(tree)
 
 
 def _found(config: RunConfig) -> DryRun:

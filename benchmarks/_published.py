@@ -1,0 +1,141 @@
+"""Published tables as trials to fit to and to score: configurations, the machine of each row, seconds of a step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuning.predict import calibrate, catalogue, kernels
+from tuning.predict.calibrate import Measured
+from tuning.predict.cases import Cases
+from tuning.predict.constants import Constants
+from tuning.predict.cost import Machine
+from tuning.predict.kernels import Device
+from tuning.predict.network import Links
+from tuning.predict.tables import llmfoundry, megatron, playbook, reading, vtrain
+
+DATA = Path(__file__).parent / "data"
+#: Tables that ``--table NAME=CSV`` can take the place of.
+FILES: dict[str, Path] = {
+    "vtrain_single": vtrain.SINGLE,
+    "vtrain_multi": vtrain.MULTI,
+    "llmfoundry": llmfoundry.RUNS,
+    "ultrascale_playbook_benchmarks": playbook.TRIALS,
+    "megatron_2104_table1": DATA / "megatron_2104_table1.csv",
+    "megatron_2205_table3_table5": DATA / "megatron_2205_table3_table5.csv",
+}
+#: The 16-bit gradients that both systems reduce; Megatron's pipeline sends each tp rank's slice.
+_MEGATRON = {"reduce_bytes": 2.0, "scattered_boundary": 1.0}
+#: What joins llm-foundry's H100 nodes is told nowhere; eight 400 Gb/s cards are taken.
+_CLUSTERS = {"a100-40gb": "mosaic-a100-40gb", "a100-80gb": "mosaic-a100", "h100-sxm": "dgx-h100"}
+
+
+def single(path: Path) -> Measured:
+    """vTrain's one node, grouped by hidden size."""
+    columns = vtrain.single(path)
+    return _measured(columns, on("vtrain-a100"), columns["hidden"], {"reduce_bytes": 2.0})
+
+
+def multi(path: Path) -> Measured:
+    """vTrain's 64 to 512 devices, grouped by model size."""
+    columns = vtrain.multi(path)
+    return _measured(columns, on("vtrain-a100", 64), columns["parameters"], _MEGATRON)
+
+
+def recomputation(path: Path) -> Measured:
+    """Tables 3 and 5 of arXiv 2205.05198, grouped by model."""
+    columns = megatron.recomputation(path)
+    return _measured(columns, on("selene", 64), columns["model"], _MEGATRON)
+
+
+def fsdp(path: Path, by: str) -> Measured:
+    """llm-foundry's, grouped by ``accelerator`` or ``model``; values between blocks are fp32 under autocast."""
+    columns = llmfoundry.runs(path)
+    machines = [_llm(*row) for row in zip(columns["accelerator"], columns["format"], strict=True)]
+    values = np.where(columns["reduce_bytes"] > 2, 4.0, 2.0)
+    return _measured(columns, stacked(machines), columns[by], {"value_bytes": values})
+
+
+def on(name: str, nodes: int = 2, number_format: str = "bf16") -> Machine:
+    """The only kind of node of a cluster in the catalogue."""
+    group = catalogue.cluster(name, nodes).groups[0]
+    links = Links(group.inside.bytes_per_second, group.between.bytes_per_second)
+    return Machine(kernels.device_of(group.accelerator, number_format), links)
+
+
+def stacked(machines: list[Machine]) -> Machine:
+    """A machine for each row, as columns."""
+    device = Device(*(np.array(figures) for figures in zip(*(one.device for one in machines), strict=True)))
+    return Machine(
+        device, Links(*(np.array(rates) for rates in zip(*(one.links for one in machines), strict=True)))
+    )
+
+
+def each(measured: Measured) -> list[Machine]:
+    """The machine of each row."""
+    return [
+        Machine(Device(*map(float, device)), Links(*map(float, links)))
+        for device, links in zip(
+            *(_rows(part, len(measured.seconds)) for part in measured.machine), strict=True
+        )
+    ]
+
+
+def joined(one: Measured, other: Measured) -> Measured:
+    """Both, one after the other."""
+    return Measured(
+        Cases.joined([one.cases, other.cases]),
+        stacked([*each(one), *each(other)]),
+        np.concatenate([one.seconds, other.seconds]),
+        np.concatenate([one.groups.astype(str), other.groups.astype(str)]),
+    )
+
+
+@functools.cache
+def a100() -> Constants:
+    """Fitted to all of vTrain's rows."""
+    return calibrate.fitted(joined(single(FILES["vtrain_single"]), multi(FILES["vtrain_multi"])))
+
+
+def plausible(columns: Mapping[str, NDArray[Any]], index: int) -> Cases:
+    """A row of Megatron's table 1 with every micro-batch up to 16 and every number of chunks that its layers allow."""
+    row = {name: column[index] for name, column in columns.items()}
+    share, stages = row["global_batch"] // row["dp"], row["pp"]
+    pairs = [
+        (batch, chunks)
+        for batch in (1, 2, 4, 8, 16)
+        for chunks in range(1, row["layers"] // stages + 1 if stages > 1 else 2)
+        if share % batch == 0 and row["layers"] % (stages * chunks) == 0
+        if chunks == 1 or share // batch % stages == 0
+    ]
+    batches, chunks = (np.array(values) for values in zip(*pairs, strict=True))
+    many = {name: np.full(len(pairs), value) for name, value in row.items()}
+    return reading.cases(
+        many
+        | {"micro_batch": batches, "micro_batches": share // batches, "chunks": chunks}
+        | {name: np.full(len(pairs), value) for name, value in _MEGATRON.items()}
+    )
+
+
+def _rows(part: Device | Links, count: int) -> list[tuple[float, ...]]:
+    return list(zip(*(np.broadcast_to(figure, count).tolist() for figure in part), strict=True))
+
+
+def _llm(accelerator: str, number_format: str) -> Machine:
+    return on(_CLUSTERS[accelerator], 64, number_format)
+
+
+def _measured(
+    columns: Mapping[str, NDArray[Any]],
+    machine: Machine,
+    groups: NDArray[Any],
+    more: Mapping[str, float | NDArray[np.float64]],
+) -> Measured:
+    count = len(columns["layers"])
+    given = dict(columns) | {name: np.broadcast_to(value, count) for name, value in more.items()}
+    return Measured(reading.cases(given), machine, columns["iteration_seconds"], groups)

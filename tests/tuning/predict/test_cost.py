@@ -1,0 +1,158 @@
+"""Closed forms of a step: published formulas for sizes and operations, and how terms answer to what they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from engine.schedules.actions import Costs
+from engine.schedules.closed_forms import bubble_fraction
+from engine.schedules.named import plan
+from engine.schedules.timing import simulate
+from tests.support.runs import small
+from tuning.predict import cost, network
+from tuning.predict.cases import FULL, SELECTIVE, Cases
+from tuning.predict.configured import bubble_scale, cases_of
+from tuning.predict.constants import Constants
+from tuning.predict.cost import Machine
+from tuning.predict.kernels import Device
+from tuning.predict.network import Links
+
+MACHINE = Machine(Device(312e12, 2e12), Links(300e9, 25e9))
+#: 175 billion parameters, as arXiv 2205.05198 trains it.
+LARGE = {"layers": 96, "hidden": 12288, "heads": 96, "vocabulary": 51200, "sequence": 2048, "positions": 2048}
+MODEL = {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 51200, "sequence": 1024}
+USUAL = Constants()
+
+
+def case(**values: object) -> Cases:
+    """One or several configurations of the smaller model."""
+    return Cases.of(**{**MODEL, "micro_batch": 2, "micro_batches": 8, **values})
+
+
+def seconds(cases: Cases, constants: Constants = USUAL) -> np.ndarray:
+    """Of a step."""
+    return cost.step(cases, MACHINE, constants).seconds
+
+
+def test_parameters_and_flops_are_those_of_megatron() -> None:
+    """Equations 2 and 3 of arXiv 2104.04473."""
+    batch = 64
+    cases = Cases.of(**LARGE, micro_batch=1, micro_batches=batch)
+    layers, hidden, sequence, words = 96, 12288, 2048, 51200
+    parameters = (
+        12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (words + sequence) / (12 * layers * hidden))
+    )
+    assert cases.parameters == pytest.approx([parameters], rel=1e-3)
+    flops = 72 * batch * sequence * layers * hidden**2
+    flops *= 1 + sequence / (6 * hidden) + words / (12 * hidden * layers)
+    assert cases.model_flops == pytest.approx([flops], rel=1e-3)
+
+
+def test_terms_add_up_to_the_step_and_none_is_negative() -> None:
+    degrees = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "dp": [8, 4, 2, 1], "zero_stage": [0, 1, 2, 3]}
+    found = cost.step(case(**degrees, recompute=[0, 1, 2, 2]), MACHINE, USUAL)
+    terms = np.stack([getattr(found, field.name) for field in fields(found)])
+    assert found.seconds == pytest.approx(terms.sum(axis=0))
+    assert (terms > -1e-9).all()
+    assert list(found.shares(2).values()) == sorted(found.shares(2).values(), reverse=True)
+
+
+def test_many_at_a_time_are_those_one_by_one() -> None:
+    generator = np.random.default_rng(5)
+    columns = {
+        name: 2.0 ** generator.integers(0, 4, 50) for name in ("tp", "pp", "dp", "micro_batch", "chunks")
+    }
+    many = case(**columns)
+    alone = [seconds(many.take(np.array([row])))[0] for row in range(50)]
+    assert seconds(many) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 1, 4), (4, 1, 8), (4, 2, 8), (8, 4, 16)])
+def test_the_bubble_is_that_of_the_schedule(stages: int, chunks: int, micro_batches: int) -> None:
+    """Of a model whose head only reads its input, without messages."""
+    cases = case(pp=stages, chunks=chunks, micro_batches=micro_batches, vocabulary=1e-9)
+    found = cost.step(cases, MACHINE, USUAL.put(spread=1e-12, message_share=1e9, inside_seconds=1e-15))
+    computed = found.seconds - found.optimizer - found.other - found.messages - found.data_parallel
+    expected = bubble_fraction(
+        "1f1b" if chunks == 1 else "interleaved", stages, chunks, micro_batches, Costs(1.0, 2.0)
+    )
+    assert found.bubble / computed == pytest.approx([expected], rel=5e-3)
+
+
+def test_recomputation_adds_a_forward_or_its_attention() -> None:
+    none, selective, full = (cost.step(case(recompute=how), MACHINE, USUAL) for how in (0, SELECTIVE, FULL))
+    forward = (none.products + none.attention + none.elements) / 3
+    assert full.recomputation == pytest.approx(forward)
+    assert selective.recomputation == pytest.approx(none.attention / 3)
+    assert not none.recomputation.any()
+
+
+def test_a_ring_sends_its_share_over_its_slowest_link() -> None:
+    """2 (n - 1) / n of an all-reduce's bytes; ranks of one node share what goes out of it."""
+    alone = USUAL.put(inside_share=1.0, between_share=1.0, inside_seconds=1e-15, between_seconds=1e-15)
+    cases = case(dp=[1, 8, 16, 16], tp=[1, 1, 1, 8])
+    group = network.reach(cases, cases.dp, cases.tp)
+    found = network.ring(group, np.full(4, 1e9), MACHINE.links, alone)
+    each = 25e9
+    expected = [0.0, 2 * 7 / 8 * 1e9 / 300e9, 2 * 15 / 16 * 1e9 / (8 * each), 2 * 15 / 16 * 1e9 / each]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_hidden_gradients_cost_nothing_and_exposed_ones_do() -> None:
+    beside, after = (cost.step(case(dp=16, bucketed=on), MACHINE, USUAL) for on in (1, 0))
+    assert beside.data_parallel[0] < after.data_parallel[0]
+
+
+def test_uneven_stages_cost_what_the_slowest_does() -> None:
+    even, uneven = seconds(case(pp=2)), seconds(case(pp=2, last_layers=8, other_layers=16))
+    assert uneven[0] > even[0]
+    light = seconds(case(pp=2, last_layers=11, other_layers=13))
+    assert light[0] < even[0], "the last stage has the head, and gets fewer layers"
+
+
+def test_columns_have_to_be_known_and_given() -> None:
+    with pytest.raises(TypeError, match=r"unknown columns: \['depth'\]"):
+        case(depth=3)
+    with pytest.raises(TypeError, match="missing"):
+        Cases.of(layers=2)
+
+
+def test_a_configuration_has_the_sizes_and_operations_that_the_engine_counts() -> None:
+    from engine.presets import resolve
+    from engine.workloads.flops import model_flops_per_step, workload_of
+
+    config = small(parallel__dp=2, parallel__tp=2, parallel__pp=2)
+    cases = cases_of([config])
+    assert cases.parameters == pytest.approx([resolve(config.model).parameters], rel=0.01)
+    assert cases.model_flops == pytest.approx([model_flops_per_step(workload_of(config))], rel=0.01)
+    assert cases.world.tolist() == [8]
+    assert cases.global_batch.tolist() == [config.batch.global_batch]
+
+
+def test_schedules_have_their_own_bubble() -> None:
+    """zb_h1's is (p - 1)(f + b - w) of 1F1B's (p - 1)(f + b) (arXiv 2401.10241); as simulated, with f = i = w."""
+    usual = {"parallel__pp": 2, "batch__micro_batch": 1, "batch__global_batch": 8}
+    plain, split = (bubble_scale(small(**usual, schedule__kind=kind)) for kind in ("1f1b", "zb_h1"))
+    assert plain == pytest.approx(1.0)
+    timeline = simulate(plan("zb_h1", 2, 1, 8), Costs())
+    assert split == pytest.approx((timeline.seconds - timeline.busy_seconds(0)) / 3.0)
+
+
+def test_context_parallelism_pays_for_what_attention_does_not_hide() -> None:
+    ring, ulysses = (cost.step(case(cp=8, ulysses=way), MACHINE, USUAL).context_parallel[0] for way in (0, 1))
+    assert ulysses > 0
+    slow = Machine(MACHINE.device, Links(1e9, 1e9))
+    assert cost.step(case(cp=8), slow, USUAL).context_parallel[0] > ring
+    assert cost.step(case(cp=1), MACHINE, USUAL).context_parallel[0] == 0
+
+
+def test_replicas_that_meet_seldom_or_beside_the_next_round_wait_less() -> None:
+    slow = Machine(MACHINE.device, Links(300e9, 1e8))
+    every, seldom, late = (
+        cost.step(case(dp=16, period=period, late=late), slow, USUAL).data_parallel[0]
+        for period, late in ((1, 0), (12, 0), (12, 1))
+    )
+    assert every > seldom > late

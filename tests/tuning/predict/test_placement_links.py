@@ -1,0 +1,90 @@
+"""Links between devices: those of a cluster and of a lab, measured ones, and messages that share one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.errors import InputError
+from engine.network import Shape, even
+from tuning.predict.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.placing.links import measured, of_cluster, of_lab
+
+CHIP = Accelerator("chip", {"bf16": 1e14}, 80 * 2**30, 2e12)
+FAST, MIDDLE, SLOW, ACROSS = Link(1e-6, 4e11), Link(5e-6, 5e10), Link(8e-6, 2.5e10), Link(5e-5, 1e9)
+TWO = Cluster(
+    "two", (Group(2, 4, CHIP, FAST, MIDDLE, "infiniband"), Group(3, 2, CHIP, MIDDLE, SLOW, "roce")), ACROSS
+)
+LOOPBACK = Link(1e-4, 1e9)
+LAB = Shape((2, 1), (400_000, 100_000), 50_000)
+
+
+def test_of_a_cluster_each_pair_has_the_link_that_the_cluster_tells() -> None:
+    links = of_cluster(TWO)
+    for one in range(TWO.size):
+        for other in range(TWO.size):
+            link = TWO.link(one, other)
+            assert links.alpha_seconds[one, other] == link.alpha_seconds
+            assert links.bytes_per_second[one, other] == link.bytes_per_second
+    assert links.nodes == (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4)
+    assert links.islands == (0,) * 8 + (1,) * 6
+
+
+def test_groups_that_nothing_joins_are_refused() -> None:
+    with pytest.raises(InputError, match=r"cluster\.across: no link joins the groups of two"):
+        of_cluster(replace(TWO, across=None))
+
+
+def test_in_a_lab_the_slowest_part_of_the_way_counts() -> None:
+    links = of_lab(LAB, 6, LOOPBACK, payload=1.0)
+    assert links.nodes == (0, 0, 1, 1, 2, 2)
+    assert links.islands == (0, 0, 0, 0, 1, 1)
+    rates = links.bytes_per_second * 8 / 1e6
+    assert rates[0, 1] == 8000
+    assert rates[0, 2] == 400
+    assert rates[0, 4] == rates[4, 3] == 50
+    assert {one.devices: one.bytes_per_second * 8 / 1e6 for one in links.shared} == {
+        (0, 1): 400,
+        (2, 3): 400,
+        (4, 5): 50,
+        (0, 1, 2, 3): 50,
+    }
+
+
+def test_a_lab_without_rates_shares_nothing() -> None:
+    assert of_lab(even(3), 3, LOOPBACK).shared == ()
+
+
+def test_messages_over_one_bridge_divide_it_and_those_inside_do_not() -> None:
+    links = of_lab(LAB, 6, LOOPBACK, payload=1.0)
+    bytes_ = 1e6
+    alone = links.seconds(np.array([[0]]), np.array([[4]]), bytes_)[0, 0]
+    assert alone == pytest.approx(1e-4 + bytes_ * 8 / 50e6)
+    both = links.seconds(np.array([[0, 2, 1]]), np.array([[4, 5, 3]]), bytes_)[0]
+    assert both[:2] == pytest.approx(1e-4 + 2 * bytes_ * 8 / 50e6)
+    assert both[2] == pytest.approx(1e-4 + 2 * bytes_ * 8 / 400e6)  # beside the first one, out of host 0
+    opposed = links.seconds(np.array([[0, 5]]), np.array([[4, 2]]), bytes_)[0]
+    assert opposed == pytest.approx(alone)
+
+
+def test_measured_rates_keep_their_direction() -> None:
+    links = measured([[0.0, 2.0], [4.0, 0.0]], alpha_seconds=0.5, islands=[0, 1])
+    assert links.seconds(np.array([[0, 1]]), np.array([[1, 0]]), 8.0).tolist() == [[4.5, 2.5]]
+    assert links.nodes == (0, 1)
+    assert links.islands == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "given", "text"),
+    [
+        ([[1.0, 1.0]], {}, r"links=\[1, 2\]: rates need one row and one column"),
+        ([[1.0, 1.0], [0.0, 1.0]], {}, r"links\[1\]\[0\]=0.0: is no rate"),
+        ([[1.0, float("nan")], [1.0, 1.0]], {}, r"links\[0\]\[1\]=nan: is no rate"),
+        ([[1.0, 1.0], [1.0, 1.0]], {"islands": [0, 1, 1]}, r"islands=\[0, 1, 1\]: there are 2 devices"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused(
+    rates: list[list[float]], given: dict[str, list[int]], text: str
+) -> None:
+    with pytest.raises(InputError, match=text):
+        measured(rates, **given)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""A configuration played by events on a named cluster: near its closed form, and what only events can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.config import RunConfig, parse
+from tuning.predict.forecast import forecast
+from tuning.predict.rehearsal import rehearse, stage_costs
+from tuning.predict.target import Target
+from workbench.targets import target_of
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp8": {"dp": 8},
+    "dp4 tp2": {"dp": 4, "tp": 2},
+    "dp2 pp4": {"dp": 2, "pp": 4},
+    "tp2 pp4": {"tp": 2, "pp": 4},
+    "dp8 zero1": {"dp": 8, "zero_stage": 1},
+}
+
+
+def config(parallel: dict[str, Any], **more: Any) -> RunConfig:
+    """A model of one billion parameters on eight devices."""
+    return parse(
+        {
+            "model": {"preset": "1b"},
+            "data": {"sequence_length": 2048},
+            "precision": "bf16",
+            "batch": {"micro_batch": 2, "global_batch": 64},
+            "parallel": parallel,
+        }
+        | more
+    )
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """One node of eight A100."""
+    return target_of(tmp_path_factory.mktemp("home"), "selene", 1, 8)
+
+
+@pytest.mark.parametrize("parallel", LAYOUTS.values(), ids=LAYOUTS)
+def test_events_and_closed_form_agree(target: Target, parallel: dict[str, Any]) -> None:
+    asked = config(parallel)
+    played = rehearse(asked, target).seconds
+    assert played == pytest.approx(forecast(asked, target).step_seconds.median, rel=0.15)
+
+
+def test_the_last_stage_has_the_head_and_recomputation_its_price(target: Target) -> None:
+    plain = stage_costs(config({"pp": 4, "dp": 2}), target)
+    again = stage_costs(config({"pp": 4, "dp": 2}, memory={"recompute": "full"}), target)
+    assert plain[-1].forward > plain[0].forward == plain[1].forward
+    assert again[0].backward == pytest.approx(plain[0].backward + plain[0].forward)
+
+
+def test_jitter_makes_a_step_longer_and_the_same_seed_the_same_step(target: Target) -> None:
+    asked = config({"dp": 2, "pp": 4})
+    quiet, *noisy = (
+        rehearse(asked, target, jitter, seed).seconds for jitter, seed in ((0.0, 0), (0.2, 7), (0.2, 7))
+    )
+    assert noisy[0] == noisy[1] != quiet
+    assert np.mean([rehearse(asked, target, 0.2, seed).seconds for seed in range(20)]) > quiet
+
+
+def test_a_run_that_nobody_ran_is_kept_and_says_so(target: Target, tmp_path: Path) -> None:
+    from tuning.predict.simulate import write_run
+    from workbench import runs
+
+    asked = config({"dp": 2, "pp": 4})
+    name, summary = write_run(tmp_path, asked, rehearse(asked, target))
+    document = runs.document(runs.load(tmp_path / name))
+    assert "simulated" in document["reason"] and document["backend"] == "simulated"
+    assert document["step_seconds"]["median"] == pytest.approx(rehearse(asked, target).seconds, rel=1e-3)
+    assert summary.notes and "no rank ran" in summary.notes[0]

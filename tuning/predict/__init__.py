@@ -1,0 +1,1 @@
+"""Time and memory of a configuration before it runs, with how sure that is."""

@@ -1,0 +1,157 @@
+"""A prediction as an answer: ranges, limits in words, what would change it, and the JSON that others rely on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from engine.config import RunConfig
+from engine.footprint import Footprint
+from engine.layout import layout_of
+from engine.workloads.flops import CONVENTION
+from tuning.predict import room
+from tuning.predict.target import Target
+
+#: What each term of a breakdown is, as people read it.
+WORDS: Mapping[str, str] = {
+    "products": "matrix products",
+    "attention": "attention",
+    "elements": "element by element work",
+    "launches": "launches of small kernels",
+    "recomputation": "recomputation",
+    "head": "logits and loss",
+    "tensor_parallel": "messages of tp",
+    "context_parallel": "messages of cp",
+    "messages": "messages of the pipeline",
+    "bubble": "the pipeline's bubble",
+    "data_parallel": "gradients and gathers of dp",
+    "optimizer": "the optimizer",
+    "other": "the rest of a step",
+}
+#: A term below this share limits nothing.
+_LIMITS = 0.05
+#: Share of measurements that a range is to hold.
+INTERVAL = 0.9
+
+
+class Range(NamedTuple):
+    """The middle, and the ends of 90 %."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Limit(NamedTuple):
+    """A term of the breakdown, its share of the step, and both in words."""
+
+    name: str
+    share: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Keys with other values, the step with them, and what is gained (0.1: 10 % more tokens a second)."""
+
+    values: Mapping[str, Any]
+    step_seconds: float
+    gain: float
+    memory_bytes: float
+    out_of_memory_probability: float
+    lossy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A prediction. ``breakdown`` in seconds adds up to the median step; ``changes`` are empty unless asked for.
+
+    ``footprint`` is of the rank that holds most; ``mfu`` is a fraction of ``peak_flops``, those of one device.
+    """
+
+    config: RunConfig
+    target: Target
+    step_seconds: Range
+    memory_bytes: Range
+    out_of_memory_probability: float
+    breakdown: Mapping[str, float]
+    tokens_per_second: float
+    mfu: float
+    peak_flops: float
+    footprint: Footprint
+    notes: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """What takes the step's time, most first."""
+        return limits(self.breakdown)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is safe: it hardly ever runs out of memory."""
+        return self.out_of_memory_probability <= room.SAFE
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: seconds, bytes and fractions."""
+        layout = layout_of(self.config)
+        return {
+            "layout": layout.as_dict(),
+            "world_size": layout.world_size,
+            "cluster": cluster(self.target),
+            "step_seconds": self.step_seconds._asdict(),
+            "memory_bytes": self.memory_bytes._asdict(),
+            "interval": INTERVAL,
+            "breakdown": dict(self.breakdown),
+            "limits": [limit._asdict() for limit in self.limits],
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu,
+            "mfu_convention": CONVENTION,
+            "peak_flops": self.peak_flops,
+            "memory_limit_bytes": self.target.memory_bytes,
+            "memory_breakdown": memory_parts(self),
+            "out_of_memory_probability": self.out_of_memory_probability,
+            "changes": [asdict(change) for change in self.changes],
+            "notes": list(self.notes),
+            "sources": self.target.sources(),
+        }
+
+
+def limits(breakdown: Mapping[str, float]) -> tuple[Limit, ...]:
+    """Terms of at least 5 % of a step, most first."""
+    whole = sum(breakdown.values())
+    shares = sorted(((seconds / whole, name) for name, seconds in breakdown.items()), reverse=True)
+    return tuple(
+        Limit(name, share, f"{WORDS[name]}: {percent(share)} of the step")
+        for share, name in shares
+        if share >= _LIMITS
+    )
+
+
+def percent(fraction: float) -> str:
+    """As people read it: 14 %."""
+    return f"{100 * fraction:.0f} %"
+
+
+def cluster(target: Target) -> dict[str, Any]:
+    """What is predicted for."""
+    return {
+        "name": target.cluster.name,
+        "devices": target.cluster.size,
+        "devices_per_node": target.devices_per_node,
+        "accelerator": target.group.accelerator.name,
+    }
+
+
+def memory_parts(found: Forecast) -> dict[str, float]:
+    """Bytes of the median by what they are for."""
+    held = found.footprint
+    return {
+        "parameters": held.parameter_bytes,
+        "gradients": held.gradient_bytes,
+        "optimizer": held.optimizer_bytes,
+        "activations": held.activation_bytes,
+        "buffers": held.buffer_bytes,
+        "allowance": found.memory_bytes.median - held.total_bytes,
+    }

@@ -1,0 +1,56 @@
+"""The few free constants of the closed forms: what a device and its network reach of their figures. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """All positive. Shares are of a figure in ``hardware``; seconds are of one call.
+
+    - ``gemm_share``: of the peak rate, for a product so large that nothing else counts.
+    - ``gemm_half_width``: inner or outer width of a product at which half of that is reached.
+    - ``attention_share``: of the peak rate, for attention that never writes its scores (FlashAttention).
+    - ``memory_share``: of the memory's bandwidth, for element by element work.
+    - ``block_passes``: times a block's hidden values go to memory and back, forward.
+    - ``score_passes``: the same of its attention scores, where they are written.
+    - ``block_seconds``: least time of a block's forward, however small: what its launches cost the host.
+    - ``inside_share``, ``between_share``: of the links' rates, for collectives inside and between nodes.
+    - ``inside_seconds``, ``between_seconds``: of one collective's start, for each doubling of its ranks.
+    - ``message_share``: of the links' rates, for point-to-point messages.
+    - ``hidden_share``: of a backward, how much of it can have gradients' messages beside it.
+    - ``shard_hidden_share``: of a micro-batch's computation, how much of it can hide sharded parameters' messages.
+    - ``shard_edge``: of those messages, what nothing hides: the first gather and the last scatter.
+    - ``update_passes``: times the optimizer's bytes go to memory and back in an update.
+    - ``step_seconds``: of a step, whatever it holds.
+    - ``piped_seconds``: of one collective of tp beside messages between nodes, for each of its ranks.
+    - ``spread``: slowest of n ranks over the mean, less 1, for each doubling of n.
+    """
+
+    gemm_share: float = 0.65
+    gemm_half_width: float = 200.0
+    attention_share: float = 0.4
+    memory_share: float = 0.8
+    block_passes: float = 10.0
+    score_passes: float = 6.0
+    block_seconds: float = 3e-4
+    inside_share: float = 0.8
+    between_share: float = 0.7
+    inside_seconds: float = 1e-5
+    between_seconds: float = 2e-5
+    message_share: float = 0.6
+    hidden_share: float = 0.5
+    shard_hidden_share: float = 0.9
+    shard_edge: float = 0.05
+    update_passes: float = 2.0
+    step_seconds: float = 5e-3
+    piped_seconds: float = 1e-6
+    spread: float = 0.005
+
+    def put(self, **values: float) -> Constants:
+        """The same with other values."""
+        return replace(self, **values)
+
+
+NAMES = tuple(field.name for field in fields(Constants))

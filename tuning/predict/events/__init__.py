@@ -1,0 +1,1 @@
+"""A step played through by events on a model of the machine; ``tuning.predict.simulate`` is the door."""

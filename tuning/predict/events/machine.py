@@ -1,0 +1,181 @@
+"""What a step is played on: devices, links with contention, stragglers and jitter.
+
+Every device has ports: out and in for its node, out and in for the network. A port has a rate, which is shared:
+
+- messages go through a port one after the other, in the order in which they are sent;
+- so do collectives, in the order in which the last of their ranks calls them; they keep the ports of all;
+- a message and a collective that meet on a port have half of its rate each, and the one takes as much longer as the
+  other needs of the shared time. So a message never stands behind gradients, and nothing is sent for free.
+
+A message has both of its ports at once, at the rate of the slower link. The latency ``alpha_seconds`` is on top and
+keeps no port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from tuning.predict.hardware import Accelerator, Cluster, Group, Link
+
+#: A link that takes no time.
+INSTANT = Link(0.0, float("inf"))
+_OUT, _IN, _NETWORK = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A cluster and where each rank is on it: ``device_of[rank]``; None numbers devices as ranks.
+
+    ``network_card`` says whose the ports to the network are: each device's own, at the link's rate, or shared by all
+    devices of a node, at as many times that rate. ``slower`` gives ranks a factor on all their work (a lockstep group
+    is as slow as its slowest rank). ``jitter`` is the standard deviation of a random factor with mean 1 on every
+    piece of work, drawn from a log-normal distribution by ``seed``.
+    """
+
+    cluster: Cluster
+    device_of: tuple[int, ...] | None = None
+    network_card: Literal["device", "node"] = "device"
+    slower: Mapping[int, float] = field(default_factory=dict)
+    jitter: float = 0.0
+    seed: int = 0
+
+
+class Route(NamedTuple):
+    """How one place reaches another: latency, seconds a byte, and the ports on the way."""
+
+    alpha: float
+    seconds_per_byte: float
+    out: int
+    into: int
+
+
+@dataclass(slots=True)
+class Booking:
+    """What the last collective on a port has of it: ``until`` it is through, ``latency`` before the ranks know.
+
+    It has half of the rate until ``slowed``, on whichever of its ports that is: it goes as fast as its slowest one.
+    """
+
+    until: float = 0.0
+    latency: float = 0.0
+    slowed: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """When its ranks go on."""
+        return self.until + self.latency
+
+    def make_room(self, begin: float, seconds: float) -> None:
+        """A message that takes so many seconds alone begins on one of its ports."""
+        beside = min(seconds, self.until - begin)
+        if beside > 0.0:
+            end = begin + 2 * beside
+            self.until += max(0.0, end - max(begin, self.slowed)) / 2
+            self.slowed = max(self.slowed, end)
+
+
+class Ports:
+    """The ports of places of ``width`` ranks each; a place's first device stands for it."""
+
+    def __init__(self, machine: Machine, places: int, width: int) -> None:
+        ranks = places * width
+        devices = machine.device_of if machine.device_of is not None else tuple(range(ranks))
+        if len(devices) < ranks or any(not 0 <= device < machine.cluster.size for device in devices[:ranks]):
+            size = machine.cluster.size
+            raise ValueError(
+                f"device_of: {ranks:,} ranks need a device each of {machine.cluster.name}'s {size:,}"
+            )
+        self._cluster, self._shared, self._width = machine.cluster, machine.network_card == "node", width
+        self._devices = devices
+        self._node = lru_cache(maxsize=None)(machine.cluster.node_of)
+        self._nodes: dict[tuple[int, int], int] = {}
+        count = 4 * (places + machine.cluster.size)
+        #: When each port is through with its messages, and its last collective.
+        self.free, self.bookings = [0.0] * count, [Booking()] * count
+        self._places = places
+        self.route = lru_cache(maxsize=None)(self._route)
+
+    def device(self, place: int) -> int:
+        """The first device of a place."""
+        return self._devices[place * self._width]
+
+    def devices(self, place: int) -> tuple[int, ...]:
+        """All devices of a place."""
+        return self._devices[place * self._width : (place + 1) * self._width]
+
+    def same_node(self, one: int, other: int) -> bool:
+        """Whether two devices are in one node."""
+        return bool(self._node(one) == self._node(other))
+
+    def link(self, one: int, other: int) -> Link:
+        """What joins two devices."""
+        group, node = self._node(one)
+        other_group, other_node = self._node(other)
+        if group == other_group:
+            found = self._cluster.groups[group]
+            return found.inside if node == other_node else found.between
+        return self._cluster.link(one, other)
+
+    def slowest(self, devices: Sequence[int]) -> Link:
+        """The link of a ring through devices, in their order, that takes longest for many bytes."""
+        pairs = zip(devices, (*devices[1:], devices[0]), strict=True)
+        links = {self.link(one, other) for one, other in pairs if one != other} or {INSTANT}
+        slow = min(links, key=lambda link: link.bytes_per_second)
+        return Link(max(link.alpha_seconds for link in links), slow.bytes_per_second)
+
+    def send(self, source: int, target: int, bytes_: float, now: float) -> float:
+        """When a message arrives; collectives on its way make room for it."""
+        alpha, seconds_per_byte, out, into = self.route(source, target)
+        free, one, other = self.free, self.bookings[out], self.bookings[into]
+        begin, seconds = max(now, free[out], free[into]), bytes_ * seconds_per_byte
+        shared = min(seconds, max(one.until, other.until) - begin)
+        if shared > 0.0:
+            one.make_room(begin, seconds)
+            if other is not one:
+                other.make_room(begin, seconds)
+            seconds += shared
+        free[out] = free[into] = begin + seconds
+        return begin + seconds + alpha
+
+    def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> Booking:
+        """A collective on all of these ports, behind those that are there, and beside their messages."""
+        begin = max(begin, *[self.bookings[port].until for port in ports])
+        beside = min(seconds, max(0.0, max(self.free[port] for port in ports) - begin))
+        booking = Booking(begin + seconds + beside, latency)
+        for port in ports:
+            self.bookings[port] = booking
+        return booking
+
+    def ports(self, place: int, inside: bool) -> tuple[int, int]:
+        """Out and in."""
+        if inside or not self._shared:
+            first = 4 * place + (0 if inside else _NETWORK)
+        else:
+            node = self._nodes.setdefault(self._node(self.device(place)), len(self._nodes))
+            first = 4 * (self._places + node)
+        return first + _OUT, first + _IN
+
+    def share(self, place: int, inside: bool) -> float:
+        """Part of a port's seconds that a byte of each rank of a place takes, relative to the link's rate."""
+        if inside or not self._shared:
+            return 1.0
+        group = self._cluster.groups[self._node(self.device(place))[0]]
+        here = min(self._width, group.devices)
+        return here / group.devices
+
+    def _route(self, source: int, target: int) -> Route:
+        one, other = self.device(source), self.device(target)
+        link, inside = self.link(one, other), self._node(one) == self._node(other)
+        share = max(self.share(source, inside), self.share(target, inside))
+        out, into = self.ports(source, inside)[_OUT], self.ports(target, inside)[_IN]
+        return Route(link.alpha_seconds, share / link.bytes_per_second, out, into)
+
+
+def instant(ranks: int, delay: float = 0.0) -> Machine:
+    """As many devices on links that take ``delay`` seconds for a message, whatever its size, and never wait."""
+    device = Accelerator("a device", {}, 0, 0.0)
+    link = Link(delay, float("inf"))
+    return Machine(Cluster("instant links", (Group(1, ranks, device, link, link, "none"),)))

@@ -1,0 +1,206 @@
+"""The event loop: plays a program on all places at once.
+
+An event is a place whose work ends, or that goes on after a wait. They are taken in the order of time, so ports see
+transfers in that order. Work is one event; a message needs none, since its arrival is known when it is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+import numpy as np
+
+from tuning.predict.events.machine import Machine, Ports
+from tuning.predict.events.meetings import Meeting, Meetings
+from tuning.predict.events.played import Simulated
+from tuning.predict.events.program import Code, Op, Program
+from tuning.predict.events.step import Step
+
+_NOBODY, _MESSAGE, _REGISTER, _MEETING = 0, 1, 2, 3
+
+
+class DeadlockError(ValueError):
+    """Every rank that is left waits for another one."""
+
+
+def play(step: Step, machine: Machine) -> Simulated:
+    """One step, from its begin until every place is through."""
+    player = Player(step, machine)
+    player.play()
+    times = tuple(player.starts), tuple(player.ends), tuple(player.arrivals)
+    return Simulated(step, machine, player.program.ops, *times)
+
+
+class Player:
+    """One step; ``starts`` and ``ends`` have one list a place, with one number an operation."""
+
+    def __init__(self, step: Step, machine: Machine) -> None:
+        self._step = step
+        self._ports = Ports(machine, step.places, step.width)
+        self.program = Program.of(step, self._ports)
+        self._meetings, replicas = Meetings(step, self._ports), step.replicas
+        self._ops = [self.program.ops[place // replicas] for place in range(step.places)]
+        self.starts = [[0.0] * len(ops) for ops in self._ops]
+        self.ends = [[0.0] * len(ops) for ops in self._ops]
+        #: When a message is there, by the operation that needs it.
+        self.arrivals: list[list[float | None]] = [[None] * len(ops) for ops in self._ops]
+        self._factors = _factors(step, machine, self._ops)
+        self._at, self._works = [0] * step.places, [False] * step.places
+        self._waits = [_NOBODY] * step.places
+        self._free: dict[tuple[int, int], deque[float]] = {}
+        self._wanting: dict[tuple[int, int], int] = {}
+        self._started: dict[tuple[int, str], list[Meeting]] = {}
+        self._joining: dict[int, float] = {}
+        self._met: list[Meeting] = []
+        self._heap = [(0.0, place) for place in range(step.places)]
+
+    def play(self) -> None:
+        """DeadlockError if not all come to their end."""
+        heap, works = self._heap, self._works
+        while heap:
+            now, place = heappop(heap)
+            if works[place]:
+                works[place] = False
+                self._finish(place, now)
+            self._go_on(place, now)
+        self._check_end()
+        for meeting in self._met:
+            for place, op in meeting.come:
+                self.ends[place][op] = meeting.end or 0.0
+
+    def _go_on(self, place: int, now: float) -> None:
+        """Do what takes no time, up to the next operation that does."""
+        ops, waits = self._ops[place], self._waits
+        waits[place] = _NOBODY
+        while (at := self._at[place]) < len(ops):
+            op = ops[at]
+            if op.code == Code.WORK:
+                self._begin(place, at, op, now)
+                return
+            if op.code == Code.START:
+                self._come(place, at, op, now)
+            elif not self._joins(place, at, op, now):
+                return
+            self._at[place] = at + 1
+
+    def _begin(self, place: int, at: int, op: Op, now: float) -> None:
+        """Begin work, unless its message was not sent yet, or there is no register for its result."""
+        if op.needs:
+            arrival = self.arrivals[place][at]
+            if arrival is None:
+                self._waits[place] = _MESSAGE
+                return
+            now = max(arrival, now)
+        if op.takes >= 0:
+            credit = self._take(place, op.takes)
+            if credit is None:
+                self._waits[place] = _REGISTER
+                return
+            now = max(now, credit)
+        self.starts[place][at] = now
+        self._works[place] = True
+        heappush(self._heap, (now + op.seconds * self._factors[place][at], place))
+
+    def _finish(self, place: int, now: float) -> None:
+        """Work has ended: send what it made, give back the register that it read."""
+        at = self._at[place]
+        op = self._ops[place][at]
+        self.ends[place][at] = now
+        self._at[place] = at + 1
+        if op.to >= 0:
+            self._send(place, op, now)
+        if op.gives >= 0:
+            self._give(place, op, now)
+
+    def _send(self, place: int, op: Op, now: float) -> None:
+        replicas = self._step.replicas
+        target = op.to * replicas + place % replicas
+        self.arrivals[target][op.slot] = self._ports.send(place, target, op.bytes, now)
+        if self._waits[target] == _MESSAGE and self._at[target] == op.slot:
+            self._go_on(target, now)
+
+    def _take(self, place: int, register: int) -> float | None:
+        """When a register is free; None where somebody has to give one back first."""
+        key = register, place % self._step.replicas
+        free = self._free.get(key)
+        if free is None:
+            free = self._free[key] = deque([0.0] * (self._step.registers or 0))
+        if free:
+            return free.popleft()
+        self._wanting[key] = place
+        return None
+
+    def _give(self, place: int, op: Op, now: float) -> None:
+        """A credit goes back to who wrote the register; it has no bytes."""
+        replicas = self._step.replicas
+        source = op.giver * replicas + place % replicas
+        key = op.gives, place % replicas
+        self._free[key].append(now + self._ports.route(place, source).alpha)
+        if self._wanting.pop(key, None) == source and self._waits[source] == _REGISTER:
+            self._go_on(source, now)
+
+    def _come(self, place: int, at: int, op: Op, now: float) -> None:
+        """Call a collective; where all have called it, those that wait are told its end."""
+        assert op.call is not None
+        meeting = self._meetings.come(op.call, place, at, now)
+        self.starts[place][at] = now
+        self._started.setdefault((place, op.tag), []).append(meeting)
+        if meeting.end is not None:
+            self._met.append(meeting)
+            for other in meeting.waiting:
+                heappush(self._heap, (meeting.end, other))
+
+    def _joins(self, place: int, at: int, op: Op, now: float) -> bool:
+        """Whether all that a place has called with a tag is through; else it comes again when that may be so."""
+        if place not in self._joining:
+            self._joining[place] = now
+            if op.code == Code.MEET:
+                self._come(place, at, op, now)
+        called = self._started.get((place, op.tag), [])
+        for meeting in called:
+            if meeting.end is None:
+                meeting.waiting.append(place)
+                self._waits[place] = _MEETING
+                return False
+        end = max((meeting.end or 0.0 for meeting in called), default=now)
+        if end > now:
+            heappush(self._heap, (end, place))
+            return False
+        self._started.pop((place, op.tag), None)
+        self.starts[place][at], self.ends[place][at] = self._joining.pop(place), now
+        return True
+
+    def _check_end(self) -> None:
+        left = [place for place, at in enumerate(self._at) if at < len(self._ops[place])]
+        if left:
+            told = "; ".join(self._told(place) for place in left[:4])
+            more = f"; and {len(left) - 4:,} more places" if len(left) > 4 else ""
+            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {told}{more}")
+
+    def _told(self, place: int) -> str:
+        rank, replica = divmod(place, self._step.replicas)
+        op = self._ops[place][self._at[place]]
+        what = str(self._step.plan.actions[rank][op.action]) if op.action >= 0 else "the end of the step"
+        who = f"pipeline rank {rank}" + (f" of replica {replica}" if self._step.replicas > 1 else "")
+        why = {
+            _MESSAGE: f"waits at {what} for its message",
+            _REGISTER: f"waits at {what} for one of {self._step.registers} registers that nobody gives back",
+            _MEETING: f"waits for others in a collective of {op.call.axis if op.call else op.tag}",
+        }
+        return f"{who} {why.get(self._waits[place], f'stands at {what}')}"
+
+
+def _factors(step: Step, machine: Machine, ops: list[tuple[Op, ...]]) -> list[list[float]]:
+    """On each operation's seconds: a straggler's, times a random one."""
+    random = np.random.default_rng(machine.seed)
+    found, even = [], {len(one): [1.0] * len(one) for one in ops}
+    for place, one in enumerate(ops):
+        ranks = range(place * step.width, (place + 1) * step.width)
+        slower = max((machine.slower.get(rank, 1.0) for rank in ranks), default=1.0)
+        if not machine.jitter:
+            found.append(even[len(one)] if slower == 1.0 else [slower] * len(one))
+            continue
+        mean, sigma = -(machine.jitter**2) / 2, machine.jitter
+        found.append((slower * random.lognormal(mean, sigma, len(one))).tolist())
+    return found

@@ -1,0 +1,99 @@
+"""What one call costs gloo ranks: its messages, its bytes, and its seconds on a link of a known rate. Pure.
+
+The algorithms are those of ``engine.channel``: rings of gloo's own, and one exchange for reduce-scatter and for what is
+small. ``profilers.wire`` counts their bytes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.config import RunConfig
+from engine.errors import InputError
+from engine.layout import layout_of
+from profilers.wire import EXCHANGE, GLOO_MESSAGE_BYTES, message_bytes, wire_bytes
+from tuning.predict.core_constants import CoreConstants
+from tuning.predict.messages.calls import Call
+
+#: Bytes of a TCP segment and of the packet that it is in: Ethernet, IPv4, TCP with timestamps.
+SEGMENT, PACKET = 1448, 1514
+#: ``engine.exchange.SMALL``, which comes with torch: bytes up to which there is one exchange instead of a ring.
+SMALL = 1 << 16
+_MBIT = 1e6 / 8
+_RINGS = ("all_reduce", "all_gather")
+
+
+class Load(NamedTuple):
+    """Of one rank: messages that it handles, bytes that it sends, and the mean of those and what it receives."""
+
+    messages: float
+    sent: float
+    handled: float
+
+
+def algorithm_of(call: Call) -> str | None:
+    """What the engine does in place of gloo's own."""
+    size = call.bytes or 0
+    small = {
+        "all_gather": call.group_size > 2 and call.tag is None and size <= SMALL,
+        "all_reduce": call.tag is None and call.group_size * size <= SMALL,
+        "reduce_scatter": True,
+    }
+    return EXCHANGE if small.get(call.operation, False) else None
+
+
+@lru_cache(maxsize=4096)
+def load_of(call: Call) -> Load:
+    """What a call has a rank do."""
+    if call.group_size == 1:
+        return Load(0.0, 0.0, 0.0)
+    what = call.operation, "gloo", algorithm_of(call), call.group_size
+    payload = np.array([float(call.bytes or 0)])
+    whole = wire_bytes(*what, payload)
+    sent = 0.0 if whole is None else float(whole[0])
+    messages = float(message_bytes(*what, payload)[0]) / GLOO_MESSAGE_BYTES
+    if call.operation in ("send", "recv"):
+        return Load(0.5, sent, float(call.bytes or 0) / 2)
+    return Load(messages, sent, sent)
+
+
+def seconds_of(call: Call, bytes_per_second: float, constants: CoreConstants) -> float:
+    """On links of that rate, with nothing else on them."""
+    if call.operation == "recv" or call.group_size == 1:
+        return 0.0  # that is its sender's
+    moved = load_of(call).sent / (bytes_per_second * constants.link_share)
+    if call.operation == "reduce_scatter" and call.tag is not None:
+        moved *= 1 + constants.opposed / (call.group_size - 1)
+    elif call.group_size == 2 and call.operation in _RINGS:
+        moved *= 1 + constants.paired
+    return rounds(call) * constants.latency_seconds + moved
+
+
+def rounds(call: Call) -> int:
+    """Messages that follow each other."""
+    others = call.group_size - 1
+    if algorithm_of(call) == EXCHANGE:
+        return 1
+    return {"all_reduce": 2 * others, "all_gather": others}.get(call.operation, 1)
+
+
+def rate_of(config: RunConfig) -> float:
+    """Bytes/s of payload on each rank's link in the lab.
+
+    Raises:
+        InputError: ranks share hosts, or links differ or have no rate.
+    """
+    lab, ranks = config.lab, layout_of(config).world_size
+    if lab.hosts != ranks or lab.islands is not None:
+        raise InputError("lab.hosts", lab.hosts, f"give each of the {ranks} ranks a host, without islands")
+    if lab.rate_mbit is None:
+        raise InputError("lab.rate_mbit", None, "links need a rate")
+    return payload_rate(lab.rate_mbit)
+
+
+def payload_rate(rate_mbit: float) -> float:
+    """Bytes/s of TCP's payload on a link of so many Mbit/s."""
+    return rate_mbit * _MBIT * SEGMENT / PACKET

@@ -1,0 +1,134 @@
+"""One rank through a step: its schedule's actions, its messages, and what its optimizer sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.activations import Part
+from engine.config import RunConfig
+from engine.footprint import parts_of, plan_of
+from engine.layout import Layout
+from engine.schedules.actions import Action, Plan, Work
+from engine.weights import CHUNK_BY_CHUNK
+from tuning.predict.messages.buckets import Shared
+from tuning.predict.messages.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, sent_only
+from tuning.predict.messages.post import Post, arrivals, given, wanted
+from tuning.predict.messages.stage import Stage, of_action
+from tuning.predict.messages.wire import Wire
+
+ARRIVING = "arriving"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What is the same for all ranks: the schedule, the stages' parts of the model, and what arrives where."""
+
+    config: RunConfig
+    plan: Plan
+    parts: tuple[Part, ...]
+    arrivals: Mapping[int, Mapping[int, Sequence[Action]]]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Pipeline:
+        """That of a configuration."""
+        plan = plan_of(config)
+        return cls(config, plan, tuple(parts_of(config, plan)), arrivals(plan))
+
+
+class RankStep:
+    """The step of one rank, section by section."""
+
+    def __init__(self, pipeline: Pipeline, rank: int, batches: bool) -> None:
+        self._config, self._plan = pipeline.config, pipeline.plan
+        self._wire = Wire(self._config, batches)
+        self._layout = self._wire.layout
+        at = self._layout.coordinates(rank)
+        self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
+        own = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
+        self._stages = {stage: Stage(self._wire, part, data_rank) for stage, part in own.items()}
+        self._post = Post(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
+        self._known: dict[tuple[int, Work, bool], list[Item]] = {}
+
+    def sections(self) -> Iterator[Section]:
+        """In order."""
+        yield Section("before", tuple(self._before()))
+        yield Section("open", tuple(self._post.open()))
+        actions = self._plan.actions[self._place]
+        completing = _completing(actions)
+        for place, action in enumerate(actions):
+            self._gather_once(actions[place : place + 2])
+            yield Section("action", self._items(action, place in completing), action)
+        closing = tuple(item for one in self._stages.values() for item in one.finish())
+        yield Section("close", closing)
+        yield Section("optimizer", tuple(self._optimizer()))
+
+    def _items(self, action: Action, last: bool) -> tuple[Call | Join, ...]:
+        stages, found = self._plan.stages, list[Item]()
+        needed, made = wanted(action, stages), given(action, stages)
+        if needed is not None:
+            found += self._post.take(needed)
+        found += self._computed(action, last)
+        if made is not None:
+            found += self._post.give(*made)
+        return sent_only(found)
+
+    def _computed(self, action: Action, last: bool) -> list[Item]:
+        """Without sharding, all micro-batches of a stage send alike but the last one."""
+        stage, key = self._stages[action.stage], (action.stage, action.work, last)
+        if stage.shards:
+            return list(of_action(stage, action, last))
+        if key not in self._known:
+            self._known[key] = list(of_action(stage, action, last))
+        return self._known[key]
+
+    def _gather_once(self, ahead: Sequence[Action]) -> None:
+        """A schedule that works chunk by chunk keeps what it has gathered for the next micro-batch."""
+        if self._plan.kind in CHUNK_BY_CHUNK:
+            same = len(ahead) == 2 and (ahead[0].stage, ahead[0].work) == (ahead[1].stage, ahead[1].work)
+            self._stages[ahead[0].stage].keep_gathered(same)
+
+    def _before(self) -> Iterator[Call]:
+        """New weights, the last bucket first, and delayed gradients, which the step before has sent."""
+        if self._config.overlap.gather_with_optimizer:
+            for one in self._shared:
+                for index in reversed(range(len(one.buckets))) if one.sliced else ():
+                    yield one.gathering(index).beside(ARRIVING)
+        for stage in self._stages.values():
+            yield from stage.before()
+
+    def _optimizer(self) -> Iterator[Call]:
+        elements = sum(stage.partial_elements() for stage in self._stages.values())
+        tp = self._layout.tp
+        if tp > 1 and elements:
+            yield Call("all_reduce", "tp", FLOAT32, tp, BYTES[FLOAT32] * elements)
+        norm = norm_group(self._layout)
+        if norm is not None:
+            yield Call("all_reduce", norm[0], FLOAT64, norm[1], BYTES[FLOAT64])
+        if not self._config.overlap.gather_with_optimizer:
+            for one in self._shared:
+                for index in range(len(one.buckets)) if one.sliced else ():
+                    yield one.gathering(index)
+
+    @property
+    def _shared(self) -> list[Shared]:
+        return [one for stage in self._stages.values() for one in stage.shared]
+
+
+def norm_group(layout: Layout) -> tuple[str, int] | None:
+    """Axis and size of the smallest group that holds every different gradient; None for one rank."""
+    if layout.data_ranks_differ:
+        return "world", layout.world_size
+    if layout.tp > 1 and layout.pp > 1:
+        return "model", layout.tp * layout.pp
+    return next(((axis, size) for axis, size in (("tp", layout.tp), ("pp", layout.pp)) if size > 1), None)
+
+
+def _completing(actions: Sequence[Action]) -> set[int]:
+    """Places of each stage's last action of each kind of backward."""
+    last = {
+        (action.stage, action.work): place
+        for place, action in enumerate(actions)
+        if action.work is not Work.FORWARD
+    }
+    return set(last.values())

@@ -1,0 +1,54 @@
+"""Whether what a rank holds fits on its device: an allowance for what no formula counts, and a probability. Pure.
+
+``engine.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds its context
+and libraries, kernels' workspace and the allocator's gaps: an allowance that is believed, not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tuning.predict.cases import Array
+
+GIB = 2**30
+#: A context with its libraries and communication buffers; workspace and gaps as a share of what is counted.
+CONTEXT_BYTES, WORKSPACE_SHARE = GIB, 0.03
+#: Ends of 90 %: nothing beside what is counted, and as much again and more.
+_HIGH_CONTEXT_BYTES, _HIGH_SHARE = 2 * GIB, 0.10
+#: On a CPU a rank's libraries take this beside; there is no context.
+CPU_BYTES, _HIGH_CPU_BYTES = GIB // 2, GIB
+_OF_90_PERCENT = 1.645
+SAID = (
+    "memory: counted bytes, with 3 % (at most 10 %) for workspace and the allocator's gaps and "
+    "1 GiB (at most 2) for context and libraries, half of that on a CPU; believed, not measured"
+)
+#: A layout is safe where it runs out of memory with at most this probability.
+SAFE = 0.05
+
+
+class Room(NamedTuple):
+    """Bytes at the peak with the range of 90 %, and the probability that they are more than the device has."""
+
+    median: Array
+    low: Array
+    high: Array
+    probability: Array
+
+
+def room(counted: Array, limit: float, on_cpu: bool = False) -> Room:
+    """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
+    usual, most = (CPU_BYTES, _HIGH_CPU_BYTES) if on_cpu else (CONTEXT_BYTES, _HIGH_CONTEXT_BYTES)
+    median = counted * (1 + WORKSPACE_SHARE) + usual
+    high = counted * (1 + _HIGH_SHARE) + most
+    deviation = np.log(high / median) / _OF_90_PERCENT
+    beyond = np.log(limit / median) / deviation
+    return Room(median, np.asarray(counted, np.float64), high, _tail(beyond))
+
+
+def _tail(away: Array) -> Array:
+    """Probability that a normal value is so many standard deviations above its mean, or more."""
+    each = (0.5 * math.erfc(one / math.sqrt(2)) for one in away.ravel().tolist())
+    return np.fromiter(each, np.float64, away.size).reshape(away.shape)

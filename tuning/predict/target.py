@@ -1,0 +1,158 @@
+"""What a prediction is for: a cluster, and the constants that say what its devices and links reach of their figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.calibration.table import Calibration
+from engine.errors import InputError
+from tuning.predict import catalogue, kernels, shipped
+from tuning.predict.calibrate import Calibrated
+from tuning.predict.cost import Machine
+from tuning.predict.hardware import Cluster, Group
+from tuning.predict.network import Links
+
+_UNSEEN = 0.35  # a factor of 1.4 either way
+_MEASURED_HERE = 0.7  # a factor of 2
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``exact``: its size is the number of ranks; else so many are the most. ``notes`` are told with each answer.
+
+    ``unsure`` widens every interval, in logarithms, for a kind of device that the constants were not fitted on.
+    """
+
+    cluster: Cluster
+    calibrated: Calibrated
+    exact: bool = True
+    unsure: float = 0.0
+    notes: tuple[str, ...] = ()
+    constants_source: str = shipped.SOURCE
+
+    @property
+    def group(self) -> Group:
+        """The nodes that decide: those of the slowest devices."""
+        return min(self.cluster.groups, key=lambda group: max(group.accelerator.peak_flops.values()))
+
+    @property
+    def devices_per_node(self) -> int:
+        """Of the nodes with fewest."""
+        return min(group.devices for group in self.cluster.groups)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the device that has least."""
+        return min(group.accelerator.memory_bytes for group in self.cluster.groups)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether its devices are ranks of a CPU."""
+        return self.group.accelerator.name == "this CPU"
+
+    def machine(self, precision: str) -> Machine:
+        """Figures that closed forms work on: of the slowest device and link where groups differ.
+
+        Raises:
+            InputError: the device has no rate in that format.
+        """
+        chip = self.group.accelerator
+        if not (precision == "bf16" and "fp16" in chip.peak_flops):
+            catalogue.peak_flops(chip, precision)
+        groups = self.cluster.groups
+        between = [group.between.bytes_per_second for group in groups]
+        if self.cluster.across:
+            between.append(self.cluster.across.bytes_per_second)
+        inside = min(group.inside.bytes_per_second for group in groups)
+        return Machine(kernels.device_of(chip, precision), Links(inside, min(between)))
+
+    def check(self, ranks: int) -> None:
+        """Refuse a number of ranks that the cluster does not have.
+
+        Raises:
+            InputError: it is larger than the cluster, or not its size.
+        """
+        size = self.cluster.size
+        if ranks > size or (self.exact and ranks != size):
+            rule = f"has {size:,} devices" if self.exact else f"has at most {size:,} devices"
+            raise InputError(
+                "world size", ranks, f"{self.cluster.name} {rule}; dp x tp x pp x cp must be that number"
+            )
+
+    def sources(self) -> dict[str, str]:
+        """Where each figure comes from."""
+        chip = self.group.accelerator
+        return {
+            **{f"{chip.name}.{figure}": source for figure, source in chip.sources.items()},
+            **self.cluster.sources,
+            "constants": self.constants_source,
+        }
+
+
+def named(text: str, nodes: int | None = None, ranks: int | None = None) -> Target:
+    """A cluster of the catalogue or a TOML file. Without ``nodes`` as many as ``ranks`` fill; a part of one will do.
+
+    Raises:
+        InputError: it is not known, cannot be read, lacks a figure, or ranks do not fill its nodes.
+    """
+    if text in catalogue.names():
+        return _of_catalogue(text, nodes, ranks)
+    path = Path(text)
+    if path.suffix == ".toml" or path.exists():
+        return of_cluster(catalogue.from_file(path, nodes))
+    return of_cluster(catalogue.cluster(text, nodes or 1))
+
+
+def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
+    """With the shipped constants."""
+    unseen = sorted({group.accelerator.name for group in cluster.groups} - set(shipped.ACCELERATORS))
+    notes = [
+        f"the constants were fitted on {', '.join(shipped.ACCELERATORS)}; what kernels reach on {name} is believed "
+        f"to be the same share of its peak, give or take a factor of {math.exp(_UNSEEN):.1f}"
+        for name in unseen
+    ]
+    if len(cluster.groups) > 1:
+        notes.append("groups of nodes differ: the slowest device and the slowest link are taken for all")
+    return Target(cluster, shipped.calibrated(), exact, _UNSEEN if unseen else 0.0, tuple(notes))
+
+
+def measured_here(calibration: Calibration) -> Target:
+    """This machine: what was measured is reached in full, so constants that are shares of a data sheet become 1.
+
+    Raises:
+        InputError: the calibration lacks a figure.
+    """
+    cluster = catalogue.from_calibration(calibration)
+    known = shipped.calibrated()
+    start = cluster.groups[0].inside.alpha_seconds
+    shares = dict.fromkeys(
+        ("gemm_share", "memory_share", "inside_share", "between_share", "message_share"), 1.0
+    )
+    found = {"inside_seconds": start, "between_seconds": start} if start > 0 else {}
+    constants = known.constants.put(**shares, **found)
+    calibrated = Calibrated(constants, known.low, known.high, known.trials, known.ranges)
+    note = (
+        "rates are this machine's, measured; launches and overlap are those of published GPU tables, "
+        f"give or take a factor of {math.exp(_MEASURED_HERE):.0f}"
+    )
+    ranks = f"rates are those of one of {cluster.size:,} ranks that all work"
+    source = f"{shipped.SOURCE}; shares of peaks are 1: peaks were measured here"
+    return Target(cluster, calibrated, False, _MEASURED_HERE, (note, ranks), source)
+
+
+def _of_catalogue(text: str, nodes: int | None, ranks: int | None) -> Target:
+    one = catalogue.cluster(text, nodes or 1)
+    size = one.groups[0].devices
+    if nodes is not None or ranks is None or len(one.groups) > 1:
+        return of_cluster(one)
+    if ranks <= size:
+        return of_cluster(one, exact=False)
+    if ranks % size:
+        raise InputError(
+            "world size",
+            ranks,
+            f"nodes of {text} have {size} devices: give a multiple of {size}, or at most {size}",
+        )
+    return of_cluster(catalogue.cluster(text, ranks // size))

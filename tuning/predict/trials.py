@@ -1,0 +1,126 @@
+"""Finished runs as measurements: what a user's own runs tell about this machine, for calibration to fit to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine import rundir
+from engine.config import RunConfig, load, parse
+from engine.errors import InputError
+from engine.outcome import Ending
+from profilers.step_join import join_steps
+from profilers.tail import Archive, RunRecords
+from tuning.predict.calibrate import Measured
+from tuning.predict.configured import cases_of
+from tuning.predict.cost import Machine
+from tuning.predict.kernels import Device
+from tuning.predict.network import Links
+
+#: What tells groups of trials apart, which are held out as a whole.
+_LAYOUT = ("dp", "tp", "pp", "cp")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A configuration that ran to its end, and what one of its steps took: medians over its measured steps.
+
+    ``seconds`` are those of the slowest rank; ``cpu_seconds`` are of each rank, all threads together.
+    """
+
+    config: RunConfig
+    seconds: float
+    cpu_seconds: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "config": json.loads(self.config.dumps()),
+            "seconds": self.seconds,
+            "cpu_seconds": list(self.cpu_seconds),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Trial:
+        """What ``as_dict`` wrote."""
+        return cls(parse(data["config"]), float(data["seconds"]), tuple(map(float, data["cpu_seconds"])))
+
+
+def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
+    """The measured steps of a run; ``archive`` opens records that were compacted.
+
+    Raises:
+        InputError: it was changed as it went, or a rank left no measured step.
+    """
+    if (folder / rundir.STARTED).exists():
+        raise InputError("run", folder.name, "was changed as it went; take one that kept its configuration")
+    records = RunRecords(folder / rundir.RECORDS, archive)
+    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).measured()
+    if not len(steps.steps):
+        raise InputError(
+            "run", folder.name, "has no measured step; take one that has train.steps above warmup"
+        )
+    slowest = np.max(steps.values["step_seconds"], axis=0)
+    cpu = [float(np.median(one.compressed())) for one in steps.values["cpu_seconds"]]
+    return Trial(load(folder / rundir.CONFIG), float(np.median(slowest.compressed())), tuple(cpu))
+
+
+def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Trial]:
+    """Those of the run folders that ran to their end and can be used, in their order."""
+    found = list[Trial]()
+    for folder in folders:
+        if not is_completed(folder):
+            continue
+        try:
+            found.append(trial_of(folder, archive))
+        except InputError:
+            continue
+    return found
+
+
+def is_completed(folder: Path) -> bool:
+    """Whether a folder is that of a run whose ranks came to their end; nobody simulated it."""
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    outcome = status.get("outcome") or {}
+    return outcome.get("ending") == Ending.COMPLETED.value and status.get("backend") != "simulated"
+
+
+def measured(
+    known: Sequence[Trial], machine: Callable[[RunConfig], Machine], devices_per_node: int = 8
+) -> Measured:
+    """What ``calibrate`` fits to: layouts are groups, so that errors are of layouts that were held out.
+
+    Of one configuration that ran more than once the median counts. ``machine`` is what each ran on.
+
+    Raises:
+        InputError: there is no trial.
+    """
+    if not known:
+        raise InputError("trials", 0, "there is no finished run with measured steps; run some layouts first")
+    alike = dict[str, list[Trial]]()
+    for trial in known:
+        alike.setdefault(what_ran(trial.config), []).append(trial)
+    configs = [same[0].config for same in alike.values()]
+    seconds = np.array([np.median([one.seconds for one in same]) for same in alike.values()])
+    groups = np.array([" ".join(str(getattr(one.parallel, name)) for name in _LAYOUT) for one in configs])
+    return Measured(
+        cases_of(configs, devices_per_node), joined([machine(one) for one in configs]), seconds, groups
+    )
+
+
+def what_ran(config: RunConfig) -> str:
+    """The same for two configurations whose steps are alike, however many they take."""
+    tree = config.model_dump(mode="json", exclude={"checkpoint", "profile", "train"})
+    return json.dumps(tree, sort_keys=True)
+
+
+def joined(machines: Sequence[Machine]) -> Machine:
+    """One machine whose figures are columns, a row for each."""
+    device = zip(*(one.device for one in machines), strict=True)
+    links = zip(*(one.links for one in machines), strict=True)
+    return Machine(Device(*map(np.array, device)), Links(*map(np.array, links)))

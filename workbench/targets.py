@@ -1,0 +1,38 @@
+"""The cluster that a prediction is for, from what a person names: a cluster, its nodes, or nothing for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+
+if TYPE_CHECKING:
+    from tuning.predict.target import Target
+
+
+def target_of(home: Path, cluster: str | None, nodes: int | None, ranks: int | None) -> Target:
+    """A cluster by name or file; without one this machine, if it is calibrated.
+
+    Raises:
+        InputError: it is not known, lacks a figure, or there is neither a name nor a calibration.
+    """
+    from tuning.predict import target
+
+    if cluster is not None:
+        return target.named(cluster, nodes, ranks)
+    if nodes is not None:
+        raise InputError("--nodes", nodes, "says how many of a cluster's: name it with --cluster")
+    from workbench.calibrations import found_here
+
+    found = found_here(home)
+    if found.calibration is None:
+        remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
+        raise InputError("--cluster", None, remedy)
+    return target.measured_here(found.calibration)
+
+
+def _example() -> str:
+    from tuning.predict import catalogue
+
+    return catalogue.names()[0]
