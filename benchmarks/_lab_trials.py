@@ -25,8 +25,9 @@ RANKS = 4
 MODEL = {"layers": 8, "hidden": 192, "heads": 4, "kv_heads": 4, "ffn_hidden": 512}
 #: Mbit/s of every host's link.
 RATES = (250.0, 1000.0)
-#: Layouts to fit to and layouts to score, each by its own seed.
-PARTS = {"fit": (28, 2), "score": (30, 1)}
+#: Layouts to fit to, those whose errors were looked at while constants were chosen, and fresh ones to score: how many,
+#: and the seed that they are drawn by.
+PARTS = {"seen": (30, 1), "fit": (28, 2), "score": (30, 3)}
 #: A trial that began while the machine was busier (1-minute load; four ranks with gloo's threads make up to 9 of it)
 #: is measured again.
 BUSY = 10.0
@@ -37,12 +38,14 @@ Row = dict[str, Any]
 
 
 def drawn(part: str) -> list[RunConfig]:
-    """The layouts of a part, without a lab; none of those that are fitted to is scored."""
-    scored = layouts(*PARTS["score"])
-    if part == "score":
-        return scored
-    count, seed = PARTS[part]
-    return [config for config in layouts(count + len(scored), seed) if config not in scored][:count]
+    """The layouts of a part, without a lab; none is in two of them."""
+    found = list[RunConfig]()
+    for name, (count, seed) in PARTS.items():
+        new = [config for config in layouts(count + len(found), seed) if config not in found][:count]
+        if name == part:
+            return new
+        found += new
+    raise KeyError(part)
 
 
 def layouts(count: int, seed: int) -> list[RunConfig]:

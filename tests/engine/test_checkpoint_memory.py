@@ -15,6 +15,8 @@ from tests.engine.test_checkpoint_kills import kill_ranks
 from tests.support.checkpoints import whole
 from tests.support.runs import execute, small
 
+pytestmark = pytest.mark.drawn(6, of="checkpoints of error memory")
+
 TOP_K: dict[str, Any] = {
     "compression__method": "topk",
     "compression__ratio": 0.05,

@@ -151,6 +151,7 @@ def test_a_run_after_one_that_was_killed_while_it_compiled(tmp_path: Path) -> No
     assert again == [True, "", [], 3]
 
 
+@pytest.mark.drawn(1, of="compiled code")
 def test_without_a_compiler_a_compiled_run_says_so(tmp_path: Path) -> None:
     good, reason, _, _ = result(start(tmp_path, tmp_path / "absent"))
     assert not good

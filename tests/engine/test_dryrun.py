@@ -178,10 +178,11 @@ def test_a_rank_that_takes_too_long_is_told() -> None:
         build_ranks(parse({}), [0], patience_seconds=0.0)
 
 
-def test_200_random_configurations_are_built_or_explained() -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_configurations_are_built_or_explained(count: int) -> None:
     seed = random.randrange(2**32)
     numbers, built = random.Random(seed), 0
-    for place in range(200):
+    for place in range(count):
         config = drawn(numbers, turned=numbers.randint(1, 12)).with_values({"model.layers": 4})
         try:
             found = dry_run(config)
@@ -190,4 +191,4 @@ def test_200_random_configurations_are_built_or_explained() -> None:
         assert found.legal == bool(found.stages)
         assert not found.mismatches, config.flat()
         built += found.legal
-    assert built > 20
+    assert built > count // 10

@@ -11,6 +11,8 @@ from engine.session import Session
 from tests.support.outer import SHORT, folder_of, run
 from tests.support.runs import execute, small
 
+pytestmark = pytest.mark.drawn(4, of="checkpoints of outer loops")
+
 CASES: dict[str, dict[str, Any]] = {
     "local": {"outer__method": "local"},
     "diloco": {"outer__method": "diloco"},

@@ -19,6 +19,8 @@ from profilers.summary import RunSummary
 from profilers.tail import RunRecords
 from tests.support.runs import execute, small
 
+pytestmark = pytest.mark.drawn(9, of="plans of layers")
+
 #: Two embeddings of 1 Mi values beside blocks of less than half of that.
 MODEL: dict[str, Any] = {
     "model__vocabulary": 8192,

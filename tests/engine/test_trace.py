@@ -67,6 +67,7 @@ def test_all_ranks_record_the_same_steps_and_none_of_them_is_measured(session: S
         assert spoilt <= set(spans.column("step").tolist())
 
 
+@pytest.mark.drawn(1, of="compiled code")
 def test_what_a_trace_holds_is_not_in_the_peak_and_is_given_back(session: Session) -> None:
     """Buffers of 20 steps take more than a small rank itself."""
 

@@ -150,7 +150,11 @@ def seen_waiting(rank: int, make: Callable[[], Callable[[], object]], folder: Pa
 
 
 _COMPILED = pytest.param(
-    compiled, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+    compiled,
+    marks=[
+        pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine"),
+        pytest.mark.drawn(1, of="compiled code"),
+    ],
 )
 
 

@@ -50,6 +50,7 @@ def check_complete(found: dict[str, Any], folder: Path) -> None:
     assert len(confirmed) == (0 if found["best"]["config"] == found["baseline"]["config"] else 2)
 
 
+@pytest.mark.drawn(1, of="crashes after any line")
 @pytest.mark.parametrize("half", [False, True])
 def test_a_crash_after_any_line_loses_nothing(tmp_path: Path, whole: bytes, half: bool) -> None:
     lines = whole.splitlines(keepends=True)

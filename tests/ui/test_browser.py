@@ -86,6 +86,7 @@ def test_an_empty_page_fills_by_itself(
     tab.page.wait_for_selector("[class*=st-key-runs-table]")
 
 
+@pytest.mark.drawn(1, of="long visits to a live run")
 def test_a_live_run_grows_in_the_same_charts_and_keeps_a_zoom(
     growing: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path
 ) -> None:

@@ -58,7 +58,7 @@ def opened(tab: Visit, address: str, view: str = "Trace") -> Visit:
     return tab
 
 
-@pytest.mark.drawn(1, of="orders from the page")
+@pytest.mark.drawn(1, of="long visits to a live run")
 @pytest.mark.browser
 def test_the_button_records_a_trace_that_can_be_downloaded(
     training: Path,
@@ -95,7 +95,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
     dark.screenshot(screenshots, "trace-recorded-dark")
 
 
-@pytest.mark.drawn(1, of="orders from the page")
+@pytest.mark.drawn(1, of="long visits to a live run")
 @pytest.mark.browser
 def test_a_snapshot_that_somebody_asked_for_is_followed(
     training: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path

@@ -26,6 +26,8 @@ from tuning.command import pending, send
 from workbench.live import LiveRun
 from workbench.orders import wait_for
 
+pytestmark = pytest.mark.drawn(4, of="changes from the command line")
+
 __all__ = ["session"]
 
 PATIENCE_SECONDS = 60.0
