@@ -127,8 +127,10 @@ def _beside_formula(summary: RunSummary, config: RunConfig) -> RunSummary:
 
 
 def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:
-    """Mean peak of the ranks' devices, for the dtype and the fp32 precision that they told."""
+    """Mean peak of the ranks' devices, for the dtype and the fp32 precision that they told; or the one they told."""
     told = _environments(records)
+    if told and told[0].data.get("peak_flops"):  # of a device that only a model has
+        return float(told[0].data["peak_flops"]), str(told[0].data["peak_source"])
     names = _devices(records)
     tf32 = any(event.data.get("fp32_precision", "highest") != "highest" for event in told)
     return peaks.mean_peak(names, config.precision, tf32)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tuning import ranking
 from tuning.objective import is_lossy
-from tuning.points import Point, point_key
+from tuning.points import RANKS, Point, point_key
 from tuning.space import Space
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
@@ -96,8 +96,10 @@ def first_tries(space: Space, trials: int) -> list[tuple[Point, str]]:
     start = space.degrees(space.baseline[0])
     found = [(_largest(space, start), "the largest micro-batch that divides")]
     for place, key in enumerate(space.layout_keys):
-        alone = [degrees for degrees in space.layouts if prod(degrees) == degrees[place] > 1]
-        if alone:
+        first = 1 if RANKS in space.layout_keys else 0
+        usual = [degrees for degrees in space.layouts if degrees[:first] == start[:first]]
+        alone = [degrees for degrees in usual if prod(degrees[first:]) == degrees[place] > 1]
+        if alone and key in AXES:
             found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
     legal = [(point, why) for point, why in found if point is not None]
     return legal[: max(1, (trials - 1) // 3)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import prod
 
 from engine.errors import InputError
-from tuning.points import PLAIN, Point, Points
+from tuning.points import PLAIN, RANKS, Point, Points
 
 ALONE: Point = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1}
 
@@ -18,7 +18,7 @@ def plain_or_nearest(points: Points) -> tuple[Point, str | None]:
     Raises:
         InputError: no point near to it can run either.
     """
-    if not points.fits(dict.fromkeys(points.layout_keys, 1)):
+    if not points.fits({key: 1 for key in points.layout_keys if key != RANKS}):
         cp = points.base.parallel.cp
         raise InputError("base.parallel.cp", cp, f"must divide ranks={points.ranks}")
     wanted = _plain(points, ALONE, points.base.batch.micro_batch)
@@ -33,7 +33,7 @@ def plain_or_nearest(points: Points) -> tuple[Point, str | None]:
 
 def _plain(points: Points, degrees: Point, micro_batch: int) -> Point:
     """May stand outside the space: the yardstick does not depend on what is searched."""
-    layout = {key: degrees[key] for key in points.layout_keys}
+    layout = {key: degrees.get(key, points.base_values[key]) for key in points.layout_keys}
     changed = (PLAIN if points.ranks > 1 else {}) | {"batch.micro_batch": micro_batch}
     return {
         **{"parallel.dp": points.data_parallel(layout)},
@@ -52,7 +52,7 @@ def _candidates(points: Points) -> Iterator[Point]:
     wanted = points.base.batch.micro_batch
     sizes = sorted({wanted, *range(1, wanted + 1), *points.choices("batch.micro_batch")})
     sizes.sort(key=lambda size: (abs(size - wanted), size))
-    keys = [key for key in points.layout_keys if key != "parallel.ep"]
+    keys = [key for key in points.layout_keys if key not in ("parallel.ep", RANKS)]
     divisors = [degree for degree in range(1, points.ranks + 1) if points.ranks % degree == 0]
     grids = itertools.product(divisors, repeat=len(keys))
     for degrees in sorted(grids, key=lambda degrees: (prod(degrees), degrees)):

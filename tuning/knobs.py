@@ -15,6 +15,8 @@ FIXED_KEYS = ("batch.global_batch", "precision", "device", "memory.limit_gib", "
 DERIVED_KEYS = ("parallel.dp", "parallel.world_size")
 #: Counts of ranks: a range of them is every whole number in it.
 DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "parallel.shard_ranks")
+#: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
+STUDY_KEYS = ("ranks", "batch.accumulation")
 GRID_POINTS = 5
 
 
@@ -87,6 +89,8 @@ def parse_space(space: dict[str, Any], base: RunConfig) -> tuple[Knob, ...]:
 
 
 def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
+    if key in STUDY_KEYS:
+        return _counts(key, value)
     _check_key(key, value, base)
     if isinstance(value, dict):
         return _parse_range(key, value, base)
@@ -99,6 +103,14 @@ def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
     return Knob(key, tuple(dict.fromkeys(choices)))
 
 
+def _counts(key: str, value: Any) -> Knob:
+    """Whole numbers above 0."""
+    good = isinstance(value, list) and value and all(type(one) is int and one > 0 for one in value)
+    if not good:
+        raise InputError(f"space.{key}", value, "give a list of whole numbers above 0")
+    return Knob(key, tuple(dict.fromkeys(value)))
+
+
 def _check_key(key: str, value: Any, base: RunConfig) -> None:
     known = base.flat()
     if key.split(".", maxsplit=1)[0] in FIXED_SECTIONS or key in FIXED_KEYS:
@@ -108,7 +120,7 @@ def _check_key(key: str, value: Any, base: RunConfig) -> None:
         remedy = "follows from ranks / (tp * pp * cp); give parallel.tp, parallel.pp and parallel.cp"
         raise InputError(f"space.{key}", value, remedy)
     if key not in known:
-        allowed = [name for name in known if _may_vary(name)]
+        allowed = [*STUDY_KEYS, *(name for name in known if _may_vary(name))]
         raise InputError(f"space.{key}", value, f"unknown key; a study can turn {', '.join(allowed)}")
 
 

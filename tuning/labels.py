@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuning.points import NAMED_DEGREES, TURNED_DEGREES, Point, Points
+from tuning.points import ACCUMULATION, NAMED_DEGREES, RANKS, TURNED_DEGREES, Point, Points
 
 WORDS = {
     "compression.method": "compression",
@@ -18,6 +18,8 @@ NAMED_FIRST = (
     *TURNED_DEGREES,
     "parallel.zero_stage",
     "batch.micro_batch",
+    RANKS,
+    ACCUMULATION,
 )
 ALWAYS_SAID = (
     "parallel.cp_method",
@@ -36,6 +38,7 @@ def label(points: Points, point: Point) -> str:
     now = points.base_values | point
     words = _degrees(points, now) if points.ranks > 1 else []
     words.append(f"micro_batch={now['batch.micro_batch']}")
+    words += [f"accumulation={now[ACCUMULATION]}"] if ACCUMULATION in points.by_key else []
     for key in point:
         said = key in NAMED_FIRST or (now[key] == points.base_values[key] and key not in ALWAYS_SAID)
         if not said and points.is_active(key, point) and now[key] != "none":
@@ -46,7 +49,8 @@ def label(points: Points, point: Point) -> str:
 def _degrees(points: Points, now: Point) -> list[str]:
     turned = [key for key in TURNED_DEGREES if key in points.by_key or now[key] > 1]
     keys = ("parallel.dp", *NAMED_DEGREES, *turned)
-    return [*(f"{key[-2:]}={now[key]}" for key in keys), f"zero={now['parallel.zero_stage']}"]
+    ranks = [f"ranks={now[RANKS]}"] if RANKS in points.by_key else []
+    return [*ranks, *(f"{key[-2:]}={now[key]}" for key in keys), f"zero={now['parallel.zero_stage']}"]
 
 
 def _short(value: Any) -> str:

@@ -24,6 +24,8 @@ Point = dict[str, Any]
 
 #: Every point names these, turned or not.
 NAMED_DEGREES = ("parallel.tp", "parallel.pp")
+#: How many ranks, and micro-batches a step: a study may turn them, though no run's configuration has such a key.
+RANKS, ACCUMULATION = "ranks", "batch.accumulation"
 #: A point names these where a study turns them.
 TURNED_DEGREES = ("parallel.cp", "parallel.ep")
 #: Degrees that multiply with dp to the ranks; experts are spread over ranks that are there already.
@@ -55,7 +57,10 @@ def point_key(point: Point) -> str:
 
 @dataclass(frozen=True)
 class Points:
-    """Every point that ``knobs`` span over a base, on a number of ranks; legal or not."""
+    """Every point that ``knobs`` span over a base, on a number of ranks; legal or not.
+
+    Where ``ranks`` are turned, each point names its own; where ``batch.accumulation`` is, the global batch follows.
+    """
 
     base: RunConfig
     ranks: int
@@ -68,13 +73,16 @@ class Points:
 
     @cached_property
     def base_values(self) -> Point:
-        """Every value of the base under its dotted key."""
-        return self.base.flat()
+        """Every value of the base under its dotted key; what a study alone turns as the base has it."""
+        flat = self.base.flat()
+        own = {RANKS: self.ranks, ACCUMULATION: max(1, flat["batch.global_batch"] // self._sequences(flat))}
+        return flat | {key: value for key, value in own.items() if key in self.by_key}
 
     @cached_property
     def layout_keys(self) -> tuple[str, ...]:
-        """The degrees that a layout of this study is made of."""
-        return (*NAMED_DEGREES, *(key for key in TURNED_DEGREES if key in self.by_key))
+        """The degrees that a layout of this study is made of, after its ranks where they are turned."""
+        ranks = (RANKS,) if RANKS in self.by_key else ()
+        return (*ranks, *NAMED_DEGREES, *(key for key in TURNED_DEGREES if key in self.by_key))
 
     @cached_property
     def free_knobs(self) -> tuple[Knob, ...]:
@@ -100,14 +108,28 @@ class Points:
 
     def fits(self, values: Point) -> bool:
         """Whether degrees divide the ranks."""
-        return self.ranks % self._model_ranks(values) == 0
+        return self.ranks_of(values) % self._model_ranks(values) == 0
 
     def data_parallel(self, values: Point) -> int:
         """The dp that degrees leave over."""
-        return self.ranks // self._model_ranks(values)
+        return self.ranks_of(values) // self._model_ranks(values)
+
+    @property
+    def turns_ranks(self) -> bool:
+        """Whether points differ in how many ranks they have."""
+        return RANKS in self.by_key
+
+    def ranks_of(self, values: Point) -> int:
+        """How many ranks a point has."""
+        return int(values.get(RANKS, self.ranks))
+
+    def _sequences(self, values: Point) -> int:
+        """Of one micro-batch on all replicas."""
+        return int(values["batch.micro_batch"] * max(1, self.data_parallel({})))
 
     def _model_ranks(self, values: Point) -> int:
-        known = self.base_values | values
+        base = {key: getattr(self.base.parallel, key.rpartition(".")[2]) for key in WORLD_DEGREES}
+        known = base | values
         return prod(int(known[key]) for key in WORLD_DEGREES)
 
     def placed(self, values: Point) -> Point:
@@ -127,7 +149,7 @@ class Points:
         width = self.by_key.get("parallel.shard_ranks")
         if width and width.contains(None) and now[width.key] == data_ranks(now):
             rested[width.key] = None
-        micro_batches = now["batch.global_batch"] // (now["parallel.dp"] * now["batch.micro_batch"])
+        micro_batches = self._micro_batches(now)
         if ONLY_BETWEEN in rested and micro_batches == 1:
             rested[ONLY_BETWEEN] = False
         if "schedule.kind" in rested and now["parallel.pp"] > 1:
@@ -135,6 +157,12 @@ class Points:
             kinds = self.choices("schedule.kind")
             rested["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
         return rested
+
+    def _micro_batches(self, now: Point) -> int:
+        """Of a step and replica."""
+        if ACCUMULATION in self.by_key:
+            return int(now[ACCUMULATION])
+        return int(now["batch.global_batch"] // (now["parallel.dp"] * now["batch.micro_batch"]))
 
     def rested(self, point: Point) -> Point:
         """A point with every knob that does not act at rest."""
@@ -160,7 +188,18 @@ class Points:
 
     def config(self, point: Point) -> RunConfig:
         """The full, checked configuration of a point."""
-        return self.base.with_values(point)
+        return self.base.with_values(self.of_run(point))
+
+    def of_run(self, point: Point) -> Point:
+        """What a point sets in a run's configuration."""
+        given = {key: value for key, value in point.items() if key not in (RANKS, ACCUMULATION)}
+        if ACCUMULATION in point:
+            sizes = (point["parallel.dp"], self._now(point, "batch.micro_batch"), point[ACCUMULATION])
+            given["batch.global_batch"] = prod(int(size) for size in sizes)
+        return given
+
+    def _now(self, point: Point, key: str) -> Any:
+        return point.get(key, self.base_values[key])
 
     def problem(self, point: Point) -> str | None:
         """Why a point cannot run, or None; cheap enough to ask before everything else."""
@@ -170,7 +209,7 @@ class Points:
     def _quick_config(self, point: Point) -> RunConfig:
         """As :meth:`config`, without checking values that are known to be good."""
         sections: dict[str, Point] = {}
-        for key, value in point.items():
+        for key, value in self.of_run(point).items():
             section, _, name = key.rpartition(".")
             sections.setdefault(section, {})[name] = value
         top = sections.pop("", {})

@@ -10,7 +10,7 @@ from typing import Any
 from engine.errors import InputError
 from tuning import listing
 from tuning.baseline import plain_or_nearest
-from tuning.knobs import Knob
+from tuning.knobs import STUDY_KEYS, Knob
 from tuning.labels import label
 from tuning.points import WORLD_DEGREES, Point, Points, point_key
 
@@ -69,7 +69,8 @@ class Space(Points):
             if key not in self.by_key and key != "parallel.dp":
                 raise InputError(key, value, f"is not turned by this study; known: {', '.join(self.by_key)}")
         full = {key: value for key, value in (self.baseline[0] | values).items() if key != "parallel.dp"}
-        checked = self.base.with_values(full).flat()
+        own = {key: full.pop(key) for key in STUDY_KEYS if key in full}
+        checked = self.base.with_values(full).flat() | own
         self._check_world(values, checked)
         point = self.point(checked)
         broken = self.outside(point) or self.problem(point)
@@ -81,7 +82,7 @@ class Space(Points):
         dp = given.get("parallel.dp", self.data_parallel(values))
         if dp != self.data_parallel(values) or not self.fits(values):
             degrees = " x ".join(str(degree) for degree in (dp, *(values[key] for key in WORLD_DEGREES)))
-            remedy = f"dp x tp x pp x cp must be the study's {self.ranks} ranks"
+            remedy = f"dp x tp x pp x cp must be the study's {self.ranks_of(values)} ranks"
             raise InputError("parallel", degrees, remedy)
 
     def label(self, point: Point) -> str:

@@ -42,6 +42,13 @@ class Quality(Section):
     max_loss_increase: Annotated[float, Field(ge=0)]
 
 
+class Simulated(Section):
+    """Trials are played on a model of a cluster: a known one or a TOML file. Steps stray by ``noise``, a share."""
+
+    cluster: str
+    noise: Annotated[float, Field(ge=0, le=0.5)] = 0.01
+
+
 class StudyFile(Section):
     """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched.
 
@@ -61,6 +68,7 @@ class StudyFile(Section):
     quality: Quality | None = None
     confirm_repeats: Annotated[int, Field(ge=0)] = 1
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
+    simulate: Simulated | None = None
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
 
@@ -132,7 +140,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in ("quality", "target_loss") if getattr(self, key) is None}
+        unasked = {key for key in ("quality", "target_loss", "simulate") if getattr(self, key) is None}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

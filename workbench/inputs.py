@@ -194,11 +194,24 @@ def _check_data(path: str | None) -> None:
     check_path(path)
 
 
+def _check_cluster(file: StudyFile, cluster: str) -> None:
+    from tuning.predict import target
+
+    for ranks in file.search_space.choices("ranks") if file.search_space.turns_ranks else (file.ranks,):
+        try:
+            target.named(cluster, None, ranks)
+        except InputError as error:
+            raise InputError(f"simulate.cluster: {error.field}", error.value, error.remedy) from None
+
+
 def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
     from engine import devices
     from engine.launch import lab
 
+    if file.simulate is not None:
+        _check_cluster(file, file.simulate.cluster)
+        return
     try:
         _check_data(file.config.data.path)
         lab.require(file.config.lab)

@@ -10,6 +10,7 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
+    from tuning.study import Execute
     from tuning.studyfile import StudyFile
 
 
@@ -41,6 +42,15 @@ def tune(
     return 0 if document["state"] == "ended" and document["best"] else 1
 
 
+def _simulation(home: Path, file: StudyFile) -> Execute | None:
+    """What plays the trials of a study on a model of a cluster; None where ranks run."""
+    if file.simulate is None:
+        return None
+    from tuning.simulated import Simulation
+
+    return Simulation(home, file.simulate.cluster, file.simulate.noise)
+
+
 def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
     from tuning.readers import STUDIES
@@ -52,7 +62,8 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.study_progress import StudyProgress
 
     with Session(home) as session, StudyProgress(file) as shown:
-        document = run_study(file, home / STUDIES / file.name, session.execute, shown.update)
+        execute = _simulation(home, file) or session.execute
+        document = run_study(file, home / STUDIES / file.name, execute, shown.update)
     if document["state"] == "ended":
         compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
