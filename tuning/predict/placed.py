@@ -26,10 +26,14 @@ from tuning.predict.placing.streams import head_layers, rank_layers, volumes_of
 from tuning.predict.placing.volumes import Costs, Volumes, Work
 from tuning.predict.target import Target
 
+#: Of each stage; None where they stay as they are.
+Layers = tuple[int, ...] | None
 #: What a message of gloo costs beside its bytes, and links without a rate, where that was not measured.
 LOOPBACK = Link(3e-4, 1e9)
 #: A search may take so long for one configuration.
 LIMIT_SECONDS = 2.0
+#: What is simpler is taken if it is longer by no more than this part.
+_SAME = 1e-3
 _WHAT = {"parallel.placement": "ranks placed", "schedule.stage_layers": "layers dealt by speed"}
 
 
@@ -45,7 +49,7 @@ class Placed:
     seconds: dict[str, float]
     in_order_seconds: dict[str, float]
     configured_seconds: dict[str, float] | None
-    stage_layers: tuple[int, ...] | None
+    stage_layers: Layers
 
     @property
     def gain(self) -> float:
@@ -125,26 +129,32 @@ def _links(config: RunConfig, target: Target) -> Links:
 
 
 def _place(config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float) -> Placed:
+    """The simplest of what is as good as the best: ranks in order or placed, with layers as they are or dealt."""
     layout, volumes, work = layout_of(config), volumes_of(config), _work(config, target, links.devices)
+    in_order = place(layout, links, volumes, work, permute=False)
     found = place(layout, links, volumes, work, limit_seconds=limit_seconds)
-    costs, own = Costs(layout, links, volumes, work), rank_layers(config)
-
-    def seconds(devices: Sequence[int], layers: Sequence[int]) -> dict[str, float]:
-        parts = {name: float(each[0]) for name, each in costs.parts(np.array([devices])).items()}
-        return parts | {"compute": _compute(config, volumes, work, devices, layers)}
-
-    layers, asked = _dealt(config, found, work), config.parallel.placement
-    return Placed(
-        where,
-        found,
-        seconds(found.devices, layers or own),
-        seconds(range(links.devices), own),
-        None if asked is None else seconds(asked, own),
-        layers,
-    )
+    asked, ways = config.parallel.placement, list[tuple[dict[str, float], Placement, Layers]]()
+    for layers in (None, *dict.fromkeys(_dealt(config, one, work) for one in (in_order, found))):
+        for one in (in_order, found):
+            ways.append((_seconds(config, links, work, one.devices, layers), one, layers))
+    least = min(sum(seconds.values()) for seconds, _, _ in ways)
+    seconds, chosen, layers = next(way for way in ways if sum(way[0].values()) <= least * (1 + _SAME))
+    configured = None if asked is None else _seconds(config, links, work, asked, None)
+    return Placed(where, chosen, seconds, ways[0][0], configured, layers)
 
 
-def _dealt(config: RunConfig, found: Placement, work: Work) -> tuple[int, ...] | None:
+def _seconds(
+    config: RunConfig, links: Links, work: Work, devices: Sequence[int], layers: Layers
+) -> dict[str, float]:
+    """Of each axis, and ``compute``, with the configuration's layers or others; gradients are of the fullest stage."""
+    dealt = config if layers is None else config.with_values({"schedule.stage_layers": list(layers)})
+    volumes = volumes_of(dealt)
+    parts = Costs(layout_of(config), links, volumes, work).parts(np.array([devices]))
+    compute = _compute(config, volumes, work, devices, rank_layers(dealt))
+    return {name: float(each[0]) for name, each in parts.items()} | {"compute": compute}
+
+
+def _dealt(config: RunConfig, found: Placement, work: Work) -> Layers:
     """Layers of each stage, where devices differ, there is one stage a rank, and other layers are legal and better."""
     layers, pp = found.stage_layers, config.parallel.pp
     if pp == 1 or config.schedule.chunks > 1 or len(set(work.layer_seconds)) == 1 or layers is None:
@@ -187,10 +197,8 @@ def _layer_seconds(config: RunConfig, target: Target, chip: Accelerator) -> floa
 def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
-    counts = np.arange(1, whole + 1)
-    needs = room.room(
-        counts * (fullest.total_bytes / fullest.layers), float(chip.memory_bytes), target.on_cpu
-    )
+    held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
+    needs = room.room(held, float(chip.memory_bytes), target.on_cpu)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= room.SAFE).sum()))
 
 

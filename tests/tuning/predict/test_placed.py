@@ -105,11 +105,11 @@ def test_groups_of_dp_are_kept_off_the_slow_link(tmp_path: Path) -> None:
     """In order the middle stage has devices of both groups, and its gradients cross."""
     where = cluster(tmp_path, nodes=2)
     found = answer(asked(parallel__dp=3, parallel__pp=4, batch__global_batch=48), where)
-    assert "dp" in found.reason
-    assert found.gain >= 0
+    assert "dp and pp cross islands" in found.reason
+    assert "with pp = 3, 6, 12" in found.reason
     even = answer(asked(parallel__dp=2, parallel__tp=2, parallel__pp=3, batch__global_batch=48), where)
-    assert "pp crosses islands" in even.reason
-    assert even.seconds["dp"] <= even.in_order_seconds["dp"]
+    assert even.reason.endswith("nothing hidden; pp crosses islands")
+    assert min(found.gain, even.gain) >= 0
 
 
 def test_a_device_with_little_memory_gets_no_more_layers_than_it_has_room_for(tmp_path: Path) -> None:
@@ -131,7 +131,8 @@ def test_with_several_stages_a_rank_layers_stay_as_they_are(tmp_path: Path) -> N
     config = asked(parallel__dp=4, parallel__pp=2, schedule__kind="interleaved", schedule__chunks=2)
     found = answer(config, cluster(tmp_path))
     assert found.stage_layers is None
-    assert found.seconds["compute"] == pytest.approx(found.in_order_seconds["compute"])
+    assert found.placement.devices[4:] == (0, 1, 2, 3)  # the head is computed where it is fast
+    assert found.seconds["compute"] < found.in_order_seconds["compute"]
 
 
 def lab_of(ranks: int) -> Target:

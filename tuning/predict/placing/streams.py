@@ -48,10 +48,11 @@ def _gradients(config: RunConfig) -> Stream:
     weights = elements * (2 if config.memory.parameters == "bf16" else _FP32)
     if parallel.zero_stage == 0:
         return Stream(gradients)
-    turns = accumulation(config) if parallel.reduce_every_micro_batch or parallel.zero_stage == 3 else 1
-    gathered = weights * (2 if parallel.zero_stage == 3 else 1)
-    scattered = gradients if parallel.reduce_every_micro_batch else gradients / turns
-    return Stream((gathered + scattered) / 2, turns)
+    micro_batches = accumulation(config)
+    gathers = 2 * micro_batches if parallel.zero_stage == 3 else 1
+    scatters = micro_batches if parallel.reduce_every_micro_batch else 1
+    turns = max(gathers // 2, scatters)
+    return Stream((gathers * weights + scatters * gradients) / 2 / turns, turns)
 
 
 def _largest_stage(config: RunConfig) -> int:
