@@ -1,4 +1,4 @@
-"""Warm ranks of a lab in any order of places: what ``parallel.placement`` would ask for, and runs of it."""
+"""Warm ranks that keep to a core each, and a process that takes half of one: devices of different speed."""
 
 from __future__ import annotations
 
@@ -8,37 +8,16 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine.config import RunConfig
-from engine.launch.place import Place
 from engine.launch.pool import LocalPool
 from engine.launch.warm import Worker
 
 
-class OrderedPlace(Place):
-    """A place whose rank r is where rank ``order[r]`` would be without it; an empty order changes nothing."""
+class PinnedPool(LocalPool):
+    """Warm ranks of which the one on device d keeps to core ``cores[d]``."""
 
-    order: Sequence[int] = ()
-
-    def _hosts(self, world_size: int) -> list[int]:
-        hosts = super()._hosts(world_size)
-        return [hosts[device] for device in self.order] if self.order else hosts
-
-
-class OrderedPool(LocalPool):
-    """Warm ranks in the order that was set last; with ``cores`` each rank keeps to one."""
-
-    def __init__(self, cores: Sequence[int] = ()) -> None:
+    def __init__(self, cores: Sequence[int]) -> None:
         super().__init__()
-        self.order: Sequence[int] = ()
         self._cores = cores
-
-    def _place_for(self, config: RunConfig) -> Place:
-        if self._place is None:
-            self._place = OrderedPlace(config.lab)
-        place = super()._place_for(config)
-        assert isinstance(place, OrderedPlace), "one pool serves one lab"
-        place.order = self.order
-        return place
 
     def _ensure(self, namespaces: list[str | None]) -> list[Worker]:
         workers = super()._ensure(namespaces)

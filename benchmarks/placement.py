@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _table as table
-from benchmarks._placed import OrderedPool, busy
+from benchmarks._placed import PinnedPool, busy
 from benchmarks._places import agreement, places
 from engine import netns
 from engine.config import RunConfig, parse
+from engine.launch.pool import LocalPool
 from engine.layout import accumulation, layout_of
 from engine.network import Shape, shape_of
 from engine.outcome import Ending
@@ -35,15 +36,14 @@ from engine.presets import resolve
 from engine.session import Session
 from engine.stages import layers_of_stages
 from profilers.summary import RunSummary
-from tuning.predict.hardware import Link
+from tuning.predict.placed import LOOPBACK
 from tuning.predict.placing.islands import crossing_bytes, crossing_groups
 from tuning.predict.placing.layers import slowest_stage, split_layers
 from tuning.predict.placing.links import of_lab
-from tuning.predict.placing.volumes import Costs, Stream, Volumes
+from tuning.predict.placing.streams import head_layers, volumes_of
+from tuning.predict.placing.volumes import Costs
 
 NAME = "placement"
-#: What a message of gloo costs beside its bytes, and links without a rate; orders hardly depend on it.
-LOOPBACK = Link(3e-4, 1e9)
 ISLANDS = {"hosts": 4, "islands": 2, "rates_mbit": [400.0, 100.0], "between_mbit": 50.0}
 PAIR = {"hosts": 2, "islands": 2}
 #: Layout -> orders: device of each rank, ranks in order first.
@@ -87,7 +87,7 @@ class Case:
 def orders(steps: int) -> list[Case]:
     """Every order of every layout."""
     return [
-        _order(_config({"pp": pp, "dp": dp}, ISLANDS, steps), order)
+        _order(_config({"pp": pp, "dp": dp, "placement": list(order)}, ISLANDS, steps), order)
         for (pp, dp), listed in ORDERS.items()
         for order in listed
     ]
@@ -98,7 +98,7 @@ def splits(steps: int) -> list[Case]:
     return [_split(steps, split) for split in SPLITS]
 
 
-def _config(parallel: dict[str, int], lab: dict[str, Any], steps: int, **more: Any) -> RunConfig:
+def _config(parallel: dict[str, Any], lab: dict[str, Any], steps: int, **more: Any) -> RunConfig:
     return parse(
         {
             "parallel": parallel,
@@ -118,7 +118,7 @@ def _config(parallel: dict[str, int], lab: dict[str, Any], steps: int, **more: A
 
 def _order(config: RunConfig, order: tuple[int, ...]) -> Case:
     layout, links = layout_of(config), of_lab(_shape(config), len(order), LOOPBACK)
-    volumes = _volumes(config)
+    volumes = volumes_of(config)
     crossing = crossing_groups(layout, order, links.islands)
     return Case(
         "orders",
@@ -137,25 +137,8 @@ def _split(steps: int, split: tuple[int, ...]) -> Case:
     rounds = accumulation(config) + config.parallel.pp - 1
     predicted = rounds * slowest_stage(split, SPEEDS, (0.0, head_layers(config)))
     links, layout = of_lab(_shape(config), 2, LOOPBACK), layout_of(config)
-    bridge = sum(crossing_bytes(layout, (0, 1), links.islands, _volumes(config)).values())
+    bridge = sum(crossing_bytes(layout, (0, 1), links.islands, volumes_of(config)).values())
     return Case("splits", config, (0, 1), predicted, bridge, "pp")
-
-
-def head_layers(config: RunConfig) -> float:
-    """Multiplications of the head, as a part of those of a layer."""
-    shape, length = resolve(config.model), config.data.sequence_length
-    return shape.vocabulary * shape.hidden / (shape.layer_parameters + 2 * length * shape.hidden)
-
-
-def _volumes(config: RunConfig) -> Volumes:
-    """fp32 gradients of the largest stage, and activations of a micro-batch."""
-    shape, layout = resolve(config.model), layout_of(config)
-    layers = layers_of_stages(shape.layers, layout.pp, config.schedule.stage_layers)
-    ends = shape.vocabulary * shape.hidden
-    sizes = [len(own) * shape.layer_parameters for own in layers]
-    sizes[0], sizes[-1] = sizes[0] + ends, sizes[-1] + ends
-    message = config.batch.micro_batch * config.data.sequence_length * shape.hidden
-    return Volumes(dp=Stream(4.0 * max(sizes)), pp=Stream(4.0 * message, accumulation(config)))
 
 
 def _shape(config: RunConfig) -> Shape:
@@ -164,13 +147,12 @@ def _shape(config: RunConfig) -> Shape:
     return shape
 
 
-def measure(cases: Sequence[Case], rounds: int, pool: OrderedPool) -> None:
+def measure(cases: Sequence[Case], rounds: int, pool: LocalPool) -> None:
     """Each case once a round, in an order drawn at random."""
     shuffle = random.Random(0)
     with tempfile.TemporaryDirectory() as home, Session(Path(home), pool) as session:
         for turn in range(rounds):
             for case in shuffle.sample(cases, len(cases)):
-                pool.order = case.order
                 outcome, summary = session.execute(case.config, {}, lambda: False)
                 assert outcome.ending is Ending.COMPLETED, outcome
                 _keep(case, summary)
@@ -245,7 +227,7 @@ def _with_cores(cases: Sequence[Case], rounds: int) -> None:
     if len(cores) < 2:
         raise SystemExit("splits need two cores")
     with busy(cores[1]):
-        measure(cases, rounds, OrderedPool(cores[:2]))
+        measure(cases, rounds, PinnedPool(cores[:2]))
 
 
 def main() -> None:
@@ -263,7 +245,7 @@ def main() -> None:
     for family in given.families:
         cases = orders(given.steps) if family == "orders" else splits(given.steps)
         if family == "orders":
-            measure(cases, given.rounds, OrderedPool())
+            measure(cases, given.rounds, LocalPool())
         else:
             _with_cores(cases, given.rounds)
         lines += rows(cases)

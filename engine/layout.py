@@ -147,6 +147,12 @@ def layout_of(config: RunConfig) -> Layout:
     return Layout(**{name: getattr(parallel, name) for name in names}, replicas=replicas)
 
 
+def devices_of(config: RunConfig) -> tuple[int, ...]:
+    """The device of each rank, unchecked: as ``parallel.placement`` says, else ranks lie in their order."""
+    given = config.parallel.placement
+    return tuple(range(layout_of(config).world_size)) if given is None else tuple(given)
+
+
 def accumulation(config: RunConfig) -> int:
     """Micro-batches per optimizer step and data-parallel rank."""
     return config.batch.global_batch // (config.parallel.dp * config.batch.micro_batch)

@@ -25,13 +25,12 @@ from profilers.summary import RunFacts, RunSummary, summarize
 from profilers.tail import RunRecords
 
 
-def note_start(
-    folder: Path, where: layout.Layout, chosen: devices.Devices, network: str | None = None
-) -> None:
+def note_start(folder: Path, config: RunConfig, chosen: devices.Devices, network: str | None = None) -> None:
     """Give a run its owner, its devices, its page of progress and the calibration that it refers to.
 
     ``network`` tells of links between ranks that are not this host's own.
     """
+    where = layout.layout_of(config)
     Progress(folder, where.world_size).close()
     rundir.update_status(
         folder,
@@ -43,6 +42,8 @@ def note_start(
         backend=chosen.backend,
         backend_reason=chosen.reason,
         devices=list(chosen.names),
+        placement=config.parallel.placement,
+        lab_hosts=lab_hosts(config),
         **store.reference(folder.parent, fingerprint.here(network)),
     )
 
@@ -51,6 +52,12 @@ def network_of(asked: Lab) -> str | None:
     """A lab in words; None where ranks talk over this host's own links."""
     shape = shape_of(asked)
     return None if shape is None else f"a lab of {shape}"
+
+
+def lab_hosts(config: RunConfig) -> list[int] | None:
+    """The lab's host of each rank; None without a lab."""
+    shape = shape_of(config.lab)
+    return None if shape is None else shape.hosts_of_ranks(layout.devices_of(config))
 
 
 def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> RunSummary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.errors import LayoutError
@@ -48,6 +48,11 @@ class Shape:
     def rank_hosts(self, world_size: int) -> list[int]:
         """The host of each rank: ranks that follow each other share one."""
         return [rank * self.hosts // world_size for rank in range(world_size)]
+
+    def hosts_of_ranks(self, devices: Sequence[int]) -> list[int]:
+        """The host of each rank, by its device; devices that follow each other share one."""
+        hosts = self.rank_hosts(len(devices))
+        return [hosts[device] for device in devices]
 
     def hosts_of(self, island: int) -> list[int]:
         """The hosts of an island, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from engine import network, overlap
@@ -13,6 +14,9 @@ from engine.layout import Layout, layout_of
 from engine.outer import rules as outer
 from engine.presets import ModelShape, resolve
 from engine.schedules.named import KINDS
+
+#: The most devices of a wrong placement that are shown.
+_SHOWN_DEVICES = 16
 
 
 def check(config: RunConfig) -> Layout:
@@ -31,6 +35,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule of a configuration, cheapest first."""
     shape = resolve(config.model)
     yield from _world_rules(config)
+    yield from _placement_rules(config)
     yield from _shard_rules(config)
     yield from _model_rules(config, shape)
     yield from _context_rules(config, shape)
@@ -55,6 +60,26 @@ def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
             f"dp={parallel.dp} x tp={parallel.tp} x pp={parallel.pp} x cp={parallel.cp} = {layout.world_size} ranks; "
             "the degrees must multiply to the world size",
         )
+
+
+def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
+    given, ranks = config.parallel.placement, layout_of(config).world_size
+    if given is None or sorted(given) == list(range(ranks)):
+        return
+    twice = next((device for device, times in Counter(given).items() if times > 1), None)
+    if len(given) != ranks:
+        problem = f"places {len(given):,} ranks, and this layout has {ranks:,}"
+    elif twice is not None:
+        problem = f"device {twice} is given to more than one rank"
+    else:
+        problem = f"there is no device {max(given)}"
+    shown = given if len(given) <= _SHOWN_DEVICES else f"{str(given[:_SHOWN_DEVICES])[:-1]}, ...]"
+    each = f"0 to {ranks - 1}" if ranks > 1 else "0"
+    yield LayoutError(
+        "parallel.placement",
+        shown,
+        f"{problem}; give each of {each} once, one device a rank, or leave it out",
+    )
 
 
 def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:

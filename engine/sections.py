@@ -58,6 +58,9 @@ class Parallel(Section):
     ``tp_regather`` keeps a rank's slice of what tp gathers in front of matrices, and gathers it again in backward:
     less memory, more messages. ``reduce_every_micro_batch`` scatters gradients under ``zero_stage`` 2 and 3 after each
     micro-batch; without it whole gradients are summed until the last one.
+
+    ``placement`` says on which device each rank works: rank r on device ``placement[r]``, of devices that are counted
+    through as ranks lie without it, host by host. It changes who is near whom, and nothing that is computed.
     """
 
     dp: Count = 1
@@ -70,6 +73,7 @@ class Parallel(Section):
     shard_ranks: Count | None = None
     tp_regather: bool = False
     reduce_every_micro_batch: bool = False
+    placement: list[Annotated[int, Field(ge=0)]] | None = None
     world_size: Count | None = None
 
 

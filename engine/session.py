@@ -62,7 +62,7 @@ class Session:
         chosen = devices.choose(config, where.world_size)
         folder = rundir.create(self.home, config, labels)
         with rundir.writable(self.home):
-            note_start(folder, where, chosen, network_of(config.lab))
+            note_start(folder, config, chosen, network_of(config.lab))
         if on_start is not None:
             on_start(folder)
         outcome = self._launch(config, folder, chosen, should_stop)

@@ -20,7 +20,7 @@ from engine import flight, groups, loop, nccl, netns
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
-from engine.layout import layout_of
+from engine.layout import devices_of, layout_of
 from engine.lifeline import die_with
 from engine.messages import RankReport, RankTask, Seat
 from engine.outcome import Ending
@@ -97,7 +97,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
         timeout=group_timeout(config),
     )
     try:
-        device = device_of(task.device_kind, task.rank)
+        device = device_of(task.device_kind, devices_of(config)[task.rank])
         return train_in_group(task.rank, config, task.folder, device, progress, task.seat)
     finally:
         dist.destroy_process_group()
@@ -118,7 +118,7 @@ def train_in_group(
     standing = untold() if progress is None else progress.standing(rank)
     timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
-    writer.event("environment", **_environment(), **_arithmetic(device), host=_host(seat))
+    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
     context = RankContext(
         rank=rank,
         config=config,
@@ -148,12 +148,12 @@ def group_timeout(config: RunConfig) -> timedelta:
     return timedelta(seconds=2 * config.train.step_timeout_seconds + 30)
 
 
-def device_of(kind: str, local_rank: int) -> torch.device:
-    """This rank's device, made current."""
+def device_of(kind: str, number: int) -> torch.device:
+    """The device of that number on this host, made current."""
     if kind != "cuda":
         return torch.device("cpu")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def classify(error: BaseException) -> Ending:
@@ -185,9 +185,10 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
 
 
-def _host(seat: Seat | None) -> str:
-    """This machine's name; in the lab with the number of the host."""
-    return socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
+def _where(rank: int, config: RunConfig, seat: Seat | None) -> dict[str, str | int]:
+    """This machine's name, in the lab with the number of the host; and which of the run's devices this is."""
+    host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
+    return {"host": host, "device_number": devices_of(config)[rank]}
 
 
 def _arithmetic(device: torch.device) -> dict[str, str | int | None]:

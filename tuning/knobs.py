@@ -11,7 +11,14 @@ from engine.errors import InputError
 
 #: What a fair comparison needs to hold still; a space that turns one of these is refused.
 FIXED_SECTIONS = ("model", "data", "train", "profile")
-FIXED_KEYS = ("batch.global_batch", "precision", "device", "memory.limit_gib", "schedule.stage_layers")
+FIXED_KEYS = (
+    "batch.global_batch",
+    "precision",
+    "device",
+    "memory.limit_gib",
+    "schedule.stage_layers",
+    "parallel.placement",
+)
 DERIVED_KEYS = ("parallel.dp", "parallel.world_size")
 #: Counts of ranks: a range of them is every whole number in it.
 DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "parallel.shard_ranks")

@@ -60,7 +60,8 @@ def _lately(seen: Snapshot) -> list[LinkUse]:
     shape, ranks = _shape(seen), int(seen.status.get("world_size") or 0)
     if shape is None or not ranks or ranks % shape.hosts:
         return []
-    hosts, found = shape.rank_hosts(ranks), []
+    placed = (seen.config.get("parallel") or {}).get("placement")
+    hosts, found = shape.hosts_of_ranks(placed or range(ranks)), []
     for rank, columns in sorted(seen.interfaces.items()):
         host = hosts[rank]
         island = [other for other in range(ranks) if shape.island_of(hosts[other]) == shape.island_of(host)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench import render_verdicts, words
 from workbench.orders import refusals, written
-from workbench.runs import RunView
+from workbench.runs import RunView, placement
 from workbench.ui import anatomy_words
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     if "study" in labels:
         yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
     yield "layout", _layout(view)
+    if placed := placement(view.status):
+        yield "placement", _placement(placed)
     for text in words.changes([asdict(row) for row in view.changes]):
         yield "changed", text
     for row in view.plans[-1:]:
@@ -77,6 +79,15 @@ def _layout(view: RunView) -> str:
             f"  ({status.get('world_size')} ranks, {status['backend']}: {status.get('backend_reason', '')})"
         )
     return text
+
+
+def _placement(rows: list[dict[str, Any]]) -> str:
+    parts = [
+        f"rank {row['rank']} on device {row['device']}" + (f" ({row['host']})" if row["host"] else "")
+        for row in rows[:_SHOWN_RANKS]
+    ]
+    more = len(rows) - len(parts)
+    return ", ".join(parts) + (f", and {more:,} more (--json)" if more else "")
 
 
 def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:

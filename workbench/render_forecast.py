@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuning.predict.answer import WORDS, Change, Forecast
 from tuning.predict.behind import WhyNot
-from workbench import words
+from tuning.predict.placed import Placed
+from workbench import render_placed, words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,11 +21,13 @@ _LOSSY = 0.01
 _BAR = 30
 
 
-def print_forecast(console: Console, found: Forecast) -> None:
-    """Time, memory, what the step is made of, what would change it, and what to know of the numbers."""
+def print_forecast(console: Console, found: Forecast, where: Placed | None = None) -> None:
+    """Time, memory, what the step is made of, what would change it, where ranks belong, and what to know of numbers."""
     _head(console, found)
     console.print(_breakdown(found))
     for line in _changes(found):
+        _line(console, line)
+    for line in render_placed.lines(where):
         _line(console, line)
     _notes(console, found.notes)
 

@@ -11,6 +11,7 @@ from tuning.predict.families import Family
 from tuning.predict.plans import Planned
 from workbench import words
 from workbench.render_forecast import layout, probability
+from workbench.render_placed import settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,8 @@ def print_plan(console: Console, found: Planned) -> None:
     for line in _head(found):
         console.print(line, markup=False, soft_wrap=True)
     console.print(_table("Fastest that fit, one of each dp, tp, pp and ZeRO stage", found.best))
+    for line in _placed(found):
+        console.print(line, markup=False, soft_wrap=True)
     if found.tight is not None:
         console.print(_tight(found.tight), markup=False, soft_wrap=True)
     console.print(_table("Less memory for more time", _thinned(found.pareto)))
@@ -90,6 +93,16 @@ def _cells(row: Forecast) -> Iterator[str]:
     yield ", ".join(
         f"{_TERMS.get(limit.name, limit.name)} {words.percent(limit.share)}" for limit in others[:2]
     )
+
+
+def _placed(found: Planned) -> Iterator[str]:
+    """A line for each of the best; nothing where devices are all alike."""
+    rows = [(row, where) for row, where in zip(found.best, found.placed, strict=True) if where is not None]
+    if rows:
+        yield f"Where ranks belong on {rows[0][1].where}, and what that gains over ranks in order (nothing hidden):"
+    for row, where in rows:
+        what = settings(where) or "ranks in order are as good as any"
+        yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {what}"
 
 
 def _short(seconds: float) -> str:

@@ -140,6 +140,7 @@ def document(view: RunView) -> dict[str, Any]:
         "reason": view.reason,
         "state": view.state,
         "layout": view.layout,
+        "placement": placement(view.status),
         **_results(view),
         "rank": outcome.get("rank"),
         "phase": outcome.get("phase"),
@@ -152,6 +153,16 @@ def document(view: RunView) -> dict[str, Any]:
         "folder": str(view.folder),
         "config": rundir.read_json(view.folder / rundir.CONFIG),
     }
+
+
+def placement(status: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The device of each rank, and its host where that is known; None where ranks are in order."""
+    order, in_lab = status.get("placement"), status.get("lab_hosts")
+    if not order:
+        return None
+    hosts = {rank: host["name"] for host in status.get("hosts") or [] for rank in host["ranks"]}
+    hosts |= {rank: f"lab host {host}" for rank, host in enumerate(in_lab or [])}
+    return [{"rank": rank, "device": device, "host": hosts.get(rank)} for rank, device in enumerate(order)]
 
 
 _EMPTY_RESULTS: dict[str, Any] = {

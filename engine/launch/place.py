@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch.distributed as dist
 
@@ -36,19 +37,19 @@ class Place:
             self.close()
             raise
 
-    def namespaces(self, world_size: int) -> list[str | None]:
-        """Where each rank goes; None is where this process is."""
+    def namespaces(self, devices: int) -> list[str | None]:
+        """Where each of so many devices is; None is where this process is."""
         if self._lab is None:
-            return [None] * world_size
-        return [self._lab.namespaces[host] for host in self._hosts(world_size)]
+            return [None] * devices
+        return [self._lab.namespaces[host] for host in self._lab.shape.rank_hosts(devices)]
 
-    def seat(self, rank: int, world_size: int) -> Seat | None:
-        """A rank's place in the lab, if there is one; the first rank of a host reads that host's counters, and the
-        first of an island those of its uplink.
+    def seat(self, rank: int, devices: Sequence[int]) -> Seat | None:
+        """A rank's place in the lab, if there is one, with the device of each rank; the first rank of a host reads that
+        host's counters, and the first of an island those of its uplink.
         """
         if self._lab is None:
             return None
-        hosts, shape = self._hosts(world_size), self._lab.shape
+        hosts, shape = self._lab.shape.hosts_of_ranks(devices), self._lab.shape
         islands = [shape.island_of(host) for host in hosts]
         counted: list[Counted] = []
         if rank == hosts.index(hosts[rank]):
@@ -61,12 +62,15 @@ class Place:
             )
         return Seat(hosts[rank], tuple(counted))
 
-    def broken(self, world_size: int) -> str | None:
-        """One line about links that are down, and the ranks behind them; None where all are up."""
+    def broken(self, devices: Sequence[int]) -> str | None:
+        """One line about links that are down, and the ranks behind them; None where all are up.
+
+        ``devices`` has the device of each rank.
+        """
         down = [] if self._links is None else self._links.down()
         if not down or self._lab is None:
             return None
-        hosts = self._hosts(world_size)
+        hosts = self._lab.shape.hosts_of_ranks(devices)
         return cut_off(down, [_places(hosts, host) for host in range(self._lab.shape.hosts)])
 
     def close(self) -> None:
@@ -80,10 +84,6 @@ class Place:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _hosts(self, world_size: int) -> list[int]:
-        """The host of each rank."""
-        return [0] * world_size if self._lab is None else self._lab.shape.rank_hosts(world_size)
 
     def _store(self) -> dist.TCPStore:
         def listen() -> dist.TCPStore:

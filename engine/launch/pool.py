@@ -14,7 +14,7 @@ from engine.launch.launcher import Launch
 from engine.launch.place import Place
 from engine.launch.warm import Worker
 from engine.launch.watch import Watch
-from engine.layout import layout_of
+from engine.layout import devices_of
 from engine.messages import RankTask
 from engine.outcome import Ending, RunOutcome
 from engine.worker import serve
@@ -45,11 +45,12 @@ class LocalPool:
         except LabError as error:
             return RunOutcome(Ending.CRASHED, str(error))
         deadline = time.monotonic() + launch.config.train.timeout_seconds
-        ranks = layout_of(launch.config).world_size
-        workers = self._ensure(place.namespaces(ranks))
+        devices = devices_of(launch.config)
+        there = self._ensure(place.namespaces(len(devices)))
+        workers = [there[device] for device in devices]
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
-        watch = Watch(launch, workers, deadline, lambda: place.broken(ranks))
-        self._hand_out(launch, workers, place)
+        watch = Watch(launch, workers, deadline, lambda: place.broken(devices))
+        self._hand_out(launch, workers, place, devices)
         outcome = watch.until_end()
         if outcome.ending is not Ending.COMPLETED and not watch.clean:
             self._kill_all()
@@ -67,7 +68,7 @@ class LocalPool:
         One with a link that is down is left for a new one.
         """
         place = self._place
-        if place is not None and (place.asked != config.lab or place.broken(layout_of(config).world_size)):
+        if place is not None and (place.asked != config.lab or place.broken(devices_of(config))):
             self._leave()
         if self._place is None:
             self._place = Place(config.lab)
@@ -85,7 +86,10 @@ class LocalPool:
         self._workers.clear()
 
     def _ensure(self, namespaces: list[str | None]) -> list[Worker]:
-        """A worker in each of the namespaces; the others stay for later runs."""
+        """A worker in each of the namespaces, which are those of devices; the others stay for later runs.
+
+        As long as devices stay, so does the worker on each: on GPUs it keeps to one of them.
+        """
         fresh = [
             worker for worker in self._workers if worker.runs < _RUNS_PER_WORKER and worker.process.is_alive()
         ]
@@ -110,7 +114,9 @@ class LocalPool:
         their_lifeline.close()
         return Worker(process, tasks, lifeline, namespace)
 
-    def _hand_out(self, launch: Launch, workers: list[Worker], place: Place) -> None:
+    def _hand_out(
+        self, launch: Launch, workers: list[Worker], place: Place, devices: tuple[int, ...]
+    ) -> None:
         threads = max(1, (psutil.cpu_count(logical=False) or 1) // len(workers))
         for rank, worker in enumerate(workers):
             worker.runs += 1
@@ -122,6 +128,6 @@ class LocalPool:
                 place.store_address,
                 place.store.port,
                 threads,
-                place.seat(rank, len(workers)),
+                place.seat(rank, devices),
             )
             worker.tasks.send(task)

@@ -1,7 +1,8 @@
 """A run under torchrun: ``torchrun --nproc-per-node N -m engine.launch.torchrun config.json [--out FOLDER]``.
 
-Every rank runs the same loop as in a study. Beside the ranks of each host a process samples it (``beside``); beside
-rank 0 it takes orders, too. Rank 0 sums the run up and prints its losses.
+Every rank runs the same loop as in a study; with ``parallel.placement`` ranks are numbered as that says. Beside the
+ranks of each host a process samples it (``beside``); beside rank 0 it takes orders, too. Rank 0 sums the run up and
+prints its losses.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from engine import devices, layout, rules, rundir
 from engine.checkpoint import resume
@@ -62,14 +64,14 @@ def _checked(path: Path) -> RunConfig:
 
 
 def _run(config: RunConfig, home: Path) -> int:
-    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     chosen = devices.choose(config, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     device = device_of(chosen.kind, local_rank)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _complete_environment()
     if chosen.backend == "gloo":
         yield_to_running_threads()
-    dist.init_process_group(chosen.backend, timeout=group_timeout(config))
+    rank = _join(config, chosen.backend)
     try:
         folder = _shared_folder(config, home, rank, chosen)
         with accompanied(folder, config, rank) as progress:
@@ -85,6 +87,25 @@ def _run(config: RunConfig, home: Path) -> int:
     return 0 if outcome.ending in _TOGETHER else 1
 
 
+def _join(config: RunConfig, backend: str) -> int:
+    """Enter the default group; the rank of this process.
+
+    torchrun counts its processes through as devices lie. With ``parallel.placement`` they only meet by those numbers
+    (the first one keeps the store, wherever rank 0 goes), and are then numbered as the configuration says.
+    """
+    here, timeout = int(os.environ["RANK"]), group_timeout(config)
+    if config.parallel.placement is None:
+        dist.init_process_group(backend, timeout=timeout)
+        return here
+    placed = layout.devices_of(config)
+    store, _, ranks = next(iter(rendezvous("env://", here, len(placed), timeout=timeout)))
+    rank = placed.index(here)
+    dist.init_process_group(
+        backend, store=dist.PrefixStore("placed", store), rank=rank, world_size=ranks, timeout=timeout
+    )
+    return rank
+
+
 def _complete_environment() -> None:
     """Started by plain python, one process is a world of its own."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -94,11 +115,10 @@ def _complete_environment() -> None:
 
 def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: devices.Devices) -> Path:
     """Rank 0 makes the run folder and tells its name; other nodes make their own part of it."""
-    where = layout.layout_of(config)
     name: list[str | None] = [None]
     if rank == 0:
         folder = rundir.create(home, config, {"purpose": "torchrun"})
-        note_start(folder, where, chosen, _network())
+        note_start(folder, config, chosen, _network())
         name[0] = folder.name
     dist.broadcast_object_list(name, src=0)
     folder = home / str(name[0])

@@ -38,6 +38,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "parallel.shard_ranks": (None, None, None, 1, 2, 3),
     "parallel.tp_regather": (False, False, False, True),
     "parallel.reduce_every_micro_batch": (False, False, False, True),
+    "parallel.placement": (None, None, None, [0], [1, 0], [0, 0], [3, 2, 1, 0], [0, 1, 2, 4]),
     "parallel.world_size": (None, None, None, None, 1, 4, 8),
     "batch.micro_batch": (1, 1, 2, 3),
     "batch.global_batch": (1, 8, 12, 24, 48),

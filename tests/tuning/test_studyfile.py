@@ -56,6 +56,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ),
         ({"space": {"parallel.ep": {"low": 2, "high": 2}}}, "space.parallel.ep", "below high"),
         ({"space": {"schedule.stage_layers": [[1, 3]]}}, "space.schedule.stage_layers", "stays the same"),
+        ({"space": {"parallel.placement": [[1, 0]]}}, "space.parallel.placement", "stays the same"),
         ({"base": BASE | {"parallel": {"cp": 8}}}, "base.parallel.cp", "must divide ranks=4"),
         ({"space": {"model.layers": [2, 4]}}, "space.model.layers", "stays the same"),
         ({"space": {"batch.global_batch": [8]}}, "space.batch.global_batch", "stays the same"),

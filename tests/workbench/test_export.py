@@ -21,6 +21,7 @@ from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
 from workbench import runs
 from workbench.export import bundle, torchrun
+from workbench.export.placed import note
 
 FILES = ["README.md", "config.json", "provenance.json", "run.sh"]
 
@@ -45,6 +46,18 @@ def test_a_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
     assert set(said["versions"]) == {"python", "torch", "training-workbench"}
     assert "4 ranks" in (out / "README.md").read_text()
     assert stat.S_IMODE((out / "run.sh").stat().st_mode) == 0o755
+
+
+def test_a_placement_is_told_with_who_sees_to_it(tmp_path: Path) -> None:
+    """The engine numbers its ranks by itself; what other trainers need is said in the notes."""
+    folder = rundir.create(tmp_path, small(parallel__dp=2, parallel__placement=[1, 0]), {})
+    readme = torchrun.render(tmp_path, runs.load(folder)).files["README.md"]
+    assert "- Placement: rank r works on device placement[r] of [1, 0]" in readme
+    assert "host file or rank file" in readme
+    assert "no key of this trainer says so" in str(note(small(parallel__dp=2, parallel__placement=[1, 0])))
+    assert note(small(parallel__dp=2)) is None
+    plain = rundir.create(tmp_path, small(parallel__dp=2), {})
+    assert "Placement" not in torchrun.render(tmp_path, runs.load(plain)).files["README.md"]
 
 
 def test_a_study_is_its_best_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:

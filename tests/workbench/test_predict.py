@@ -115,6 +115,47 @@ def test_time_and_memory_for_people(command: Run) -> None:
         assert words in done.out, words
 
 
+UNEVEN = """
+name = "ours"
+[[groups]]
+accelerator = "a100-80gb"
+nodes = 1
+devices_per_node = 8
+network = "none"
+inside.bytes_per_second = 300e9
+[[groups]]
+accelerator = "h100-sxm"
+nodes = 1
+devices_per_node = 8
+network = "none"
+inside.bytes_per_second = 450e9
+[across]
+bytes_per_second = 3e9
+"""
+
+
+def test_groups_that_differ_are_told_where_ranks_belong(command: Run, tmp_path: Path) -> None:
+    """The advice can be taken as it is printed, and then there is nothing left to gain."""
+    file = tmp_path / "ours.toml"
+    file.write_text(UNEVEN, encoding="utf-8")
+    sets = (*LARGE, "model.preset=1b", "parallel.dp=8", "parallel.tp=1")
+    found = command("predict", EXAMPLE, *sets, "--cluster", file, "--json").document["placement"]
+    assert {"order", "stage_layers", "gain", "reason", "values"} <= set(found)
+    assert sorted(found["order"]) == list(range(16))
+    assert sum(found["stage_layers"]) == 16
+    assert found["gain"] > 0
+    said = command("predict", EXAMPLE, *sets, "--cluster", file)
+    line = next(line for line in said.out.splitlines() if "schedule.stage_layers=" in line)
+    assert "Where ranks belong on ours:" in said.out
+    assert "whatever the placement" in said.out
+    taken = line.partition("% tokens/s")[2].split()
+    after = command("predict", EXAMPLE, *sets, *taken, "--cluster", file, "--json").document["placement"]
+    assert sum(after["seconds"].values()) == pytest.approx(sum(found["seconds"].values()))
+    assert after["values"].get("schedule.stage_layers") is None
+    even = command("predict", EXAMPLE, *LARGE, "--cluster", "selene", "--json").document
+    assert even["placement"] is None
+
+
 def test_this_machine_if_it_is_calibrated(command: Run, home: Path) -> None:
     store.save(home, calibrations.calibration())
     done = command("predict", EXAMPLE, "--home", home, "--json")

@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from engine import progress, rundir
+from engine.session import Session
 from profilers.tail import RunRecords
+from tests.support.runs import execute
 from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
@@ -73,6 +75,34 @@ def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
         assert not list((folder / rundir.COMMANDS).iterdir())
         assert at_step(tmp_path / "runs", progress.read(folder)[0].step + 20) == folder
         assert process.poll() is None
+
+
+@needs_names
+@pytest.mark.drawn(2, of="runs under torchrun")
+def test_ranks_are_numbered_as_the_placement_says(command: Run, tmp_path: Path) -> None:
+    """Rank 0 is on the second host, which does not keep the store; losses are those of ranks in order."""
+    short = {"train__steps": 4}
+    with Session(tmp_path / "ours") as session:
+        _, summary = execute(session, tiny(**short))
+    out, port = tmp_path / "runs", free_port()
+    config = tiny(**short, parallel__placement=[1, 0])
+    with (
+        torchrun(config, out, of_node(0, port), "one") as first,
+        torchrun(config, out, of_node(1, port), "two") as second,
+    ):
+        for process in (first, second):
+            assert process.wait(PATIENCE_SECONDS) == 0, process.stdout and process.stdout.read()
+    (folder,) = out.glob("*-*-*")
+    shown = command("show", folder.name, "--home", out, "--json").document
+    assert shown["losses"] == pytest.approx(summary.losses, abs=1e-6)
+    assert shown["placement"] == [
+        {"rank": 0, "device": 1, "host": "two"},
+        {"rank": 1, "device": 0, "host": "one"},
+    ]
+    assert (
+        "rank 0 on device 1 (two), rank 1 on device 0 (one)"
+        in command("show", folder.name, "--home", out).out
+    )
 
 
 @pytest.mark.drawn(2, of="runs under torchrun")

@@ -29,6 +29,7 @@ _WORTH = 1e-3
 class Placement:
     """``devices``: of each rank. ``seconds``: of a step, by axis and ``compute`` where that is known, beside those of
     the ranks in order. ``stage_layers``: of each stage, with one stage a rank; None where times of layers are unknown.
+    ``across`` says in words what crosses islands; empty where there is one.
     """
 
     devices: tuple[int, ...]
@@ -37,6 +38,7 @@ class Placement:
     stage_layers: tuple[int, ...] | None
     method: Method
     reason: str
+    across: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -49,12 +51,13 @@ class Placement:
         return self.devices == tuple(range(len(self.devices)))
 
     def values(self) -> dict[str, list[int]]:
-        """Dotted keys of a configuration that ask for it, without the order; none where the usual layers are best."""
+        """Dotted keys of a configuration that ask for it; none for ranks in order, and even layers."""
+        order = {} if self.in_order else {"parallel.placement": list(self.devices)}
         if self.stage_layers is None:
-            return {}
+            return order
         usual = layers_of_stages(sum(self.stage_layers), len(self.stage_layers))
         same = [len(own) for own in usual] == list(self.stage_layers)
-        return {} if same else {"schedule.stage_layers": list(self.stage_layers)}
+        return order if same else order | {"schedule.stage_layers": list(self.stage_layers)}
 
 
 def place(
@@ -85,13 +88,15 @@ def place(
     if permute:
         best = _chosen(layout, links, costs, seed, steps, limit_seconds)
     devices, method = best
+    across = _across(layout, links, devices)
     return Placement(
         devices,
         _parts(costs, devices),
         _parts(costs, in_order),
         None if work is None else costs.stage_layers(np.array(devices), work),
         method,
-        _reason(layout, links, costs, devices, method),
+        _reason(costs, devices, method, across),
+        across,
     )
 
 
@@ -148,22 +153,27 @@ def _parts(costs: Costs, devices: Sequence[int]) -> dict[str, float]:
     return {name: float(seconds[0]) for name, seconds in parts.items()}
 
 
-def _reason(layout: Layout, links: Links, costs: Costs, devices: tuple[int, ...], method: Method) -> str:
-    """What crosses, and what the order gains over the ranks in order."""
-    in_order = tuple(range(links.devices))
-    now, before = _cost(costs, devices), _cost(costs, in_order)
+def _reason(costs: Costs, devices: tuple[int, ...], method: Method, across: str) -> str:
+    """What the order gains over the ranks in order, and what crosses islands."""
+    now, before = _cost(costs, devices), _cost(costs, range(len(devices)))
     gain = f"{before / now:.2f} times as fast as ranks in order" if now < before else "No order is faster"
     if method == "rank order":
         gain = "Ranks stay in order"
+    return f"{gain} ({now:.3g} s a step){across and f'; {across}'}" + ("" if across else ".")
+
+
+def _across(layout: Layout, links: Links, devices: tuple[int, ...]) -> str:
+    """Axes whose groups cross islands, and the stages that would fit on them; empty where there is one island."""
     if len(set(links.islands)) == 1:
-        return f"{gain} ({now:.3g} s a step)."
+        return ""
     crossing = crossing_groups(layout, devices, links.islands)
     names = [axis for axis, groups in crossing.items() if groups]
-    across = (
-        f"{' and '.join(names)} cross{'' if len(names) > 1 else 'es'} islands" if names else "nothing crosses"
+    found = (
+        f"{' and '.join(names)} cross{'' if len(names) > 1 else 'es'} islands."
+        if names
+        else "nothing crosses."
     )
-    advice = ""
     if not stages_fit(layout, links.islands):
         legal = ", ".join(map(str, fitting_stages(layout, links.islands)))
-        advice = f" Whole stages fit on islands with pp = {legal}."
-    return f"{gain} ({now:.3g} s a step); {across}.{advice}"
+        found += f" Whole stages fit on islands with pp = {legal}."
+    return found

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from engine.config import RunConfig
 from engine.errors import InputError
-from tuning.predict import answer, footprints, room
+from tuning.predict import answer, footprints, placed, room
 from tuning.predict.answer import Forecast
 from tuning.predict.cases import Array
 from tuning.predict.families import Family, families
 from tuning.predict.forecast import columns, forecasts, room_of
 from tuning.predict.layouts import Points, Space
+from tuning.predict.placed import Placed
 from tuning.predict.target import Target
 
 #: A layout of the pareto needs at least this share of memory less than the one before.
@@ -48,6 +49,7 @@ class Looked(NamedTuple):
 class Planned:
     """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto`` none other is both
     faster and smaller. ``tight`` is a faster one that may fit. ``families`` have a line for each value of each axis.
+    ``placed`` says for each of the best where its ranks belong, None where devices are all alike.
     """
 
     target: Target
@@ -58,6 +60,7 @@ class Planned:
     pareto: tuple[Forecast, ...]
     tight: Forecast | None
     families: tuple[Family, ...]
+    placed: tuple[Placed | None, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; rows of layouts with what was turned, without what holds for all of them."""
@@ -70,7 +73,10 @@ class Planned:
             "memory_limit_bytes": self.target.memory_bytes,
             "looked_at": self.looked_at,
             "safe": self.safe,
-            "best": [row(found) for found in self.best],
+            "best": [
+                row(found) | {"placement": where and where.as_dict()}
+                for found, where in zip(self.best, self.placed, strict=True)
+            ],
             "pareto": [row(found) for found in self.pareto],
             "tight": row(self.tight) if self.tight else None,
             "families": [family.as_dict() for family in self.families],
@@ -111,15 +117,17 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     tight = _tight(looked, order, chosen)
     front = _front(looked, safe)
     found = forecasts(_configs(space, looked, [*chosen, *front, *tight]), target)
+    best = found[: len(chosen)]
     return Planned(
         target=target,
         config=space.base,
         looked_at=len(order),
         safe=int(looked.safe.sum()),
-        best=tuple(found[: len(chosen)]),
+        best=tuple(best),
         pareto=tuple(found[len(chosen) : len(chosen) + len(front)]),
         tight=found[-1] if len(tight) else None,
         families=families(space, target, looked.points, looked.seconds, looked.memory, looked.probability),
+        placed=tuple(placed.many([one.config for one in best], target, placed.LIMIT_SECONDS)),
     )
 
 

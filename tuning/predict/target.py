@@ -114,7 +114,9 @@ def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
         for name in unseen
     ]
     if len(cluster.groups) > 1:
-        notes.append("groups of nodes differ: the slowest device and the slowest link are taken for all")
+        notes.append(
+            "groups of nodes differ: seconds are those of the slowest device and link, whatever the placement"
+        )
     return Target(cluster, shipped.calibrated(), exact, _UNSEEN if unseen else 0.0, tuple(notes))
 
 

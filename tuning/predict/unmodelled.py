@@ -27,6 +27,7 @@ def _parallel(config: RunConfig) -> dict[str, bool]:
         f"parallel.shard_ranks={parallel.shard_ranks}: slices are taken to be spread over all of dp": (
             parallel.shard_ranks is not None and parallel.shard_ranks != layout_of(config).data
         ),
+        "parallel.placement: seconds are those of ranks in order": parallel.placement is not None,
         "parallel.tp_regather=true: the second gathers are not counted": parallel.tp_regather,
         f"outer.method={outer.method}: its own step and what replicas average at every step are not counted": (
             outer.method != "none"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.dryrun.check import DryRun
     from tuning.predict.answer import Forecast
     from tuning.predict.behind import WhyNot
+    from tuning.predict.placed import Placed
     from tuning.predict.target import Target
 
 Cluster = Annotated[
@@ -71,20 +72,22 @@ def predict(
         from tuning.predict import behind
 
         return _why_not(behind.why_not(asked, target), json)
+    from tuning.predict import placed
     from tuning.predict.forecast import forecast
 
-    return _forecast(forecast(asked, target), json)
+    found = forecast(asked, target)
+    return _forecast(found, placed.of(asked, target), json)
 
 
-def _forecast(found: Forecast, json: bool) -> int:
+def _forecast(found: Forecast, where: Placed | None, json: bool) -> int:
     from workbench.output import emit_json, result_console
 
     if json:
-        emit_json(found.as_dict())
+        emit_json(found.as_dict() | {"placement": where and where.as_dict()})
     else:
         from workbench.render_forecast import print_forecast
 
-        print_forecast(result_console(), found)
+        print_forecast(result_console(), found, where)
     return 0
 
 

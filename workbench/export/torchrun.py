@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.layout import layout_of
 from workbench.export.bundle import Bundle
+from workbench.export.placed import note
 from workbench.export.provenance import Source, continued, provenance, source
 from workbench.output import dumps
 from workbench.runs import RunView
@@ -55,7 +56,7 @@ The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
 | `run.sh` | trains it again: `./run.sh`; several machines: see its first lines |
 | `provenance.json` | run, study, measured numbers with their intervals, machine, versions, checksum |
 
-- Layout: {layout} on {ranks} ranks
+- Layout: {layout} on {ranks} ranks{placed}
 - Measured: {measured}
 - Text: {data}
 - Starts: {starts}
@@ -95,6 +96,7 @@ def _words(found: Source) -> dict[str, Any]:
         "of_study": f" (study `{study}`, trial {view.labels.get('trial')})" if study else "",
         "ranks": where.world_size,
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
+        "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
         "measured": _measured(view),
         "data": config.data.path or "the text that comes with Python; nothing to download",
         "starts": _starts(view),

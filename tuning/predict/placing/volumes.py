@@ -114,10 +114,9 @@ class Costs:
 
     def stage_layers(self, devices: Ints, work: Work) -> tuple[int, ...]:
         """The split of layers whose slowest stage takes the least time, devices [ranks]."""
-        most = None
-        if work.most_layers is not None:
-            most = np.array(work.most_layers)[devices[self._stages]].min(axis=1).tolist()
-        return split_layers(work.layers, self.stage_seconds(devices, work).tolist(), self._extra(work), most)
+        most = [int(one) for one in self._room(devices, work).tolist()]
+        speeds = self.stage_seconds(devices, work).tolist()
+        return split_layers(work.layers, speeds, self._extra(work), most or None)
 
     def _collective(self, orders: Ints, axis: str) -> Floats:
         total = np.zeros(len(orders))
@@ -152,20 +151,27 @@ class Costs:
         return found
 
     def _compute(self, orders: Ints, work: Work) -> Floats:
+        """Of orders whose stages are alike in speed and memory layers are split once."""
         micro_batches = max(1.0, self.volumes.pp.calls)
-        rounds = micro_batches + self.layout.pp - 1
-        speeds = self.stage_seconds(orders, work)
-        return np.array(
-            [rounds * self._best(order, row, work) for order, row in zip(orders, speeds, strict=True)]
-        )
+        stages = np.concatenate([self.stage_seconds(orders, work), self._room(orders, work)], axis=-1)
+        different, which = np.unique(stages, axis=0, return_inverse=True)
+        slowest = np.array([self._best(tuple(row), work) for row in different.tolist()])
+        found: Floats = (micro_batches + self.layout.pp - 1) * slowest[which.ravel()]
+        return found
 
-    def _best(self, order: Ints, speeds: Floats, work: Work) -> float:
-        """The slowest stage's seconds for a micro-batch, with layers split as well as can be."""
-        memory = () if work.most_layers is None else tuple(work.most_layers[device] for device in order)
-        key = (*speeds.tolist(), *map(float, memory))
+    def _room(self, devices: Ints, work: Work) -> Floats:
+        """How many layers each stage has room for, that of its fullest device; [..., stages], or nothing."""
+        if work.most_layers is None:
+            return np.zeros((*devices.shape[:-1], 0))
+        found: Floats = np.array(work.most_layers, float)[devices[..., self._stages]].min(axis=-1)
+        return found
+
+    def _best(self, key: tuple[float, ...], work: Work) -> float:
+        """The slowest stage's seconds for a micro-batch, with layers split as well as can be; speeds, then room."""
         if key not in self._slowest:
-            counts = self.stage_layers(order, work)
-            self._slowest[key] = slowest_stage(counts, speeds.tolist(), self._extra(work))
+            speeds, most = key[: self.layout.pp], [int(one) for one in key[self.layout.pp :]]
+            counts = split_layers(work.layers, speeds, self._extra(work), most or None)
+            self._slowest[key] = slowest_stage(counts, speeds, self._extra(work))
         return self._slowest[key]
 
     def _extra(self, work: Work) -> list[float]:

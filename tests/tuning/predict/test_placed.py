@@ -1,0 +1,238 @@
+"""Where the ranks of a configuration belong: legal, better than in order, and told only where devices are not alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import rules
+from engine.config import RunConfig, parse
+from engine.layout import layout_of
+from engine.presets import resolve
+from tests.support import calibrations
+from tests.support.runs import small
+from tuning.predict import placed, plans, target
+from tuning.predict.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.placed import Placed
+from tuning.predict.placing.streams import volumes_of
+from tuning.predict.placing.volumes import Stream
+from tuning.predict.target import Target
+from tuning.predict.traffic import Traffic, traffic
+
+#: The groups follow each other, the link that joins them is slow; the second group is half as fast.
+TWO_GROUPS = """
+name = "two groups"
+[[groups]]
+accelerator = "a100-80gb"
+nodes = 1
+devices_per_node = 4
+network = "none"
+inside.bytes_per_second = 300e9
+[[groups]]
+accelerator = "ours"
+nodes = {nodes}
+devices_per_node = 4
+network = "RoCE"
+inside.bytes_per_second = 300e9
+between.bytes_per_second_per_node = 100e9
+[across]
+bytes_per_second = 2e9
+[accelerators.ours]
+peak_flops.bf16 = 1.56e14
+memory_bytes = {memory}
+memory_bandwidth = 1e12
+"""
+
+
+def cluster(folder: Path, nodes: int = 1, memory: int = 80_000_000_000) -> Target:
+    file = folder / "two.toml"
+    file.write_text(TWO_GROUPS.format(nodes=nodes, memory=memory), encoding="utf-8")
+    return target.named(str(file))
+
+
+def asked(**values: Any) -> RunConfig:
+    base = {"model": {"preset": "1b"}, "data": {"sequence_length": 2048}, "precision": "bf16",
+            "batch": {"global_batch": 32, "micro_batch": 1}, "memory": {"parameters": "bf16"}}  # fmt: skip
+    return parse(base).with_values({key.replace("__", "."): value for key, value in values.items()})
+
+
+def answer(config: RunConfig, where: Target) -> Placed:
+    rules.check(config)
+    found = placed.of(config, where)
+    assert found is not None
+    return found
+
+
+def again(found: Placed, config: RunConfig, where: Target) -> Placed:
+    """What is said once the advice is taken."""
+    return answer(config.with_values(dict(found.values)), where)
+
+
+def test_devices_that_are_alike_have_no_best_placement() -> None:
+    assert placed.of(asked(parallel__dp=8, parallel__pp=2), target.named("dgx-a100", 2)) is None
+    here = target.measured_here(calibrations.calibration())
+    assert placed.of(small(), here) is None
+
+
+def test_a_faster_group_gets_more_layers_and_that_is_legal(tmp_path: Path) -> None:
+    where = cluster(tmp_path)
+    config = asked(parallel__dp=4, parallel__pp=2)
+    found = answer(config, where)
+    assert sorted(found.placement.devices) == list(range(8))
+    assert set(found.placement.devices[:4]) in ({0, 1, 2, 3}, {4, 5, 6, 7})
+    layers = dict(
+        zip(
+            (found.placement.devices[0] < 4, found.placement.devices[4] < 4),
+            found.stage_layers or (),
+            strict=True,
+        )
+    )
+    assert layers[True] > 1.4 * layers[False]
+    assert sum(found.stage_layers or ()) == resolve(config.model).layers
+    assert found.gain > 0.15
+    assert sum(found.seconds.values()) * (1 + found.gain) == pytest.approx(
+        sum(found.in_order_seconds.values())
+    )
+    settled = again(found, config, where)
+    assert settled.seconds == pytest.approx(found.seconds)
+
+
+def test_groups_of_dp_are_kept_off_the_slow_link(tmp_path: Path) -> None:
+    """In order the middle stage has devices of both groups, and its gradients cross."""
+    where = cluster(tmp_path, nodes=2)
+    found = answer(asked(parallel__dp=3, parallel__pp=4, batch__global_batch=48), where)
+    assert "dp and pp cross islands" in found.reason
+    assert "with pp = 3, 6, 12" in found.reason
+    even = answer(asked(parallel__dp=2, parallel__tp=2, parallel__pp=3, batch__global_batch=48), where)
+    assert even.reason.endswith("nothing hidden; pp crosses islands")
+    assert min(found.gain, even.gain) >= 0
+
+
+def test_a_device_with_little_memory_gets_no_more_layers_than_it_has_room_for(tmp_path: Path) -> None:
+    config = asked(parallel__dp=4, parallel__pp=2, parallel__zero_stage=1)
+    roomy, tight = (
+        answer(config, _with_memory(cluster(tmp_path), memory)) for memory in (80 * 2**30, 9 * 2**30)
+    )
+    assert max(roomy.stage_layers or ()) > max(tight.stage_layers or (8, 8))
+
+
+def _with_memory(where: Target, memory: int) -> Target:
+    """The faster devices have so little of it."""
+    first, *others = where.cluster.groups
+    small_one = replace(first, accelerator=replace(first.accelerator, memory_bytes=memory))
+    return replace(where, cluster=replace(where.cluster, groups=(small_one, *others)))
+
+
+def test_with_several_stages_a_rank_layers_stay_as_they_are(tmp_path: Path) -> None:
+    config = asked(parallel__dp=4, parallel__pp=2, schedule__kind="interleaved", schedule__chunks=2)
+    found = answer(config, cluster(tmp_path))
+    assert found.stage_layers is None
+    assert found.placement.devices[4:] == (0, 1, 2, 3)  # the head is computed where it is fast
+    assert found.seconds["compute"] < found.in_order_seconds["compute"]
+
+
+def lab_of(ranks: int) -> Target:
+    """This machine, of which so many ranks were measured at the same time."""
+    here = target.measured_here(calibrations.calibration())
+    groups = (replace(here.cluster.groups[0], devices=ranks),)
+    return replace(here, cluster=replace(here.cluster, groups=groups))
+
+
+def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
+    """Ranks of dp are two apart: in order each pair is on one island, placed badly it is on both."""
+    lab = {"islands": [2, 2], "between_mbit": 10.0}
+    config = small(parallel__dp=2, parallel__pp=2).with_values({"lab": lab})
+    found = answer(config, lab_of(4))
+    assert found.where.startswith("a lab of 4 hosts in islands of 2 and 2")
+    assert found.values == {}
+    assert "as good as any" in found.reason
+    bad = small(parallel__tp=2, parallel__dp=2).with_values(
+        {"lab": {"islands": [1, 3], "between_mbit": 10.0}}
+    )
+    assert answer(bad, lab_of(4)).gain >= 0
+    assert placed.of(small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2}), lab_of(4)) is None
+
+
+def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None:
+    where = cluster(tmp_path)
+    found = plans.plan(asked(), where, top=3).as_dict()
+    for row in found["best"]:
+        order = row["placement"]["order"]
+        assert sorted(order) == list(range(8))
+        assert row["placement"]["gain"] >= 0
+    assert all(
+        row["placement"] is None for row in plans.plan(asked(), target.named("dgx-a100", 1)).as_dict()["best"]
+    )
+
+
+def ring_bytes(sent: Traffic) -> Counter[str]:
+    """What one rank sends over each axis, as rings and exchanges do."""
+    factors = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+    found = Counter[str]()
+    for call in sent.calls:
+        if call.operation in factors and call.bytes is not None:
+            found[call.axis] += factors[call.operation] * (call.group_size - 1) / call.group_size * call.bytes  # type: ignore[assignment]
+        elif call.operation == "send" and call.bytes is not None:
+            found[call.axis] += call.bytes
+    return found
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parallel__dp": 2},
+        {"parallel__dp": 4, "parallel__zero_stage": 1},
+        {"parallel__dp": 4, "parallel__zero_stage": 2},
+        {"parallel__dp": 2, "parallel__zero_stage": 3},
+        {"parallel__dp": 2, "parallel__zero_stage": 2, "parallel__reduce_every_micro_batch": True},
+        {"parallel__tp": 2},
+        {"parallel__tp": 2, "memory__recompute": "full"},
+        {"parallel__tp": 2, "parallel__tp_regather": True},
+        {"parallel__cp": 2},
+        {"parallel__cp": 2, "parallel__cp_method": "ulysses"},
+        {"parallel__pp": 2},
+        {"parallel__pp": 2, "schedule__kind": "interleaved", "schedule__chunks": 2},
+    ],
+    ids=str,
+)
+def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any]) -> None:
+    """Of rank 0, within a tenth: norms, counts and the loss over tp are left out."""
+    config = small(**values, model__layers=8, model__hidden=128, model__ffn_hidden=256)
+    found, layout, volumes = traffic(config), layout_of(config), volumes_of(config)
+    assert isinstance(found, Traffic)
+    sent = ring_bytes(found)
+    axis = next(key.removeprefix("parallel__") for key in values if key.startswith("parallel__"))
+    stream: Stream = getattr(volumes, axis)
+    ranks = getattr(layout, axis)
+    if axis == "pp":  # the last stage of a rank sends nothing on, the first nothing back
+        share = (2 * config.schedule.chunks - 1) / (2 * config.schedule.chunks)
+        ours = stream.bytes_ * stream.calls * (2 * share if config.schedule.chunks > 1 else 1)
+    else:
+        ours = 2 * (ranks - 1) / ranks * stream.bytes_ * stream.calls
+    assert ours == pytest.approx(sent[axis], rel=0.1)
+
+
+def test_4096_devices_are_answered_in_a_few_seconds() -> None:
+    import time
+
+    chip = Accelerator("chip", {"bf16": 3e14}, 80 * 2**30, 2e12)
+    slower = replace(chip, name="slower", peak_flops={"bf16": 2e14})
+    inside = Link(2e-6, 3e11)
+    groups = (
+        Group(256, 8, chip, inside, Link(5e-6, 2.5e10), "infiniband"),
+        Group(256, 8, slower, inside, Link(9e-6, 1.2e10), "roce"),
+    )
+    where = target.of_cluster(Cluster("large", groups, Link(5e-5, 1e9)))
+    config = asked(
+        model__preset="175b", batch__global_batch=1024, parallel__dp=32, parallel__tp=8, parallel__pp=16
+    )
+    begin = time.perf_counter()
+    found = answer(config, where)
+    taken = time.perf_counter() - begin
+    assert sorted(found.placement.devices) == list(range(4096))
+    assert found.gain > 0
+    assert taken < 15, taken
