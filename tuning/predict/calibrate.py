@@ -25,7 +25,7 @@ FEATURES = ("hidden", "layers", "sequence", "micro_batch", "micro_batches", "dp"
 #: Least half-width of an interval, and what each doubling outside of the measured range adds to it, in logarithms.
 _LEAST, _PER_DOUBLING = 0.03, 0.06
 #: Two measurements of one configuration that differ by more contradict each other.
-_CONTRADICTION = 1.5
+CONTRADICTION = 1.5
 _LOW, _HIGH = 5, 95
 
 
@@ -145,7 +145,7 @@ def check(measured: Measured) -> None:
     for row, key in enumerate(zip(measured.cases.rows(), _machines(measured), strict=True)):
         other = first.setdefault(key[0] + key[1], row)
         ratio = measured.seconds[row] / measured.seconds[other]
-        if max(ratio, 1 / ratio) > _CONTRADICTION:
+        if max(ratio, 1 / ratio) > CONTRADICTION:
             raise InputError(
                 f"trials {other + 1} and {row + 1}",
                 f"{measured.seconds[other]:g} and {measured.seconds[row]:g} s",
