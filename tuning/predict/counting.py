@@ -131,7 +131,7 @@ def _not_modelled(config: RunConfig) -> str | None:
 
 def _broken(config: RunConfig) -> str | None:
     try:
-        problem = next(iter(rules.problems(config)), None)
+        problems: list[InputError] = list(rules.problems(config))
     except InputError as error:
-        problem = error
-    return None if problem is None else f"breaks a rule of this version: {problem}"
+        problems = [error]
+    return f"breaks a rule of this version: {problems[0]}" if problems else None

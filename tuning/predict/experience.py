@@ -54,12 +54,14 @@ def learned(target: Target, runs: Sequence[Finished], here: Fingerprint) -> Targ
     left_out += [LeftOut(run.id, str(one)) for one in contradictions for run in one] + older
     groups = groups[-_MOST:]
     able = _of_as_many(target, groups)
+    memory_runs, allowance = _memory(known[-_MOST:], target)
     told = Experience(
         runs=len(_flat(groups)),
         configurations=len(groups),
         layouts=len(_layouts(groups)),
         links=tuple(sorted({able.at(group[0].config).links_name for group in groups} - {""})),
-        **_memory(known[-_MOST:], target),
+        memory_runs=memory_runs,
+        allowance=allowance,
         left_out=tuple(left_out),
     )
     found = replace(target, experience=told)
@@ -118,18 +120,18 @@ def _unsure(calibrated: Calibrated, layouts: int) -> float:
     return (factor - 1) * max(abs(calibrated.low), abs(calibrated.high))
 
 
-def _memory(groups: Groups, target: Target) -> dict[str, Allowance | int | None]:
-    """An allowance where enough runs told their peak; those that contradict each other in time tell it as well."""
+def _memory(groups: Groups, target: Target) -> tuple[int, Allowance | None]:
+    """Runs that told their peak, and an allowance where these are enough; contradictory times do not matter here."""
     with_peak = [group for group in groups if any(run.trial.peak_bytes for run in group)]
     count = len([run for run in _flat(with_peak) if run.trial.peak_bytes])
     if len(with_peak) < allowances.LEAST:
-        return {"memory_runs": count, "allowance": None}
+        return count, None
     peaks = [
         np.median([run.trial.peak_bytes for run in group if run.trial.peak_bytes]) for group in with_peak
     ]
     held = [footprint.largest(group[0].config).total_bytes for group in with_peak]
     found = Peaks(np.array(held, np.float64), np.array(peaks, np.float64), _parts(with_peak))
-    return {"memory_runs": count, "allowance": allowances.learned(found, count, target.on_cpu)}
+    return count, allowances.learned(found, count, target.on_cpu)
 
 
 def _parts(groups: Groups) -> NDArray[np.int_]:
