@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from engine.dryrun.check import DryRun
 from engine.footprint import footprints
 from tests.support import calibrations
 from tests.workbench.conftest import Run
+from tuning.predict import target
+from tuning.predict.forecast import forecasts
 from workbench.inputs import parsed
 from workbench.render_predict import print_dry_run
 
@@ -131,9 +134,13 @@ def test_finished_runs_of_this_machine_count(command: Run, home: Path) -> None:
     store.save(home, machine)
     before = command("predict", EXAMPLE, "--home", home, "--json").document
     assert not before["experience"]["fitted"]
-    for number, layout in enumerate([{"parallel.dp": 2}, {"parallel.tp": 2}, {}]):
+    here = target.measured_here(machine)
+    assert here.sharing is not None
+    here = replace(here, sharing=replace(here.sharing, most=2))
+    for layout in ({"parallel.dp": 2}, {"parallel.tp": 2}, {}):
         for micro in (1, 2, 4):
-            finished_run(home, {**layout, "batch.micro_batch": micro}, 0.2 + 0.1 * number + 0.01 * micro)
+            config = parsed(EXAMPLE, ["device=cpu"]).with_values({**layout, "batch.micro_batch": micro})
+            finished_run(home, config, 1.5 * forecasts([config], here)[0].step_seconds.median)
     after = command("predict", EXAMPLE, "--home", home, "--json").document
     told = after["experience"]
     assert (told["runs"], told["configurations"], told["layouts"], told["fitted"]) == (9, 9, 3, True)
@@ -155,17 +162,13 @@ def test_finished_runs_of_this_machine_count(command: Run, home: Path) -> None:
     assert command("plan", EXAMPLE, "--without-runs", "--json").document["experience"] is None
 
 
-def finished_run(home: Path, values: dict[str, object], seconds: float) -> None:
+def finished_run(home: Path, config: RunConfig, seconds: float) -> None:
     """A run folder with what a prediction reads of it."""
-    folder = rundir.create(home, load_example().with_values(values), {})
+    folder = rundir.create(home, config, {})
     step = {"median": seconds, "p95": seconds, "low": None, "high": None}
     rundir.write_json(folder / rundir.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 400 * 2**20})
     told = {"outcome": {"ending": "completed"}, "backend": "gloo", "state": "ended"}
     rundir.update_status(folder, **told, fingerprint=fingerprint.here().as_dict())
-
-
-def load_example() -> RunConfig:
-    return parsed(EXAMPLE, ["device=cpu"])
 
 
 def test_a_stale_calibration_is_not_used(command: Run, home: Path) -> None:
