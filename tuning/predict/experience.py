@@ -153,9 +153,9 @@ def _too_few(told: Experience) -> str:
     kinds = zip(more, ("configuration", "layout"), strict=True)
     missing = " and ".join(f"{count} more {name}{'s' if count > 1 else ''}" for count, name in kinds if count)
     return (
-        f"{told.configurations} configurations in {told.layouts} layouts have finished runs that count here; {missing} "
-        f"and constants are fitted to them: with less than {LEAST_CONFIGURATIONS} in {LEAST_LAYOUTS} layouts nothing "
-        "could be held out to tell how wrong they are"
+        f"finished runs that count here: {told.configurations} configurations in {told.layouts} layouts; "
+        f"with {missing} constants are fitted to them ({LEAST_CONFIGURATIONS} in {LEAST_LAYOUTS}: each layout has to be predicted "
+        "from others, to tell how wrong they are)"
     )
 
 

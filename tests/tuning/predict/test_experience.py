@@ -15,7 +15,8 @@ from engine.config import RunConfig, parse
 from engine.errors import InputError
 from engine.footprint import largest
 from tests.support.calibrations import calibration, curve, point
-from tuning.predict import cost, experience, room, target
+from tuning.predict import allowances, cost, experience, room, target
+from tuning.predict.allowances import Peaks
 from tuning.predict.configured import cases_of
 from tuning.predict.constants import Constants
 from tuning.predict.finished import Finished
@@ -223,3 +224,15 @@ def test_the_believed_allowance_is_that_of_a_context_and_a_tenth() -> None:
     assert low == counted
     assert high == pytest.approx(counted * 1.1 + 2 * room.GIB)
     assert room.ON_CPU.median(counted) == pytest.approx(counted * 1.03 + room.GIB / 2)
+
+
+def test_on_a_gpu_only_the_share_is_learned() -> None:
+    counted = np.linspace(1.0, 20.0, 8) * room.GIB
+    peaks = Peaks(counted, 1.15 * counted, np.arange(8) % 3)
+    found = allowances.learned(peaks, 8, on_cpu=False)
+    assert found.share == pytest.approx(0.15, abs=0.01)
+    assert found.context_bytes == room.CONTEXT_BYTES
+    low, high = found.ends(counted)
+    assert (low < 1.15 * counted).all()
+    assert (high > 1.15 * counted + 1.9 * room.GIB).all()
+    assert "believed" in found.said

@@ -51,6 +51,7 @@ def own_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Finished]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_each_layout_is_predicted_from_the_others(own_runs: list[Finished]) -> None:
     base = target.measured_here(calibrations.calibration((2,)))
     assert len(own_runs) == len(LAYOUTS) * len(SIZES)
