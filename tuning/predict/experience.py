@@ -154,8 +154,8 @@ def _too_few(told: Experience) -> str:
     missing = " and ".join(f"{count} more {name}{'s' if count > 1 else ''}" for count, name in kinds if count)
     return (
         f"finished runs that count here: {told.configurations} configurations in {told.layouts} layouts; "
-        f"with {missing} constants are fitted to them ({LEAST_CONFIGURATIONS} in {LEAST_LAYOUTS}: each layout has to be predicted "
-        "from others, to tell how wrong they are)"
+        f"with {missing} constants are fitted to them ({LEAST_CONFIGURATIONS} in {LEAST_LAYOUTS}: each layout has to "
+        "be predicted from others, to tell how wrong they are)"
     )
 
 
