@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tuning.predict.cases import Array
 from tuning.predict.fitting import fit
+from tuning.predict.learned import of_few
 from tuning.predict.room import ON_CPU, ON_GPU, WORKSPACE_SHARE, Allowance
 
 #: Fewer trials teach nothing: of six left-out errors the largest is about the end of 90 %.
@@ -50,6 +51,7 @@ def learned(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     held, error = fitted(peaks, on_cpu), left_out_error(peaks, on_cpu)
     share = held.scale - 1
     words = f"learned from {runs:,} runs, left-out error ±{100 * math.expm1(error):.0f} %"
+    error *= of_few(max(2, len(np.unique(peaks.groups))))
     context, ends = ON_GPU.context_bytes, (ON_GPU.least_context_bytes, ON_GPU.most_context_bytes)
     said = (
         f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}; "

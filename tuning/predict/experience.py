@@ -23,7 +23,7 @@ from tuning.predict.calibrate import Calibrated, Measured
 from tuning.predict.configured import cases_of
 from tuning.predict.counting import Contradiction, Run, agreeing, counted
 from tuning.predict.finished import Finished
-from tuning.predict.learned import Errors, Experience, LeftOut
+from tuning.predict.learned import Errors, Experience, LeftOut, of_few
 from tuning.predict.room import Allowance
 from tuning.predict.target import BELIEVED_HERE, Target
 from tuning.predict.trials import joined, layout
@@ -35,8 +35,6 @@ LEAST_CONFIGURATIONS, LEAST_LAYOUTS = 6, 3
 _MOST, _PARTS = 300, 10
 #: Contradictions and reasons that are told in notes; all of them are in ``Experience.left_out``.
 _TOLD = 3
-#: Of a normal distribution, the end of 90 %.
-_OF_90_PERCENT = 1.645
 
 Groups = Sequence[Sequence[Run]]
 
@@ -110,14 +108,8 @@ def _fitted(target: Target, of: Measured) -> Target:
 
 
 def _unsure(calibrated: Calibrated, layouts: int) -> float:
-    """What an interval from so few layouts lacks: Student's t in place of a normal one's end, and the mean's own error.
-
-    The quantile is Fisher's and Cornish's expansion (Technometrics 1960), 6 % too small with three layouts.
-    """
-    z, freedom = _OF_90_PERCENT, layouts - 1
-    student = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    factor = student * math.sqrt(1 + 1 / layouts) / z
-    return (factor - 1) * max(abs(calibrated.low), abs(calibrated.high))
+    """What an interval from so few layouts lacks."""
+    return (of_few(layouts) - 1) * max(abs(calibrated.low), abs(calibrated.high))
 
 
 def _memory(groups: Groups, target: Target) -> tuple[int, Allowance | None]:

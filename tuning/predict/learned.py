@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tuning.predict.room import Allowance
+
+#: Of a normal distribution, the end of 90 %.
+_OF_90_PERCENT = 1.645
+
+
+def of_few(groups: int) -> float:
+    """How many times as wide as their errors an interval of 90 % is that so many groups, two or more, tell of.
+
+    Student's t in place of a normal distribution's end, and the error of the mean itself; the quantile is Fisher's and
+    Cornish's expansion (Technometrics 1960), 6 % too small with three groups.
+    """
+    z, freedom = _OF_90_PERCENT, groups - 1
+    student = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return student * math.sqrt(1 + 1 / groups) / z
 
 
 class LeftOut(NamedTuple):

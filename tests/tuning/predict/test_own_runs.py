@@ -14,16 +14,17 @@ from engine.config import RunConfig, parse
 from engine.session import Session
 from tests.support import calibrations
 from tuning.predict import experience, target
+from tuning.predict.answer import Range
 from tuning.predict.finished import Finished, finished
 from tuning.predict.forecast import forecasts
 from tuning.predict.trials import layout
 
-LAYOUTS = ({"dp": 2}, {"tp": 2}, {"pp": 2}, {"cp": 2}, {"dp": 1})
+LAYOUTS = ({"dp": 2}, {"dp": 2, "zero_stage": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2})
 SIZES: tuple[dict[str, Any], ...] = ({"hidden": 128}, {"hidden": 256, "layers": 6})
 
 
 def configs() -> Iterator[RunConfig]:
-    """Ten small runs of one or two ranks."""
+    """Ten small runs of two ranks."""
     for parallel in LAYOUTS:
         for size in SIZES:
             tree = {
@@ -53,25 +54,22 @@ def own_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Finished]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_layout_is_predicted_from_the_others(own_runs: list[Finished]) -> None:
+    """Of ten a range of 90 % that is learned from few, on a machine that does other things too, holds seven."""
     base = target.measured_here(calibrations.calibration((2,)))
-    assert len(own_runs) == len(LAYOUTS) * len(SIZES)
-    inside = 0
-    for parallel in LAYOUTS:
-        name = layout(parse({"parallel": parallel}))
-        known = [run for run in own_runs if run.trial and layout(run.trial.config) != name]
-        here = experience.learned(base, known, fingerprint.here())
-        for run in own_runs:
-            if run.trial is None or layout(run.trial.config) != name:
-                continue
-            found = forecasts([run.trial.config], here)[0]
-            seconds, peak = found.step_seconds, run.trial.peak_bytes
-            assert peak is not None
-            print(
-                f"{parallel}: predicted {seconds.median:.3f} s ({seconds.low:.3f} to {seconds.high:.3f}), "
-                f"measured {run.trial.seconds:.3f} s; memory {found.memory_bytes.median / 2**20:.0f} MiB "
-                f"({found.memory_bytes.low / 2**20:.0f} to {found.memory_bytes.high / 2**20:.0f}), "
-                f"measured {peak / 2**20:.0f} MiB"
-            )
-            inside += seconds.low <= run.trial.seconds <= seconds.high
-            assert found.memory_bytes.median == pytest.approx(peak, rel=0.25)
-    assert inside >= 7
+    trials = [run.trial for run in own_runs if run.trial]
+    assert len(trials) == len(LAYOUTS) * len(SIZES)
+    held = dict.fromkeys(("step", "memory"), 0)
+    for trial in trials:
+        others = [run for run in own_runs if run.trial and layout(run.trial.config) != layout(trial.config)]
+        found = forecasts([trial.config], experience.learned(base, others, fingerprint.here()))[0]
+        assert trial.peak_bytes is not None
+        held["step"] += _holds(found.step_seconds, trial.seconds, "s")
+        held["memory"] += _holds(found.memory_bytes, trial.peak_bytes, "bytes")
+    assert held["step"] >= 7, held
+    assert held["memory"] >= 7, held
+
+
+def _holds(predicted: Range, measured: float, unit: str) -> bool:
+    median, low, high = predicted
+    print(f"predicted {median:,.3g} {unit} ({low:,.3g} to {high:,.3g}), measured {measured:,.3g}")
+    return low <= measured <= high
