@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError
 
 if TYPE_CHECKING:
+    from engine.calibration.fingerprint import Fingerprint
     from tuning.predict.target import Target
 
 
-def target_of(home: Path, cluster: str | None, nodes: int | None, ranks: int | None) -> Target:
+def target_of(
+    home: Path, cluster: str | None, nodes: int | None, ranks: int | None, with_runs: bool = True
+) -> Target:
     """A cluster by name or file; without one this machine, if it is calibrated.
+
+    ``with_runs``: what finished runs of the home tell of this machine counts.
 
     Raises:
         InputError: it is not known, lacks a figure, or there is neither a name nor a calibration.
@@ -29,7 +34,15 @@ def target_of(home: Path, cluster: str | None, nodes: int | None, ranks: int | N
     if found.calibration is None:
         remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
         raise InputError("--cluster", None, remedy)
-    return target.measured_here(found.calibration)
+    here = target.measured_here(found.calibration)
+    return _with_runs(home, here, found.calibration.fingerprint) if with_runs else here
+
+
+def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
+    from tuning.predict import experience, finished
+    from workbench.runs import run_folders
+
+    return experience.learned(here, finished.finished(run_folders(home), home / finished.KEPT), machine)
 
 
 def _example() -> str:

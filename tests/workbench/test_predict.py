@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from engine.calibration import store
-from engine.config import parse
+from engine import rundir
+from engine.calibration import fingerprint, store
+from engine.config import RunConfig, parse
 from engine.dryrun.check import DryRun
 from engine.footprint import footprints
 from tests.support import calibrations
 from tests.workbench.conftest import Run
+from tuning.predict import target
+from tuning.predict.forecast import forecasts
+from workbench.inputs import parsed
 from workbench.render_predict import print_dry_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
@@ -163,6 +168,48 @@ def test_this_machine_if_it_is_calibrated(command: Run, home: Path) -> None:
     assert done.document["cluster"]["accelerator"] == "this CPU"
     command("predict", EXAMPLE, "parallel.dp=4").refused("world size=4", "at most 1")
     command("predict", EXAMPLE, "precision=bf16").refused("peak_flops.bf16", "it has fp32")
+
+
+def test_finished_runs_of_this_machine_count(command: Run, home: Path) -> None:
+    machine = calibrations.calibration()
+    store.save(home, machine)
+    before = command("predict", EXAMPLE, "--home", home, "--json").document
+    assert not before["experience"]["fitted"]
+    here = target.measured_here(machine)
+    assert here.sharing is not None
+    here = replace(here, sharing=replace(here.sharing, most=2))
+    for layout in ({"parallel.dp": 2}, {"parallel.tp": 2}, {}):
+        for micro in (1, 2, 4):
+            config = parsed(EXAMPLE, ["device=cpu"]).with_values({**layout, "batch.micro_batch": micro})
+            finished_run(home, config, 1.5 * forecasts([config], here)[0].step_seconds.median)
+    after = command("predict", EXAMPLE, "--home", home, "--json").document
+    told = after["experience"]
+    assert (told["runs"], told["configurations"], told["layouts"], told["fitted"]) == (9, 9, 3, True)
+    assert told["memory"]["learned"]
+    width = [one["step_seconds"]["high"] / one["step_seconds"]["low"] for one in (after, before)]
+    assert width[0] < width[1]
+    assert command("predict", EXAMPLE, "parallel.dp=2", "--json").document["cluster"]["devices"] == 2
+    said = command("predict", EXAMPLE).out
+    for words in (
+        "constants fitted to 9 of your finished runs (3 layouts)",
+        "learned from 9 runs, left-out error",
+    ):
+        assert words in said, words
+    without = command("predict", EXAMPLE, "--home", home, "--without-runs", "--json").document
+    assert without["experience"] is None
+    assert without["step_seconds"] == before["step_seconds"]
+    planned = command("plan", EXAMPLE, "--home", home, "--json").document
+    assert planned["experience"] == told
+    assert command("plan", EXAMPLE, "--without-runs", "--json").document["experience"] is None
+
+
+def finished_run(home: Path, config: RunConfig, seconds: float) -> None:
+    """A run folder with what a prediction reads of it."""
+    folder = rundir.create(home, config, {})
+    step = {"median": seconds, "p95": seconds, "low": None, "high": None}
+    rundir.write_json(folder / rundir.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 400 * 2**20})
+    told = {"outcome": {"ending": "completed"}, "backend": "gloo", "state": "ended"}
+    rundir.update_status(folder, **told, fingerprint=fingerprint.here().as_dict())
 
 
 def test_a_stale_calibration_is_not_used(command: Run, home: Path) -> None:

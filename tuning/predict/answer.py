@@ -114,6 +114,7 @@ class Forecast:
             "out_of_memory_probability": self.out_of_memory_probability,
             "changes": [asdict(change) for change in self.changes],
             "notes": list(self.notes),
+            "experience": self.target.experience and self.target.experience.as_dict(),
             "sources": self.target.sources(),
         }
 

@@ -6,8 +6,8 @@ were fitted to all others. A configuration outside of what was measured gets a w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +18,14 @@ from tuning.predict import beliefs, cost
 from tuning.predict.cases import Array, Cases
 from tuning.predict.constants import Constants
 from tuning.predict.cost import Machine
-from tuning.predict.fitting import fit
+from tuning.predict.fitting import Rows, fit
 
 #: What says how far a configuration is from those that were measured, each by its logarithm.
 FEATURES = ("hidden", "layers", "sequence", "micro_batch", "micro_batches", "dp", "tp", "pp", "cp")
 #: Least half-width of an interval, and what each doubling outside of the measured range adds to it, in logarithms.
 _LEAST, _PER_DOUBLING = 0.03, 0.06
 #: Two measurements of one configuration that differ by more contradict each other.
-_CONTRADICTION = 1.5
+CONTRADICTION = 1.5
 _LOW, _HIGH = 5, 95
 
 
@@ -103,9 +103,27 @@ def calibrate(measured: Measured, start: Constants = beliefs.START) -> Calibrate
 def fitted(measured: Measured, start: Constants = beliefs.START) -> Constants:
     """Constants fitted to all of these trials."""
     cases, machine, seconds, _ = measured
-    return fit(
-        lambda constants: np.log(cost.step(cases, machine, constants).seconds / seconds), start, beliefs.FREE
-    ).constants
+
+    def left(constants: Constants) -> Array:
+        return np.log(cost.step(cases, machine, constants).seconds / seconds)
+
+    return fit(left, start, beliefs.FREE, _rows(measured, len(beliefs.FREE))).constants
+
+
+def _rows(measured: Measured, count: int) -> Rows[Constants]:
+    """Residuals for ``count`` constants at a time: all trials once for each, and constants as columns beside them."""
+    number = len(measured.seconds)
+    many = select(measured, np.tile(np.arange(number), count))
+
+    def left(constants: Sequence[Constants]) -> Array:
+        columns: dict[str, Any] = {
+            field.name: np.repeat([getattr(one, field.name) for one in constants], number)
+            for field in fields(constants[0])
+        }
+        seconds = cost.step(many.cases, many.machine, replace(constants[0], **columns)).seconds
+        return np.log(seconds / many.seconds).reshape(count, number)
+
+    return left
 
 
 def held_out(measured: Measured, start: Constants = beliefs.START) -> Array:
@@ -145,7 +163,7 @@ def check(measured: Measured) -> None:
     for row, key in enumerate(zip(measured.cases.rows(), _machines(measured), strict=True)):
         other = first.setdefault(key[0] + key[1], row)
         ratio = measured.seconds[row] / measured.seconds[other]
-        if max(ratio, 1 / ratio) > _CONTRADICTION:
+        if max(ratio, 1 / ratio) > CONTRADICTION:
             raise InputError(
                 f"trials {other + 1} and {row + 1}",
                 f"{measured.seconds[other]:g} and {measured.seconds[row]:g} s",

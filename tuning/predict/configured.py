@@ -23,8 +23,8 @@ _SCALE = 4
 _PAIR = 8
 
 
-def cases_of(configs: Sequence[RunConfig], devices_per_node: int = 8) -> Cases:
-    """A row for each configuration; ranks fill one node after the other."""
+def cases_of(configs: Sequence[RunConfig], devices_per_node: int | Sequence[int] = 8) -> Cases:
+    """A row for each configuration; ranks fill one node after the other, of one size or a size for each."""
     rows = [_row(config) for config in configs]
     columns: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return Cases.of(**columns, devices_per_node=devices_per_node)

@@ -6,7 +6,7 @@ a few odd measurements do not bend the rest. Each constant is held near what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound="DataclassInstance")
 #: log(predicted / measured) of all observations.
 Residuals = Callable[[K], Array]
+#: The same for several constants at a time, a row for each.
+Rows = Callable[[Sequence[K]], Array]
 _STEPS, _NUDGE, _HUBER = 60, 1e-4, 0.03
 _ENOUGH, _DAMPING, _STUCK, _TINY = 1e-6, 1e-2, 1e8, 1e-12
 
@@ -32,16 +34,18 @@ class Fitted(NamedTuple, Generic[K]):
     residuals: Array
 
 
-def fit(residuals: Residuals[K], start: K, free: Mapping[str, float]) -> Fitted[K]:
+def fit(
+    residuals: Residuals[K], start: K, free: Mapping[str, float], rows: Rows[K] | None = None
+) -> Fitted[K]:
     """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
-    as a natural logarithm (0.7 is a factor of two).
+    as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one.
 
     Raises:
         ValueError: there is nothing to fit to, or nothing to fit.
     """
     if not free or not len(residuals(start)):
         raise ValueError("a fit needs observations and free constants")
-    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())))
+    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows)
     place, damping = np.zeros(len(free)), _DAMPING
     now = problem.loss(place)
     for _ in range(_STEPS):
@@ -63,6 +67,7 @@ class _Problem(NamedTuple, Generic[K]):
     start: K
     names: tuple[str, ...]
     stiffness: Array
+    rows: Rows[K] | None = None
 
     def at(self, place: Array) -> K:
         """Constants, each so many logarithms from where it started."""
@@ -75,13 +80,15 @@ class _Problem(NamedTuple, Generic[K]):
         robust = np.where(left < _HUBER, left**2, _HUBER * (2 * left - _HUBER))
         return float(robust.sum() / _HUBER**2 + ((place * self.stiffness) ** 2).sum())
 
+    def several(self, constants: Sequence[K]) -> Array:
+        """Residuals of each, a row for each."""
+        return self.rows(constants) if self.rows else np.stack([self.residuals(one) for one in constants])
+
     def move(self, place: Array, damping: float) -> Array:
         """The next step of Gauss and Newton, shortened by ``damping`` (D. Marquardt, 1963)."""
         left = self.residuals(self.at(place))
         nudges = np.eye(len(place)) * _NUDGE
-        slopes = np.stack(
-            [(self.residuals(self.at(place + nudge)) - left) / _NUDGE for nudge in nudges], axis=1
-        )
+        slopes = (self.several([self.at(place + nudge) for nudge in nudges]) - left).T / _NUDGE
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left), _TINY)) / _HUBER**2
         curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
         pull = slopes.T @ (weights * left) + self.stiffness**2 * place

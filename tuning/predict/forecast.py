@@ -23,6 +23,7 @@ from tuning.predict.cases import Array, Cases
 from tuning.predict.configured import cases_of
 from tuning.predict.cost import Breakdown
 from tuning.predict.room import Room
+from tuning.predict.sharing import seats_of
 from tuning.predict.target import Target
 
 TERMS = tuple(field.name for field in fields(Breakdown))
@@ -52,7 +53,7 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
 
 def room_of(counted: Array, target: Target) -> Room:
     """Bytes with an allowance, and whether the target's devices have them."""
-    return room.room(counted, target.memory_bytes, target.on_cpu)
+    return room.room(counted, target.memory_bytes, target.allowance)
 
 
 def forecast(config: RunConfig, target: Target) -> Forecast:
@@ -78,10 +79,11 @@ def forecasts(configs: Sequence[RunConfig], target: Target) -> list[Forecast]:
         rules.check(config)
         target.check(config.parallel.dp * config.parallel.tp * config.parallel.pp * config.parallel.cp)
     found: dict[int, Forecast] = {}
-    for precision in dict.fromkeys(config.precision for config in configs):
-        rows = [row for row, config in enumerate(configs) if config.precision == precision]
-        alike = _alike([configs[row] for row in rows], target, precision)
-        found |= dict(zip(rows, alike, strict=True))
+    kinds = [(config.precision, seats_of(config)) for config in configs]
+    for kind in dict.fromkeys(kinds):
+        rows = [row for row, one in enumerate(kinds) if one == kind]
+        some = [configs[row] for row in rows]
+        found |= dict(zip(rows, _alike(some, target.at(some[0]), kind[0]), strict=True))
     return [found[row] for row in range(len(configs))]
 
 
@@ -94,7 +96,7 @@ def is_legal(config: RunConfig) -> bool:
 
 
 def _alike(configs: Sequence[RunConfig], target: Target, precision: str) -> list[Forecast]:
-    """Of configurations in one format of numbers."""
+    """Of configurations in one format of numbers, of as many ranks on the same links."""
     cases = cases_of(configs, target.devices_per_node)
     found = columns(cases, target, precision)
     held = [footprint.largest(config) for config in configs]
@@ -146,7 +148,12 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
     outside = (
         f"outside of what was measured ({'; '.join(beyond)}): the interval is wider, and the answer less sure"
     )
-    return [*([outside] if beyond else []), *unmodelled.notes(config), *target.notes, room.SAID]
+    return [
+        *([outside] if beyond else []),
+        *unmodelled.notes(config, target.in_lab),
+        *target.notes,
+        target.allowance.said,
+    ]
 
 
 def _change(own: Forecast, values: dict[str, object], other: Forecast) -> Change:

@@ -21,6 +21,7 @@ from tuning.predict.families import Family, families
 from tuning.predict.forecast import columns, forecasts, room_of
 from tuning.predict.layouts import Points, Space
 from tuning.predict.placed import Placed
+from tuning.predict.sharing import seats_of
 from tuning.predict.target import Target
 
 #: A layout of the pareto needs at least this share of memory less than the one before.
@@ -81,6 +82,7 @@ class Planned:
             "tight": row(self.tight) if self.tight else None,
             "families": [family.as_dict() for family in self.families],
             "notes": list(self.best[0].notes if self.best else self.target.notes),
+            "experience": self.target.experience and self.target.experience.as_dict(),
             "sources": self.target.sources(),
         }
 
@@ -109,7 +111,9 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     Raises:
         InputError: nothing is legal, the device lacks a figure, or the model's time is not modelled.
     """
-    space = Space.of(config, ranks or target.cluster.size, target.devices_per_node)
+    count = ranks or target.cluster.size
+    target = target.seated(seats_of(config, count))
+    space = Space.of(config, count, target.devices_per_node)
     looked = look(space, target)
     order = np.argsort(looked.seconds, kind="stable")
     safe = order[looked.safe[order]]

@@ -1,12 +1,13 @@
 """Whether what a rank holds fits on its device: an allowance for what no formula counts, and a probability. Pure.
 
 ``engine.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds its context
-and libraries, kernels' workspace and the allocator's gaps: an allowance that is believed, not measured.
+and libraries, kernels' workspace and the allocator's gaps: an allowance that is believed, or learned from runs.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,41 @@ SAID = (
 SAFE = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What is held beside counted bytes: ``context_bytes``, and ``share`` of what is counted.
+
+    ``least_context_bytes`` and ``most_context_bytes`` are the ends of 90 %. ``error`` is that of counted bytes with
+    their share, as a natural logarithm, on ``trials`` that were left out; above the ``counted_bytes`` that these went
+    to, the share is anything up to 10 % again.
+    """
+
+    context_bytes: float
+    most_context_bytes: float
+    least_context_bytes: float = 0.0
+    share: float = WORKSPACE_SHARE
+    error: float = 0.0
+    counted_bytes: float = 0.0
+    trials: int = 0
+    said: str = SAID
+
+    def median(self, counted: Array) -> Array:
+        """Bytes at the peak."""
+        return counted * (1 + self.share) + self.context_bytes
+
+    def ends(self, counted: Array) -> tuple[Array, Array]:
+        """Of 90 %."""
+        beyond = np.maximum(counted - self.counted_bytes, 0.0)
+        known = (counted - beyond) * (1 + self.share)
+        fewest, most = 1 + min(self.share, 0.0), 1 + max(self.share, _HIGH_SHARE)
+        low = (known + fewest * beyond) * math.exp(-self.error) + self.least_context_bytes
+        return low, (known + most * beyond) * math.exp(self.error) + self.most_context_bytes
+
+
+ON_GPU = Allowance(CONTEXT_BYTES, _HIGH_CONTEXT_BYTES)
+ON_CPU = Allowance(CPU_BYTES, _HIGH_CPU_BYTES)
+
+
 class Room(NamedTuple):
     """Bytes at the peak with the range of 90 %, and the probability that they are more than the device has."""
 
@@ -38,14 +74,12 @@ class Room(NamedTuple):
     probability: Array
 
 
-def room(counted: Array, limit: float, on_cpu: bool = False) -> Room:
+def room(counted: Array, limit: float, allowance: Allowance = ON_GPU) -> Room:
     """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
-    usual, most = (CPU_BYTES, _HIGH_CPU_BYTES) if on_cpu else (CONTEXT_BYTES, _HIGH_CONTEXT_BYTES)
-    median = counted * (1 + WORKSPACE_SHARE) + usual
-    high = counted * (1 + _HIGH_SHARE) + most
+    median, (low, high) = allowance.median(counted), allowance.ends(counted)
     deviation = np.log(high / median) / _OF_90_PERCENT
     beyond = np.log(limit / median) / deviation
-    return Room(median, np.asarray(counted, np.float64), high, _tail(beyond))
+    return Room(median, low, high, _tail(beyond))
 
 
 def _tail(away: Array) -> Array:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.calibration.table import Calibration
+from engine.config import RunConfig
 from engine.errors import InputError
-from tuning.predict import catalogue, kernels, shipped
+from tuning.predict import catalogue, kernels, room, sharing, shipped
 from tuning.predict.calibrate import Calibrated
 from tuning.predict.cost import Machine
 from tuning.predict.hardware import Cluster, Group
+from tuning.predict.learned import Experience
 from tuning.predict.network import Links
+from tuning.predict.room import Allowance
+from tuning.predict.sharing import Seats, Sharing
 
 _UNSEEN = 0.35  # a factor of 1.4 either way
 _MEASURED_HERE = 0.7  # a factor of 2
+#: Said of this machine as long as no runs tell more.
+BELIEVED_HERE = (
+    "launches and overlap are those of published GPU tables, "
+    f"give or take a factor of {math.exp(_MEASURED_HERE):.0f}"
+)
+MEASURED = "rates are this machine's, measured"
+_RATES = "rates are those of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,7 @@ class Target:
     """``exact``: its size is the number of ranks; else so many are the most. ``notes`` are told with each answer.
 
     ``unsure`` widens every interval, in logarithms, for a kind of device that the constants were not fitted on.
+    ``sharing`` says what ranks of this machine's CPU have of it, ``experience`` what finished runs told of it.
     """
 
     cluster: Cluster
@@ -31,6 +43,8 @@ class Target:
     unsure: float = 0.0
     notes: tuple[str, ...] = ()
     constants_source: str = shipped.SOURCE
+    sharing: Sharing | None = None
+    experience: Experience | None = None
 
     @property
     def group(self) -> Group:
@@ -51,6 +65,58 @@ class Target:
     def on_cpu(self) -> bool:
         """Whether its devices are ranks of a CPU."""
         return self.group.accelerator.name == "this CPU"
+
+    @property
+    def in_lab(self) -> bool:
+        """Whether its links are those of the lab."""
+        return self.group.network == sharing.LAB
+
+    @property
+    def links_name(self) -> str:
+        """What its ranks talk over; empty for one rank."""
+        return "" if self.cluster.size == 1 else self.group.network
+
+    @property
+    def allowance(self) -> Allowance:
+        """What is held beside counted bytes."""
+        if self.experience is not None and self.experience.allowance is not None:
+            return self.experience.allowance
+        return room.ON_CPU if self.on_cpu else room.ON_GPU
+
+    def at(self, config: RunConfig) -> Target:
+        """As the ranks of a configuration have it.
+
+        Raises:
+            InputError: there are more than this machine can have.
+        """
+        return self.seated(sharing.seats_of(config))
+
+    def seated(self, seats: Seats) -> Target:
+        """As so many ranks have it: on this machine's CPU they share cores, and may be in the lab. Else the same.
+
+        Raises:
+            InputError: there are more than this machine can have.
+        """
+        if self.sharing is None:
+            return self
+        self.check(seats.ranks)
+        if seats == Seats(self.cluster.size):
+            return replace(self, sharing=None)._on_links_seen()
+        rates = (
+            f"{_RATES} one of {seats.ranks:,} ranks that share the cores, {self.cluster.size:,} were timed"
+        )
+        notes = tuple(rates if note.startswith(_RATES) else note for note in self.notes)
+        seated = replace(self, cluster=self.sharing.cluster(self.cluster, seats), sharing=None, notes=notes)
+        return seated._on_links_seen()
+
+    def _on_links_seen(self) -> Target:
+        """Less sure where runs told of constants, but none of them of such links."""
+        told = self.experience
+        if told is None or told.error is None or self.links_name in ("", *told.links):
+            return self
+        where = "the lab's links" if self.in_lab else "this host's own links"
+        note = f"no finished run was on {where}: what they reach is believed, give or take {math.exp(_UNSEEN):.1f}"
+        return replace(self, unsure=self.unsure + _UNSEEN, notes=(*self.notes, note))
 
     def machine(self, precision: str) -> Machine:
         """Figures that closed forms work on: of the slowest device and link where groups differ.
@@ -74,7 +140,7 @@ class Target:
         Raises:
             InputError: it is larger than the cluster, or not its size.
         """
-        size = self.cluster.size
+        size = max(self.cluster.size, self.sharing.most if self.sharing else 0)
         if ranks > size or (self.exact and ranks != size):
             rule = f"has {size:,} devices" if self.exact else f"has at most {size:,} devices"
             raise InputError(
@@ -135,13 +201,12 @@ def measured_here(calibration: Calibration) -> Target:
     found = {"inside_seconds": start, "between_seconds": start} if start > 0 else {}
     constants = known.constants.put(**shares, **found)
     calibrated = Calibrated(constants, known.low, known.high, known.trials, known.ranges)
-    note = (
-        "rates are this machine's, measured; launches and overlap are those of published GPU tables, "
-        f"give or take a factor of {math.exp(_MEASURED_HERE):.0f}"
+    cores = (
+        sharing.of(calibration, cluster.size) if cluster.groups[0].accelerator.name == "this CPU" else None
     )
-    ranks = f"rates are those of one of {cluster.size:,} ranks that all work"
+    notes = (MEASURED, BELIEVED_HERE, f"{_RATES} one of {cluster.size:,} ranks that all work")
     source = f"{shipped.SOURCE}; shares of peaks are 1: peaks were measured here"
-    return Target(cluster, calibrated, False, _MEASURED_HERE, (note, ranks), source)
+    return Target(cluster, calibrated, False, _MEASURED_HERE, notes, source, cores)
 
 
 def _of_catalogue(text: str, nodes: int | None, ranks: int | None) -> Target:

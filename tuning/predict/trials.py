@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from engine import rundir
 from engine.config import RunConfig, load, parse
 from engine.errors import InputError
 from engine.outcome import Ending
+from profilers.memory_summary import memory_rows, peak
 from profilers.step_join import join_steps
 from profilers.tail import Archive, RunRecords
 from tuning.predict.calibrate import Measured
@@ -30,12 +31,15 @@ _LAYOUT = ("dp", "tp", "pp", "cp")
 class Trial:
     """A configuration that ran to its end, and what one of its steps took: medians over its measured steps.
 
-    ``seconds`` are those of the slowest rank; ``cpu_seconds`` are of each rank, all threads together.
+    ``seconds`` are those of the slowest rank; ``cpu_seconds`` are of each rank, all threads together, or none where
+    they were not read. ``peak_bytes`` are of the rank that held most (``profilers.memory_summary``): resident bytes on
+    a CPU, the allocator's on a GPU; None if they were not recorded.
     """
 
     config: RunConfig
     seconds: float
     cpu_seconds: tuple[float, ...]
+    peak_bytes: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -43,12 +47,14 @@ class Trial:
             "config": json.loads(self.config.dumps()),
             "seconds": self.seconds,
             "cpu_seconds": list(self.cpu_seconds),
+            "peak_bytes": self.peak_bytes,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trial:
         """What ``as_dict`` wrote."""
-        return cls(parse(data["config"]), float(data["seconds"]), tuple(map(float, data["cpu_seconds"])))
+        cpu = tuple(map(float, data["cpu_seconds"]))
+        return cls(parse(data["config"]), float(data["seconds"]), cpu, data.get("peak_bytes"))
 
 
 def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
@@ -67,7 +73,8 @@ def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
         )
     slowest = np.max(steps.values["step_seconds"], axis=0)
     cpu = [float(np.median(one.compressed())) for one in steps.values["cpu_seconds"]]
-    return Trial(load(folder / rundir.CONFIG), float(np.median(slowest.compressed())), tuple(cpu))
+    known = peak(memory_rows(records)).get("peak_memory_bytes")
+    return Trial(load(folder / rundir.CONFIG), float(np.median(slowest.compressed())), tuple(cpu), known)
 
 
 def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Trial]:
@@ -85,9 +92,13 @@ def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Tria
 
 def is_completed(folder: Path) -> bool:
     """Whether a folder is that of a run whose ranks came to their end; nobody simulated it."""
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    return is_complete(rundir.read_json(folder / rundir.STATUS) or {})
+
+
+def is_complete(status: Mapping[str, Any]) -> bool:
+    """The same of a status that was read already."""
     outcome = status.get("outcome") or {}
-    return outcome.get("ending") == Ending.COMPLETED.value and status.get("backend") != "simulated"
+    return bool(outcome.get("ending") == Ending.COMPLETED.value and status.get("backend") != "simulated")
 
 
 def measured(
@@ -107,10 +118,15 @@ def measured(
         alike.setdefault(what_ran(trial.config), []).append(trial)
     configs = [same[0].config for same in alike.values()]
     seconds = np.array([np.median([one.seconds for one in same]) for same in alike.values()])
-    groups = np.array([" ".join(str(getattr(one.parallel, name)) for name in _LAYOUT) for one in configs])
+    groups = np.array([layout(one) for one in configs])
     return Measured(
         cases_of(configs, devices_per_node), joined([machine(one) for one in configs]), seconds, groups
     )
+
+
+def layout(config: RunConfig) -> str:
+    """The name of its group."""
+    return " ".join(str(getattr(config.parallel, name)) for name in _LAYOUT)
 
 
 def what_ran(config: RunConfig) -> str:

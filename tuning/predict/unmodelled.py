@@ -9,13 +9,13 @@ from engine.layout import layout_of
 _ORDERS = ("breadth_first", "layered")
 
 
-def notes(config: RunConfig) -> list[str]:
-    """A line for each setting whose time is not modelled."""
+def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
+    """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
     said = {**_parallel(config), **_overlap(config), **_memory(config)}
     kind = config.schedule.kind
     said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = kind in _ORDERS
     said["compile=true: kernels are taken as blocks are written"] = config.compile
-    said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted
+    said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted and not lab_known
     return [line for line, applies in said.items() if applies]
 
 

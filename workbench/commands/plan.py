@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from workbench.commands.options import Home, Json, Sets
-from workbench.commands.predict import Cluster, Nodes
+from workbench.commands.predict import Cluster, Nodes, WithoutRuns
 
 if TYPE_CHECKING:
     from engine.config import RunConfig
@@ -39,6 +39,7 @@ def plan(
         int | None, typer.Option("--sequence", min=2, help=f"Tokens of one; {_SEQUENCE:,} without a file.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many layouts.")] = 10,
+    without_runs: WithoutRuns = False,
     json: Json = False,
 ) -> int:
     """The best layouts of a model on a cluster, the pareto of time and memory, and why not the others."""
@@ -49,7 +50,7 @@ def plan(
     asked, ranks = _asked(
         config, sets or [], {key: value for key, value in given.items() if value is not None}
     )
-    target = target_of(home, cluster, nodes, ranks if cluster else None)
+    target = target_of(home, cluster, nodes, ranks if cluster else None, not without_runs)
     found = plans.plan(asked, target, top, ranks if nodes is None else None)
     _report(found, json)
     return 0 if found.best else 1

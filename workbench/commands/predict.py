@@ -27,6 +27,9 @@ Cluster = Annotated[
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="How many of the cluster's nodes.")]
 
+WithoutRuns = Annotated[
+    bool, typer.Option("--without-runs", help="For this machine: leave out what finished runs told of it.")
+]
 WhyNotAsked = Annotated[
     bool, typer.Option("--why-not", help="Legal? Does it fit? How far behind the best, and by which term?")
 ]
@@ -54,6 +57,7 @@ def predict(
     why_not: WhyNotAsked = False,
     simulate: Simulated = False,
     dry_run: DryRunAsked = False,
+    without_runs: WithoutRuns = False,
     json: Json = False,
 ) -> int:
     """Predict a step's time and memory, what limits it, and what would change that; nothing runs."""
@@ -65,7 +69,7 @@ def predict(
         return _dry_run(asked, json)
     from engine.layout import layout_of
 
-    target = target_of(home, cluster, nodes, layout_of(asked).world_size)
+    target = target_of(home, cluster, nodes, layout_of(asked).world_size, not without_runs)
     if simulate:
         return _simulate(asked, target, home, json)
     if why_not:
@@ -116,7 +120,7 @@ def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     from workbench.render import print_run
 
     rules.check(config)
-    name, _ = write_run(home, config, rehearse(config, target))
+    name, _ = write_run(home, config, rehearse(config, target.at(config)))
     view = runs.load(home / name)
     if json:
         emit_json(runs.document(view))

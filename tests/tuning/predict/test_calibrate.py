@@ -33,6 +33,16 @@ def test_planted_constants_are_found_again() -> None:
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
 
 
+def test_slopes_of_many_constants_at_a_time_are_those_one_by_one() -> None:
+    cases, machine, seconds, _ = measured = trials(20)
+    slow = fit(
+        lambda one: np.log(cost.step(cases, machine, one).seconds / seconds), beliefs.START, beliefs.FREE
+    )
+    found = calibrate.fitted(measured)
+    for name in beliefs.FREE:
+        assert getattr(found, name) == pytest.approx(getattr(slow.constants, name), rel=1e-6), name
+
+
 def test_a_few_odd_measurements_do_not_bend_the_rest() -> None:
     measured = trials()
     odd = measured.seconds.copy()

@@ -21,7 +21,7 @@ from tuning.predict.forecast import TERMS, forecast, forecasts
 KEYS = {
     "layout", "world_size", "cluster", "step_seconds", "memory_bytes", "interval", "breakdown", "limits",
     "tokens_per_second", "mfu", "mfu_convention", "peak_flops", "memory_limit_bytes", "memory_breakdown",
-    "out_of_memory_probability", "changes", "notes", "sources",
+    "out_of_memory_probability", "changes", "notes", "experience", "sources",
 }  # fmt: skip
 MIXED = {"precision": "bf16", "memory": {"parameters": "bf16"}, "data": {"sequence_length": 2048}}
 SELENE = target.named("selene", 2)

@@ -131,7 +131,7 @@ def test_the_json_of_a_plan() -> None:
     tree = json.loads(json.dumps(plans.plan(model("1b", 64), DGX, top=2).as_dict()))
     assert set(tree) == {
         "cluster", "model", "global_batch", "sequence_length", "precision", "memory_limit_bytes", "looked_at", "safe",
-        "best", "pareto", "tight", "families", "notes", "sources",
+        "best", "pareto", "tight", "families", "notes", "experience", "sources",
     }  # fmt: skip
     assert len(tree["best"]) == 2
     assert {"values", "step_seconds", "memory_bytes", "breakdown", "limits"} <= set(tree["best"][0])

@@ -1,0 +1,120 @@
+"""Finished runs of a home as trials, read from their small documents alone; what was read is kept in one file.
+
+Records are not opened, so runs that were pruned count: a run's summary has the median step of its slowest rank, and
+its largest peak of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import rundir
+from engine.config import load
+from engine.errors import InputError
+from tuning.predict.trials import Trial, is_complete
+
+#: What was read of runs that have ended, in their home; made anew where it is missing or of another version.
+KEPT = "trials.json"
+_FORMAT = 1
+_FILES = (rundir.STATUS, rundir.SUMMARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run whose ranks came to their end. ``fingerprint`` is that of its machine, None in runs of older versions.
+
+    Of one that cannot be a trial ``trial`` is None and ``reason`` says why. Core seconds of ranks are not read.
+    """
+
+    run: str
+    backend: str
+    fingerprint: Mapping[str, Any] | None
+    trial: Trial | None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        told = {"run": self.run, "backend": self.backend, "fingerprint": self.fingerprint}
+        return {**told, "trial": self.trial and self.trial.as_dict(), "reason": self.reason}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finished:
+        """What ``as_dict`` wrote."""
+        trial = Trial.from_dict(data["trial"]) if data["trial"] else None
+        return cls(data["run"], data["backend"], data["fingerprint"], trial, data["reason"])
+
+
+def finished_of(folder: Path) -> Finished | None:
+    """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    if not is_complete(status):
+        return None
+    told = folder.name, str(status.get("backend")), status.get("fingerprint")
+    if (folder / rundir.STARTED).exists():
+        return Finished(*told, None, "was changed as it went")
+    summary = rundir.read_json(folder / rundir.SUMMARY) or {}
+    seconds = (summary.get("step_seconds") or {}).get("median")
+    if not seconds:
+        return Finished(*told, None, "has no measured step")
+    try:
+        config = load(folder / rundir.CONFIG)
+    except InputError as error:
+        return Finished(*told, None, str(error))
+    return Finished(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
+
+
+def finished(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
+    """Those of the run folders that ran to their end, in their order.
+
+    ``kept`` is a file with what was read before; it is brought up to date where that is possible.
+    """
+    known = _read(kept) if kept else {}
+    fresh: dict[str, list[Any]] = {}
+    found = list[Finished | None]()
+    for folder in folders:
+        one, fresh[folder.name] = _known(folder, known.get(folder.name))
+        found.append(one)
+    if kept and fresh != known:
+        _write(kept, fresh)
+    return [one for one in found if one is not None]
+
+
+def _known(folder: Path, entry: list[Any] | None) -> tuple[Finished | None, list[Any]]:
+    """A run, and what is to be kept of it: its files' mark and what they told."""
+    mark = _mark(folder)
+    if entry and entry[0] == mark:
+        with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
+            return (Finished.from_dict(entry[1]) if entry[1] else None), entry
+    one = finished_of(folder)
+    return one, [mark, one and one.as_dict()]
+
+
+def _mark(folder: Path) -> str:
+    parts = list[str]()
+    for name in _FILES:
+        try:
+            found = (folder / name).stat()
+            parts.append(f"{found.st_mtime_ns}.{found.st_size}")
+        except OSError:
+            parts.append("-")
+    return " ".join(parts)
+
+
+def _read(kept: Path) -> dict[str, list[Any]]:
+    document = rundir.read_json(kept) or {}
+    runs = document.get("runs") if document.get("format") == _FORMAT else None
+    return runs if isinstance(runs, dict) else {}
+
+
+def _write(kept: Path, runs: dict[str, list[Any]]) -> None:
+    """Whoever reads meanwhile sees the old or the new file; a home that cannot be written goes without."""
+    scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        scratch.write_text(json.dumps({"format": _FORMAT, "runs": runs}), encoding="utf-8")
+        scratch.replace(kept)
