@@ -12,7 +12,7 @@ from typing import Any
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
 from engine.launch.network_watch import NetworkWatch
-from engine.launch.verdict import Death, decide, hung
+from engine.launch.verdict import Death, decide, hung, late
 from engine.launch.warm import Worker
 from engine.messages import RankReport
 from engine.orders import OrderBook
@@ -47,6 +47,7 @@ class Watch:
         self._oom_kills = _oom_kill_count()
         self._stop_asked_at: float | None = None
         self._network = NetworkWatch(broken)
+        self._began = time.monotonic()
         self._suspect: tuple[int, int, str] | None = None
         self.clean = True
 
@@ -91,7 +92,8 @@ class Watch:
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
         said = any(word in line.lower() for line in lines for word in _MEMORY_WORDS)
         killed_by_kernel = exit_code == -9 and _oom_kill_count() > self._oom_kills
-        return Death(rank, exit_code, here.phase if here else None, lines, said or killed_by_kernel)
+        phase, orphaned = here.phase if here else None, self._workers[rank].orphaned
+        return Death(rank, exit_code, phase, lines, said or killed_by_kernel, orphaned)
 
     def _trouble(self) -> RunOutcome | None:
         """An ending once a rank died or reported a failure; peers get a moment to report theirs."""
@@ -104,7 +106,7 @@ class Watch:
         return self._network.explained(decide(list(self._reports.values()), list(self._deaths.values())))
 
     def _impatience(self) -> RunOutcome | None:
-        ranks = [place for place in self._progress.ranks() if place.rank not in self._reports]
+        ranks = self._unreported()
         patience = self._launch.config.train.step_timeout_seconds
         if self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
@@ -117,14 +119,23 @@ class Watch:
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
             return outcome_of(culprit, explain(self._progress, self._launch.folder), lines)
         if time.monotonic() > self._deadline:
-            seconds = self._launch.config.train.timeout_seconds
-            return RunOutcome(Ending.TIMED_OUT, f"longer than train.timeout_seconds={seconds:g}")
+            return late(ranks, self._launch.config.train.timeout_seconds)
         return None
 
     def _pass_on_stop(self) -> None:
         if self._stop_asked_at is None and self._launch.should_stop():
             self._stop_asked_at = time.monotonic()
             self._progress.request_stop()
+
+    def _unreported(self) -> list[RankProgress]:
+        """Where ranks stand that are not done; one that was told of the run and never began stands at its start."""
+        known = {place.rank: place for place in self._progress.ranks()}
+        age = time.monotonic() - self._began
+        return [
+            known.get(rank) or RankProgress(rank, worker.process.pid or 0, -1, "starting", age)
+            for rank, worker in enumerate(self._workers)
+            if rank not in self._reports
+        ]
 
     def _place(self, rank: int) -> RankProgress | None:
         return next((place for place in self._progress.ranks() if place.rank == rank), None)
