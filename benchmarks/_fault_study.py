@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 NAME = "victim"
 #: Every process of a study inherits it; what still has it afterwards was left behind.
 MARKER = "WORKBENCH_FAULTS"
-STEPS = 60
+STEPS = 40
 STEP_TIMEOUT_SECONDS = 5.0
 PATIENCE_SECONDS = 90.0
 Line = dict[str, Any]
