@@ -24,8 +24,8 @@ VERBS = {
     "diverged": "diverged",
     "timed_out": "took too long",
     "crashed": "crashed",
-    "stopped": "were stopped",
-    "lost": "were lost",
+    "stopped": "got stopped",
+    "lost": "got lost",
 }
 _GOOD = frozenset((Ending.COMPLETED.value, Ending.PRUNED.value))
 
@@ -136,15 +136,10 @@ def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> st
     parts = ", ".join(f"{count} {VERBS.get(outcome, outcome)}" for outcome, count in counts.most_common())
     if len(failed) < len(ended):
         return f"{len(failed)} of {len(ended)} trials failed: {parts}"
-    words = (
-        f"all {len(ended)} trials failed: {parts}"
-        if len(ended) > 1
-        else f"the only trial failed: it {parts[2:]}"
-    )
-    reason = _commonest(failed).reason
-    words += f"; most often: {_first_line(reason)}" if reason and len(ended) > 1 else ""
-    words += f"; {_first_line(reason)}" if reason and len(ended) == 1 else ""
-    return words + (f". To change: {'; '.join(tips)}" if tips else "")
+    reason, alone = _first_line(_commonest(failed).reason), len(ended) == 1
+    words = f"the only trial {parts[2:]}" if alone else f"all {len(ended)} trials failed: {parts}"
+    words += f" ({reason if alone else f'most often: {reason}'})" if reason else ""
+    return words + (f". What to change: {'; '.join(tips)}" if tips else "")
 
 
 def _advice(state: StudyState, file: StudyFile) -> list[str]:

@@ -21,7 +21,7 @@ def what_failed(document: Mapping[str, Any]) -> None:
     """Endings by how often, then rules in words; where nothing failed, that."""
     failures = document.get("failures") or {}
     endings: Sequence[Mapping[str, Any]] = failures.get("endings") or []
-    st.subheader("What failed, and why", anchor=False)
+    st.markdown("**What failed, and why**")
     if not endings:
         st.caption(f"{failures.get('line', 'no trial has failed').capitalize()}.")
         return
