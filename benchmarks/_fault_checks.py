@@ -61,7 +61,7 @@ def run(folder: Path, kinds: Sequence[str], seed: int) -> list[Shot]:
 
 
 def _shoot(victim: Victim, kind: str, random: Random, explained: set[int]) -> Shot | None:
-    """None where the study was over before."""
+    """None where the study was over before, or where there was nothing to harm and nothing came of it."""
     wait_until(lambda: bool(victim.open_trials()) or not victim.alive)
     time.sleep(random.uniform(0.0, 1.5))
     if not victim.alive:
@@ -79,7 +79,7 @@ def _shoot(victim: Victim, kind: str, random: Random, explained: set[int]) -> Sh
         shot.problems.append("no trial after the fault came to an end")
     _check(shot, fault, before, victim.lines(), explained)
     shot.seconds = round(time.monotonic() - began, 1)
-    return shot
+    return shot if fault.done or shot.problems else None
 
 
 def _next_trial_ends(victim: Victim, kind: str, shot: Shot) -> bool:

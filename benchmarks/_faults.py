@@ -27,7 +27,7 @@ _LIMIT_BYTES = 1 << 20
 @dataclass
 class Fault:
     """What was done. ``right`` says of a tell that is no completion whether its label is right; ``bites`` that there
-    has to be one; ``undo`` ends what outlives the moment.
+    has to be one; ``undo`` ends what outlives the moment. One that found nothing to harm is not ``done``.
     """
 
     words: str
@@ -36,6 +36,7 @@ class Fault:
     #: Trials whose tell the fault took out of the journal.
     cut: list[Line] = field(default_factory=list)
     undo: Callable[[], None] = lambda: None
+    done: bool = True
 
 
 def kill_rank(victim: Victim, random: Random) -> Fault:
@@ -69,7 +70,7 @@ def _idle_rank(victim: Victim, random: Random, number: signal.Signals) -> Fault:
     """A rank's process between two runs: it costs none, or the one that was just handed to it."""
     workers = _workers(victim)
     if not workers:
-        return Fault(f"{number.name} found no rank")
+        return Fault(f"{number.name} found no rank", done=False)
     os.kill(random.choice(workers).pid, number)
     outcome = "crashed" if number is signal.SIGKILL else "hang"
     return Fault(f"{number.name} to a rank between runs", lambda line: line["outcome"] == outcome)
@@ -80,7 +81,7 @@ def kill_server(victim: Victim, random: Random) -> Fault:
     servers = [process for process in victim.processes() if "forkserver" in " ".join(process.cmdline())]
     parents = [process for process in servers if process.ppid() == _controller(victim)]
     if not parents:
-        return Fault("SIGKILL found no fork server")
+        return Fault("SIGKILL found no fork server", done=False)
     inside = [rank for rank in victim.ranks() if _inside(rank)]
     parents[0].kill()
 
@@ -99,9 +100,10 @@ def kill_controller(victim: Victim, random: Random) -> Fault:
 
 def memory_cgroup(victim: Victim, random: Random) -> Fault:
     """A rank in a control group whose memory is used up: the kernel kills it."""
+    wait_until(lambda: bool(victim.ranks()))
     ranks = victim.ranks()
     if not ranks:
-        return Fault("no rank to take memory from")
+        return Fault("no rank to take memory from", done=False)
     rank = random.choice(ranks)
     group, limit = _group(victim.marker)
     group.mkdir(exist_ok=True)
@@ -123,16 +125,17 @@ def memory_cgroup(victim: Victim, random: Random) -> Fault:
 
 def memory_rlimit(victim: Victim, random: Random) -> Fault:
     """A rank whose data may not grow any more: its next allocation fails."""
+    wait_until(lambda: bool(victim.ranks()))
     ranks = victim.ranks()
     if not ranks:
-        return Fault("no rank to take memory from")
+        return Fault("no rank to take memory from", done=False)
     rank = random.choice(ranks)
     words = f"RLIMIT_DATA for rank {rank.rank} in {_place(rank)}"
     try:
         _, hard = resource.prlimit(rank.pid, resource.RLIMIT_DATA)
         resource.prlimit(rank.pid, resource.RLIMIT_DATA, (_LIMIT_BYTES, hard))
     except ProcessLookupError:
-        return Fault(words + ", which had ended")
+        return Fault(words + ", which had ended", done=False)
 
     def undo() -> None:
         if psutil.pid_exists(rank.pid):
@@ -157,13 +160,13 @@ def database_locked(victim: Victim, random: Random) -> Fault:
     """Another process holds Optuna's database."""
     path, seconds = victim.journal.parent / DATABASE, random.uniform(0.5, 4.0)
     if not path.exists():
-        return Fault("no database to lock")
+        return Fault("no database to lock", done=False)
     database = sqlite3.connect(path, isolation_level=None, timeout=10)
     try:
         database.execute("begin exclusive")
         time.sleep(seconds)
     except sqlite3.Error as error:
-        return Fault(f"the database could not be locked: {error}")
+        return Fault(f"the database could not be locked: {error}", done=False)
     finally:
         database.close()
     return Fault(f"the database is locked for {seconds:.1f} s")
@@ -173,7 +176,7 @@ def database_garbage(victim: Victim, random: Random) -> Fault:
     """Optuna's database is overwritten in the middle."""
     path = victim.journal.parent / DATABASE
     if not path.exists():
-        return Fault("no database to harm")
+        return Fault("no database to harm", done=False)
     place = random.randrange(path.stat().st_size)
     with path.open("r+b") as file:
         file.seek(place)
@@ -208,7 +211,7 @@ def record_tail(victim: Victim, random: Random) -> Fault:
     runs = [run for number in victim.open_trials() if (run := victim.run_of(number))]
     runs = runs or sorted(path.parent for path in victim.home.glob("*/status.json"))
     if not runs:
-        return Fault("no record to harm", _lost)
+        return Fault("no record to harm", _lost, done=False)
     files = [path for path in [*(runs[-1] / "records").glob("*"), runs[-1] / "status.json"] if path.is_file()]
     path = random.choice(files)
     data = path.read_bytes()

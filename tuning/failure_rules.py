@@ -85,7 +85,7 @@ def learn(cases: Sequence[Case]) -> list[Rule]:
 def _clearest(cases: Sequence[Case]) -> Rule | None:
     failed = sum(1 << place for place, case in enumerate(cases) if case.failed)
     alone = _covered(cases)
-    pairs = {
+    pairs: dict[int, tuple[Condition, ...]] = {
         one & other: (first[0], second[0])
         for (one, first), (other, second) in combinations(alone.items(), 2)
         if first[0].key != second[0].key and one & other and one & other not in alone
@@ -99,18 +99,17 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
         return _tail(hits, mask.bit_count(), failed.bit_count(), len(cases))
 
     single, pair = min(alone, key=chance, default=None), min(pairs, key=chance, default=None)
-    if pair is not None and (single is None or chance(pair) < _SIMPLER * chance(single)):
-        mask, conditions, same = pair, pairs[pair], ()
-    elif single is not None:
-        mask, conditions, same = single, alone[single][:1], alone[single][1:]
-    else:
+    if single is None:
         return None
+    mask, conditions, same = single, alone[single][:1], alone[single][1:]
+    if pair is not None and chance(pair) < _SIMPLER * chance(single):
+        mask, conditions, same = pair, pairs[pair], ()
     p = min(1.0, chance(mask) * looked_at)
     if p > ALPHA:
         return None
     hits, size = (mask & failed).bit_count(), mask.bit_count()
     rest = failed.bit_count() - hits, len(cases) - size
-    return Rule(tuple(conditions), hits, size, *rest, p, looked_at, tuple(same))
+    return Rule(conditions, hits, size, *rest, p, looked_at, same)
 
 
 def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:

@@ -108,7 +108,9 @@ def test_nothing_measured_is_said_plainly() -> None:
     found = result(state, FILE)
     assert found["best"] is found["gain"] is found["recommended"] is None
     words = "no configuration could be measured: the only trial ran out of memory (rank 0 ran out of memory)"
-    assert found["result_line"].startswith(f"{words}. What to change: fewer sequences at once (batch.micro_batch")
+    assert found["result_line"].startswith(
+        f"{words}. What to change: fewer sequences at once (batch.micro_batch"
+    )
     assert result(StudyState(), FILE)["result_line"] == "nothing measured yet"
 
 

@@ -52,7 +52,9 @@ def test_where_nothing_failed_the_page_says_so() -> None:
     app = AppTest.from_function(page, args=(board(fails=False),)).run()
     assert "No trial has failed." in texts(app)
     assert not app.dataframe
-    assert "No trial has failed." in texts(AppTest.from_function(page, args=({},)).run())  # a study without its file
+    assert "No trial has failed." in texts(
+        AppTest.from_function(page, args=({},)).run()
+    )  # a study without its file
 
 
 def test_the_study_s_own_page_has_it(home: Path) -> None:
