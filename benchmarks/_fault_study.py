@@ -23,7 +23,7 @@ NAME = "victim"
 #: Every process of a study inherits it; what still has it afterwards was left behind.
 MARKER = "WORKBENCH_FAULTS"
 STEPS = 40
-STEP_TIMEOUT_SECONDS = 5.0
+STEP_TIMEOUT_SECONDS = 8.0
 PATIENCE_SECONDS = 90.0
 Line = dict[str, Any]
 

@@ -79,7 +79,8 @@ def late(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
     last = min(ranks, key=lambda rank: rank.step, default=None)
     if last is None:
         return RunOutcome(Ending.TIMED_OUT, reason)
-    return RunOutcome(Ending.TIMED_OUT, f"{reason}, in step {last.step}", last.rank, last.phase)
+    where = f"in step {last.step}" if last.step >= 0 else "before its first step"
+    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {where}", last.rank, last.phase)
 
 
 def _patience(rank: RankProgress, seconds: float) -> float:
