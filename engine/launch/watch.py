@@ -9,6 +9,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from engine.launch import kernel_kills
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
 from engine.launch.network_watch import NetworkWatch
@@ -44,7 +45,7 @@ class Watch:
         self._orders = OrderBook(launch.folder, self._progress)
         self._reports: dict[int, RankReport] = {}
         self._deaths: dict[int, Death] = {}
-        self._oom_kills = _oom_kill_count()
+        self._oom_kills = kernel_kills.count()
         self._stop_asked_at: float | None = None
         self._network = NetworkWatch(broken)
         self._began = time.monotonic()
@@ -91,8 +92,11 @@ class Watch:
         here = self._place(rank)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
         said = any(word in line.lower() for line in lines for word in _MEMORY_WORDS)
-        killed_by_kernel = exit_code == -9 and _oom_kill_count() > self._oom_kills
-        phase, orphaned = here.phase if here else None, self._workers[rank].orphaned
+        worker = self._workers[rank]
+        killed_by_kernel = exit_code == -9 and kernel_kills.was_killed(
+            worker.process.pid or 0, self._oom_kills
+        )
+        phase, orphaned = here.phase if here else None, worker.orphaned
         return Death(rank, exit_code, phase, lines, said or killed_by_kernel, orphaned)
 
     def _trouble(self) -> RunOutcome | None:
@@ -143,15 +147,6 @@ class Watch:
 
 def _fine(report: RankReport) -> bool:
     return report.ending in (Ending.COMPLETED, Ending.STOPPED)
-
-
-def _oom_kill_count() -> int:
-    """Processes that this kernel has killed for want of memory since boot; 0 where it does not tell."""
-    try:
-        rows = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 
 def _tail(path: Path) -> tuple[str, ...]:
