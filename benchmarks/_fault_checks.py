@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks._fault_study import Line, Victim, wait_until
+from benchmarks._fault_study import PATIENCE_SECONDS, Line, Victim, wait_until
 from benchmarks._faults import KINDS, Fault
 from engine import rundir
 from tuning import journal
@@ -139,7 +139,7 @@ def _check(shot: Shot, fault: Fault, before: list[Line], after: list[Line], expl
 
 
 def _finish(victim: Victim, explained: set[int]) -> list[str]:
-    wait_until(lambda: not victim.alive, 180.0)
+    wait_until(lambda: not victim.alive, 3 * PATIENCE_SECONDS)
     if victim.exit_code != 0:
         return [f"the study did not end well: exit code {victim.exit_code}, {victim.error()[-400:]}"]
     victim.note_holdings()

@@ -84,6 +84,7 @@ class Study:
         """Measure until nothing is left to do, or until somebody wants it to end."""
         try:
             self._board.state = self._measure_all(interruption)
+            self._note(self._mirror.check(self._journal.state))
         except BaseException:
             self._board.state = "interrupted"
             raise
@@ -132,10 +133,12 @@ class Study:
 
     def _follow(self) -> str:
         """Let Optuna's file follow the journal; what was wrong with it, if anything."""
-        note = self._mirror.follow(self._journal.state)
-        if note:
-            self._journal.append("note", text=note)
-        return note
+        return self._note(self._mirror.follow(self._journal.state))
+
+    def _note(self, text: str) -> str:
+        if text:
+            self._journal.append("note", text=text)
+        return text
 
     def _wait_while_paused(self) -> bool:
         state = "paused" if self._control.paused else "running"
