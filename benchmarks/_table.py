@@ -35,11 +35,11 @@ def machine() -> str:
     """One line: processor count, system, versions, commit."""
     return (
         f"{os.cpu_count()} CPU cores ({platform.machine()}), {platform.system()}, "
-        f"Python {platform.python_version()}, torch {version('torch')}, commit {_commit() or 'unknown'}"
+        f"Python {platform.python_version()}, torch {version('torch')}, commit {commit() or 'unknown'}"
     )
 
 
-def _commit() -> str:
+def commit() -> str:
     """Short name of the commit; empty outside a checkout, and where there is no git."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:

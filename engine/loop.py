@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from engine.checkpoint.checkpoints import Checkpoints
 from engine.clocks import HostClocks, tell
 from engine.context import RankContext
-from engine.errors import WorkbenchError
+from engine.degenerate import Degeneracy
 from engine.ordered import OrderedWork
 from engine.outer.optimizer import optimizer_of
 from engine.parallel.apply import build_stages
@@ -21,10 +20,6 @@ from engine.turning import Turning
 from engine.validation import Validation
 from engine.workloads.batches import training_batches
 from engine.workloads.data import Corpus, open_corpus
-
-
-class DivergedError(WorkbenchError):
-    """The loss or the gradient is not a finite number any more."""
 
 
 def train(rank: RankContext) -> bool:
@@ -62,6 +57,7 @@ def _steps(
 ) -> bool:
     planner = Planner(rank, stages.stages.values())
     first = checkpoints.resume(planner.adopt)
+    degeneracy = Degeneracy(rank.config.train.steps - first)
     with StepLog(rank, first) as log, OrderedWork(rank, first, Turning(rank, stages, log).turn) as ordered:
         for step in range(first, rank.config.train.steps):
             if rank.control.should_stop(step):
@@ -70,7 +66,7 @@ def _steps(
             if ordered.before(step):
                 log.leave_out(step)
             planner.watch(step)
-            one_step(rank, stages, optimizer, corpus, log, step)
+            degeneracy.look(step, *one_step(rank, stages, optimizer, corpus, log, step))
             planner.after(step + 1)
             checkpoints.after(step + 1)
             validation.after(step + 1)
@@ -85,8 +81,10 @@ def one_step(
     corpus: Corpus,
     log: StepLog,
     step: int,
-) -> None:
-    """Data, forwards and backwards by the schedule, optimizer; then the step's records."""
+) -> tuple[float | None, float]:
+    """Data, forwards and backwards by the schedule, optimizer; then the step's records. Its loss, where this rank
+    computes it, and the norm of the gradient.
+    """
     timer = rank.timer
     log.before(step)
     timer.begin(step)
@@ -96,5 +94,4 @@ def one_step(
     with timer.phase("optimizer"):
         norm = optimizer.step()
     log.after(timer.end(), loss, norm)
-    if not math.isfinite(norm) or (loss is not None and not math.isfinite(loss)):
-        raise DivergedError(f"step {step}: loss {loss}, gradient norm {norm}")
+    return loss, norm

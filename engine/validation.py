@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from engine.context import RankContext
+from engine.degenerate import held_out
 from engine.parallel.pipeline import PipelineExecutor
 from engine.workloads.batches import micro_batches
 from engine.workloads.data import Corpus
@@ -24,7 +25,11 @@ class Validation:
             self.now(step)
 
     def now(self, step: int) -> None:
-        """Mean loss over held-out windows, the same ones each time; recorded by the ranks of the last stage."""
+        """Mean loss over held-out windows, the same ones each time; recorded by the ranks of the last stage.
+
+        Raises:
+            DivergedError: it is not finite.
+        """
         rank, batches = self._rank, self._rank.config.train.validation_batches
         if not batches:
             return
@@ -36,6 +41,7 @@ class Validation:
         if known:
             seconds = time.monotonic() - began
             loss = sum(known) / len(known)
+            held_out(step, loss)
             rank.writer.event("validation", step=step, loss=loss, batches=len(known), seconds=seconds)
 
     def _loss(self, batch: int) -> float | None:

@@ -20,6 +20,7 @@ from engine import flight, groups, loop, nccl, netns
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
+from engine.degenerate import DivergedError
 from engine.layout import devices_of, layout_of
 from engine.lifeline import die_with
 from engine.messages import RankReport, RankTask, Seat
@@ -159,7 +160,7 @@ def device_of(kind: str, number: int) -> torch.device:
 def classify(error: BaseException) -> Ending:
     """Which ending an exception in a rank stands for."""
     text = f"{type(error).__name__}: {error}".lower()
-    if isinstance(error, loop.DivergedError):
+    if isinstance(error, DivergedError):
         return Ending.DIVERGED
     memory_words = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in memory_words):
@@ -178,6 +179,8 @@ def _failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     here = next((place for place in progress.ranks() if place.rank == rank), None)
     phase = None if here is None else here.phase
+    if isinstance(error, DivergedError):
+        return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
     return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
 
 

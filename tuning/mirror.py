@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,18 @@ class Mirror:
 
     def follow(self, state: StudyState) -> str:
         """Bring the file up to the journal; says what had to be done beyond adding trials."""
-        wanted = [found for trial in state.trials if (found := frozen(trial, self._encoding))]
+        wanted = self._wanted(state)
         try:
             self._add_missing(wanted)
             return ""
         except Exception as error:  # an index is not worth a study: whatever it is, start the file afresh
             return self._start_afresh(wanted, error)
+
+    def check(self, state: StudyState) -> str:
+        """Read the whole file again, as others will, and make it anew if it was harmed; says what had to be done."""
+        self.close()
+        harm = _harm(self._folder / DATABASE)
+        return self._start_afresh(self._wanted(state), ValueError(harm)) if harm else self.follow(state)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -43,6 +51,9 @@ class Mirror:
             self._storage.remove_session()
             self._storage.engine.dispose()
         self._storage = self._study = None
+
+    def _wanted(self, state: StudyState) -> list[FrozenTrial]:
+        return [found for trial in state.trials if (found := frozen(trial, self._encoding))]
 
     def _start_afresh(self, wanted: list[FrozenTrial], error: Exception) -> str:
         reason = " ".join(str(error).split())[:160]
@@ -87,6 +98,20 @@ class Mirror:
         return aside.name
 
 
+def _harm(path: Path) -> str:
+    """What SQLite finds wrong with a file; nothing of one that is not there or locked."""
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
+        ) as database:
+            found = str(database.execute("pragma quick_check").fetchone()[0])
+    except sqlite3.OperationalError:
+        return ""
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if found == "ok" else found
+
+
 def rebuild(folder: Path) -> str:
     """Make a study's Optuna file agree with its journal; says what had to be done, if anything.
 
@@ -97,7 +122,7 @@ def rebuild(folder: Path) -> str:
     if state.file is None:
         return "the journal names no study"
     mirror = Mirror(folder, Encoding(studyfile.parse(state.file).search_space))
-    note = mirror.follow(state)
+    note = mirror.check(state)
     mirror.close()
     return note
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profilers.statistics import Interval
-from tuning import ranking, wording
+from tuning import failures, ranking, wording
 from tuning.confidence import Comparison, compare
 from tuning.ranking import Standing
 from tuning.state import StudyState, Trial
@@ -65,6 +65,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "space_note": file.space_note,
         "skipped_illegal": sum(trial.skipped_illegal for trial in state.trials),
         "damage": list(state.damage),
+        "failures": failures.board(state, file),
     }
     return document | {"result_line": wording.result_line(document, state)}
 

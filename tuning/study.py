@@ -11,7 +11,7 @@ from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
-from tuning import agenda, objective, opening, owner, ranking
+from tuning import agenda, objective, opening, owner, ranking, recovered
 from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
@@ -72,6 +72,7 @@ class Study:
         from tuning.optuna_index import Index
 
         self._file, self._journal, self._execute, self._board = file, journal, execute, board
+        self._folder = folder
         self._control = Control(folder, file, journal)
         encoding = Encoding(file.search_space)
         seed = (file.seed + len(journal.state.trials)) % 2**31  # a resumed study must not draw the same again
@@ -83,6 +84,7 @@ class Study:
         """Measure until nothing is left to do, or until somebody wants it to end."""
         try:
             self._board.state = self._measure_all(interruption)
+            self._note(self._mirror.check(self._journal.state))
         except BaseException:
             self._board.state = "interrupted"
             raise
@@ -110,8 +112,7 @@ class Study:
     def _catch_up(self) -> None:
         """Settle what an owner that died left open, and tell Optuna what the journal says."""
         for trial in [trial for trial in self._journal.state.trials if trial.outcome is None]:
-            reason = "the process that ran the study died during this trial"
-            self._journal.append("tell", number=trial.number, run=trial.run, outcome="lost", reason=reason)
+            self._journal.append("tell", number=trial.number, **self._left_by(trial))
         state = self._journal.state
         for trial in state.trials:
             self._index.tell(trial)
@@ -120,12 +121,24 @@ class Study:
                 self._journal.append("note", text=words)
         self._board.show(state, note=self._follow())
 
+    def _left_by(self, trial: Trial) -> dict[str, Any]:
+        """What became of a trial whose owner died: how its run ended if it did, else that it is lost."""
+        found = recovered.ended_run(self._folder.parent.parent, trial)
+        if found is None:
+            reason = "the process that ran the study died during this trial"
+            return {"run": trial.run, "outcome": Ending.LOST.value, "reason": reason}
+        outcome, summary, ended_unix = found
+        seconds = max(0.0, ended_unix - trial.proposed_unix)
+        return self._told(trial, outcome, summary) | {"seconds": seconds}
+
     def _follow(self) -> str:
         """Let Optuna's file follow the journal; what was wrong with it, if anything."""
-        note = self._mirror.follow(self._journal.state)
-        if note:
-            self._journal.append("note", text=note)
-        return note
+        return self._note(self._mirror.follow(self._journal.state))
+
+    def _note(self, text: str) -> str:
+        if text:
+            self._journal.append("note", text=text)
+        return text
 
     def _wait_while_paused(self) -> bool:
         state = "paused" if self._control.paused else "running"
@@ -209,14 +222,18 @@ class Study:
             self._board.show(self._journal.state, run=run.name)
 
         outcome, summary = self._execute(config, labels, should_stop, on_start)
+        told = self._told(trial, outcome, summary)
+        if outcome.ending is Ending.STOPPED:
+            told["by_command"] = self._control.killed.get(number)
+            told["reason"] = self._why_stopped(number, interruption) or outcome.reason
+        return told
+
+    def _told(self, trial: Trial, outcome: RunOutcome, summary: RunSummary) -> dict[str, Any]:
         told = objective.measured(outcome, summary, self._file.aim)
         judged = self._judged(trial, summary)
         told["constraints"] = objective.constraints(outcome, trial.attempt > 0, judged)
         if outcome.good and judged is not None and judged.state != "satisfied":
             told["reason"] = outcome.reason or judged.reason
-        if outcome.ending is Ending.STOPPED:
-            told["by_command"] = self._control.killed.get(number)
-            told["reason"] = self._why_stopped(number, interruption) or outcome.reason
         return told
 
     def _judged(self, trial: Trial, summary: RunSummary) -> objective.Judged | None:

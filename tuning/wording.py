@@ -16,7 +16,7 @@ def result_line(document: Document, state: StudyState) -> str:
     """One line for people, from the document of :func:`tuning.results.result`."""
     best = document["best"]
     if best is None:
-        return _nothing(state)
+        return _nothing(document, state)
     running = document["state"] in ("running", "paused", "stopping", "interrupted")
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
@@ -24,10 +24,13 @@ def result_line(document: Document, state: StudyState) -> str:
     return SEPARATOR.join(parts) + _lossy(document)
 
 
-def _nothing(state: StudyState) -> str:
+def _nothing(document: Document, state: StudyState) -> str:
     ended = [trial for trial in state.trials if trial.outcome is not None]
     if not ended:
         return "nothing measured yet"
+    failures = document["failures"]
+    if failures["advice"]:
+        return f"no configuration could be measured: {failures['line']}"
     counts = Counter(str(trial.outcome) for trial in ended)
     words = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     reason = next((trial.reason for trial in reversed(ended) if trial.reason), "")

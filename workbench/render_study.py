@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuning.aims import aim_of
 from workbench import words
+from workbench.render_failures import print_failures
 from workbench.rows import RunRow, StudyRow
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
 
 
 def print_result(console: Console, document: dict[str, Any]) -> None:
-    """The line that a study comes down to, and why its winner wins."""
+    """The line that a study comes down to, what failed, and why its winner wins."""
     line = document.get("result_line") or "no trial has been measured yet"
     console.print(line, markup=False, soft_wrap=True)
+    print_failures(console, document)
     if document.get("why"):
         console.print(f"why: {document['why']['line']}", markup=False, soft_wrap=True)
 

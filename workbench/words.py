@@ -268,3 +268,8 @@ def plan(row: Mapping[str, Any]) -> str:
 def identifier(key: str) -> str:
     """A dotted key as part of a widget's key."""
     return key.replace(".", "-").replace("_", "-")
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown leaves alone."""
+    return "".join(f"\\{letter}" if letter in "*_`[]#$~:" else letter for letter in text)

@@ -47,7 +47,8 @@ def explain(progress: Progress, folder: Path) -> str | None:
 
 def outcome_of(culprit: RankProgress, waited_in: str | None, last_lines: tuple[str, ...] = ()) -> RunOutcome:
     """A hang in words: the rank that stands still, and the collective that others wait in."""
-    reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s in step {culprit.step}"
+    where = f"in step {culprit.step}" if culprit.step >= 0 else "before its first step"
+    reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s {where}"
     reason += f"; {waited_in}" if waited_in else ""
     return RunOutcome(Ending.HANG, reason, culprit.rank, culprit.phase, last_lines)
 

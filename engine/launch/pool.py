@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from multiprocessing.context import ForkServerContext
@@ -130,4 +131,5 @@ class LocalPool:
                 threads,
                 place.seat(rank, devices),
             )
-            worker.tasks.send(task)
+            with contextlib.suppress(OSError):  # it just died: its death is told by the watch
+                worker.tasks.send(task)

@@ -139,7 +139,8 @@ def _train(
         finished = train_in_group(rank, config, folder, device, progress)
     except Exception as error:
         traceback.print_exc()
-        return RunOutcome(classify(error), f"{type(error).__name__}: {error}", rank)
+        phase = getattr(error, "phase", None)
+        return RunOutcome(classify(error), f"{type(error).__name__}: {error}", rank, phase)
     return RunOutcome(Ending.COMPLETED if finished else Ending.STOPPED)
 
 

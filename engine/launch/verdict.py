@@ -16,13 +16,16 @@ _PATIENCE_OUTSIDE_STEPS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A rank's process that ended without a report. ``exit_code`` is negative for a signal."""
+    """A rank's process that ended without a report. ``exit_code`` is negative for a signal; an ``orphaned`` one lives,
+    but the server that forked it does not, and nobody would be told of its end.
+    """
 
     rank: int
     exit_code: int | None
     phase: str | None
     last_lines: tuple[str, ...]
     out_of_memory: bool
+    orphaned: bool = False
 
 
 def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome:
@@ -41,6 +44,9 @@ def _from_death(death: Death) -> RunOutcome:
     if death.out_of_memory:
         reason = f"rank {death.rank} ran out of host memory"
         return RunOutcome(Ending.OOM, reason, death.rank, death.phase, death.last_lines)
+    if death.orphaned:
+        reason = "the fork server of the ranks died, and they were ended after it"
+        return RunOutcome(Ending.CRASHED, reason, None, death.phase, death.last_lines, True)
     code = death.exit_code
     by_signal = code is not None and code < 0
     name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
@@ -57,14 +63,24 @@ def hung(
     A process the kernel reports as stopped is certain; else the one that stands still outside a wait; if all
     wait, the one furthest behind.
     """
+    for rank in ranks:
+        if rank.pid in stopped_pids and rank.age_seconds > patience_seconds:
+            return rank
     late = [rank for rank in ranks if rank.age_seconds > _patience(rank, patience_seconds)]
     if not late:
         return None
-    for rank in late:
-        if rank.pid in stopped_pids:
-            return rank
     computing = [rank for rank in late if rank.phase not in WAITING]
     return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
+
+
+def late(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
+    """A run past its deadline, with the rank that is furthest behind."""
+    reason = f"longer than train.timeout_seconds={timeout_seconds:g}"
+    last = min(ranks, key=lambda rank: rank.step, default=None)
+    if last is None:
+        return RunOutcome(Ending.TIMED_OUT, reason)
+    where = f"in step {last.step}" if last.step >= 0 else "before its first step"
+    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {where}", last.rank, last.phase)
 
 
 def _patience(rank: RankProgress, seconds: float) -> float:

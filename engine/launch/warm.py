@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
+import psutil
+
 _DISMISS_SECONDS = 1.0
+#: What multiprocessing takes for the exit code of a process whose fork server is gone.
+_UNTOLD = 255
 
 
 @dataclass(slots=True)
@@ -20,6 +25,12 @@ class Worker:
     lifeline: Connection
     namespace: str | None = None
     runs: int = 0
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether it lives without the server that forked it, which would have told of its end."""
+        pid = self.process.pid
+        return self.process.exitcode == _UNTOLD and pid is not None and _lives(pid)
 
     def dismiss(self) -> None:
         """Ask the process to end by closing its tasks, without waiting for it."""
@@ -33,3 +44,9 @@ class Worker:
         self.process.join(timeout=5.0)
         self.tasks.close()
         self.lifeline.close()
+
+
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False

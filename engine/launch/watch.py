@@ -9,10 +9,11 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from engine.launch import kernel_kills
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
 from engine.launch.network_watch import NetworkWatch
-from engine.launch.verdict import Death, decide, hung
+from engine.launch.verdict import Death, decide, hung, late
 from engine.launch.warm import Worker
 from engine.messages import RankReport
 from engine.orders import OrderBook
@@ -44,9 +45,10 @@ class Watch:
         self._orders = OrderBook(launch.folder, self._progress)
         self._reports: dict[int, RankReport] = {}
         self._deaths: dict[int, Death] = {}
-        self._oom_kills = _oom_kill_count()
+        self._oom_kills = kernel_kills.count()
         self._stop_asked_at: float | None = None
         self._network = NetworkWatch(broken)
+        self._began = time.monotonic()
         self._suspect: tuple[int, int, str] | None = None
         self.clean = True
 
@@ -90,8 +92,12 @@ class Watch:
         here = self._place(rank)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
         said = any(word in line.lower() for line in lines for word in _MEMORY_WORDS)
-        killed_by_kernel = exit_code == -9 and _oom_kill_count() > self._oom_kills
-        return Death(rank, exit_code, here.phase if here else None, lines, said or killed_by_kernel)
+        worker = self._workers[rank]
+        killed_by_kernel = exit_code == -9 and kernel_kills.was_killed(
+            worker.process.pid or 0, self._oom_kills
+        )
+        phase, orphaned = here.phase if here else None, worker.orphaned
+        return Death(rank, exit_code, phase, lines, said or killed_by_kernel, orphaned)
 
     def _trouble(self) -> RunOutcome | None:
         """An ending once a rank died or reported a failure; peers get a moment to report theirs."""
@@ -104,7 +110,7 @@ class Watch:
         return self._network.explained(decide(list(self._reports.values()), list(self._deaths.values())))
 
     def _impatience(self) -> RunOutcome | None:
-        ranks = [place for place in self._progress.ranks() if place.rank not in self._reports]
+        ranks = self._unreported()
         patience = self._launch.config.train.step_timeout_seconds
         if self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
@@ -117,8 +123,7 @@ class Watch:
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
             return outcome_of(culprit, explain(self._progress, self._launch.folder), lines)
         if time.monotonic() > self._deadline:
-            seconds = self._launch.config.train.timeout_seconds
-            return RunOutcome(Ending.TIMED_OUT, f"longer than train.timeout_seconds={seconds:g}")
+            return late(ranks, self._launch.config.train.timeout_seconds)
         return None
 
     def _pass_on_stop(self) -> None:
@@ -126,21 +131,22 @@ class Watch:
             self._stop_asked_at = time.monotonic()
             self._progress.request_stop()
 
+    def _unreported(self) -> list[RankProgress]:
+        """Where ranks stand that are not done; one that was told of the run and never began stands at its start."""
+        known = {place.rank: place for place in self._progress.ranks()}
+        age = time.monotonic() - self._began
+        return [
+            known.get(rank) or RankProgress(rank, worker.process.pid or 0, -1, "starting", age)
+            for rank, worker in enumerate(self._workers)
+            if rank not in self._reports
+        ]
+
     def _place(self, rank: int) -> RankProgress | None:
         return next((place for place in self._progress.ranks() if place.rank == rank), None)
 
 
 def _fine(report: RankReport) -> bool:
     return report.ending in (Ending.COMPLETED, Ending.STOPPED)
-
-
-def _oom_kill_count() -> int:
-    """Processes that this kernel has killed for want of memory since boot; 0 where it does not tell."""
-    try:
-        rows = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 
 def _tail(path: Path) -> tuple[str, ...]:

@@ -44,10 +44,11 @@ def timed(rank: int, config: RunConfig, folder: Path) -> list[float]:
     """Train as one rank; seconds of each step by the kernel's raw clock, which the profiler does not use."""
     one_step, seconds = loop.one_step, []
 
-    def watched(*arguments: Any) -> None:
+    def watched(*arguments: Any) -> tuple[float | None, float]:
         began = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
-        one_step(*arguments)
+        answer = one_step(*arguments)
         seconds.append(time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - began)
+        return answer
 
     loop.one_step = watched
     train_in_group(rank, config, folder, torch.device("cpu"), None)

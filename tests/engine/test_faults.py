@@ -76,6 +76,30 @@ def test_a_hung_rank_is_named_not_its_victims(session: Session) -> None:
     assert_next_run_is_good(session)
 
 
+def test_a_rank_that_was_stopped_between_runs_is_named_though_it_never_began(session: Session) -> None:
+    outcome, summary = execute(session, small(parallel__dp=2))
+    assert outcome.good
+    os.kill(progress.read(session.home / summary.id)[1].pid, signal.SIGSTOP)
+    outcome, _ = execute(session, small(parallel__dp=2, train__step_timeout_seconds=2.0))
+    assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.HANG, 1, "starting")
+    assert_next_run_is_good(session)
+
+
+def test_a_killed_fork_server_costs_a_run_and_blames_no_rank(session: Session) -> None:
+    left: list[psutil.Process] = []
+
+    def kill_server(folder: Path) -> None:
+        ranks = [psutil.Process(rank.pid) for rank in progress.read(folder)]
+        left.extend(ranks)
+        ranks[0].parent().kill()
+
+    outcome, _ = execute(session, small(**LONG), on_start=when_at_step(3, kill_server))
+    assert (outcome.ending, outcome.rank, outcome.killed_from_outside) == (Ending.CRASHED, None, True)
+    assert "fork server" in outcome.reason
+    assert wait_until(lambda: not any(alive(rank.pid) for rank in left))
+    assert_next_run_is_good(session)
+
+
 def test_a_rank_out_of_memory_says_so(session: Session) -> None:
     config = small(parallel__dp=2, model__preset="small", memory__limit_gib=1.0)
     outcome, _ = execute(session, config)
@@ -89,7 +113,11 @@ def test_a_rank_out_of_memory_says_so(session: Session) -> None:
 @pytest.mark.drawn(2, of="faults")
 def test_a_run_past_its_deadline_is_timed_out(session: Session) -> None:
     outcome, summary = execute(session, small(**LONG | {"train__timeout_seconds": 3.0}))
-    assert outcome.ending is Ending.TIMED_OUT
+    assert (outcome.ending, outcome.rank in (0, 1), outcome.phase in progress.STATES) == (
+        Ending.TIMED_OUT,
+        True,
+        True,
+    )
     assert summary.tokens_per_second is not None
     assert_next_run_is_good(session)
 

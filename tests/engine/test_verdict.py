@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.launch.verdict import Death, decide, hung
+from engine.launch.verdict import Death, decide, hung, late
 from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import RankProgress
@@ -37,6 +37,21 @@ def test_a_segmentation_fault_is_our_own() -> None:
     assert not outcome.killed_from_outside
 
 
+def test_ranks_whose_fork_server_died_are_not_to_blame() -> None:
+    orphans = [Death(rank, 255, "forward", (), out_of_memory=False, orphaned=True) for rank in (0, 1)]
+    outcome = decide([], orphans)
+    assert (outcome.ending, outcome.rank, outcome.killed_from_outside) == (Ending.CRASHED, None, True)
+    assert "fork server" in outcome.reason
+    assert not decide([], [death(0, 255)]).killed_from_outside
+
+
+def test_a_run_past_its_deadline_names_the_rank_furthest_behind() -> None:
+    outcome = late([place(0, 6, "bubble", 0.1), place(1, 5, "forward", 0.1)], 30.0)
+    assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.TIMED_OUT, 1, "forward")
+    assert outcome.reason == "longer than train.timeout_seconds=30, in step 5"
+    assert late([], 30.0).rank is None
+
+
 def test_memory_is_the_cause_among_deaths() -> None:
     outcome = decide([], [death(0, -6), death(1, -9, out_of_memory=True)])
     assert (outcome.ending, outcome.rank) == (Ending.OOM, 1)
@@ -63,6 +78,15 @@ def test_a_process_the_kernel_stopped_is_certain_even_while_it_waits() -> None:
     culprit = hung(ranks, 5.0, frozenset({1001}))
     assert culprit is not None
     assert culprit.rank == 1
+
+
+def test_a_stopped_process_needs_no_more_patience_before_or_after_its_steps() -> None:
+    for phase in ("starting", "finished"):
+        ranks = [place(0, 5, "starting", 8.0), place(1, -1, phase, 8.0)]
+        assert hung(ranks, 5.0) is None
+        culprit = hung(ranks, 5.0, frozenset({1001}))
+        assert culprit is not None
+        assert culprit.rank == 1
 
 
 def test_when_all_wait_the_furthest_behind_is_named() -> None:

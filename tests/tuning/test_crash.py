@@ -122,6 +122,22 @@ def test_the_database_is_only_an_index(tmp_path: Path, harm: Any) -> None:
     assert any("rebuilt from the journal" in note for note in notes) == (harm is not Path.unlink)
 
 
+def test_a_database_that_is_harmed_while_the_study_runs_is_sound_at_its_end(tmp_path: Path) -> None:
+    folder = tmp_path / "first"
+
+    def harm(number: int, run: Path | None) -> None:
+        if number == TRIALS - 1:
+            with (folder / "optuna.db").open("r+b") as file:
+                file.seek(9 * 4096)  # a page that adding one more trial does not read
+                file.write(b"\x99" * 64)
+
+    run_study(study(trials=TRIALS, space=SPACE, confirm_repeats=0), folder, Machine(during=harm))
+    assert optuna_rows(folder) == TRIALS
+    database = sqlite3.connect(folder / "optuna.db")
+    assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+    database.close()
+
+
 def test_a_locked_database_does_not_stop_a_study(tmp_path: Path) -> None:
     folder = tmp_path / "first"
     run_study(FILE, folder, Machine())

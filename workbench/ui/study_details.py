@@ -13,6 +13,7 @@ from workbench.study_series import trial_series
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table
+from workbench.ui.study_failures import what_failed
 
 
 def details(name: str) -> None:
@@ -37,13 +38,14 @@ def details(name: str) -> None:
     )
     rows = found.document.get("trials") or []
     trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
+    what_failed(found.document)
 
 
 def result_line(document: Mapping[str, Any]) -> None:
     """What the study says by now, in its own words."""
     if document.get("result_line"):
         with st.container(border=True, key="result-line"):
-            st.markdown(f":material/emoji_events: {_escaped(document['result_line'])}")
+            st.markdown(f":material/emoji_events: {words.escaped(document['result_line'])}")
             if document.get("space_note"):
                 st.caption(str(document["space_note"]))
 
@@ -54,7 +56,7 @@ def why_it_wins(document: Mapping[str, Any]) -> None:
     if not why:
         return
     with st.expander(f"Why {why['winner']} wins", icon=":material/help:", key="study-why"):
-        st.markdown(_escaped(why["line"]))
+        st.markdown(words.escaped(why["line"]))
         parts = why["parts"]
         table(
             {
@@ -101,8 +103,3 @@ def _gain(document: Mapping[str, Any]) -> tuple[str, str]:
         return words.NOTHING, "the baseline itself is the best"
     between = words.interval(gain.get("low"), gain.get("high"), 2)
     return f"{gain['ratio']:.2f} x", " · ".join(part for part in (between, str(gain["verdict"])) if part)
-
-
-def _escaped(text: str) -> str:
-    """Markdown leaves the words alone."""
-    return "".join(f"\\{letter}" if letter in "*_`[]#$~:" else letter for letter in text)

@@ -1,0 +1,156 @@
+"""Which settings go with a failure: single conditions and pairs, believed only beyond chance. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+from typing import Any
+
+#: Fewer failures than these teach nothing.
+LEAST_FAILURES = 3
+#: A rule is told if chance alone would show one as clear in less than so many studies, all rules counted.
+ALPHA = 0.05
+MOST_RULES = 3
+#: Two conditions have to explain so much more than one.
+_SIMPLER = 0.1
+_WITHIN = {
+    "=": lambda value, bound: value == bound,
+    ">=": lambda value, bound: value >= bound,
+    "<=": lambda value, bound: value <= bound,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One trial: its settings, without those that do not act, and whether it failed."""
+
+    settings: Mapping[str, Any]
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``batch.micro_batch >= 4``. ``sign`` is =, >= or <=; a setting that does not act meets none."""
+
+    key: str
+    sign: str
+    value: Any
+
+    def holds(self, settings: Mapping[str, Any]) -> bool:
+        """Whether settings meet it."""
+        return self.key in settings and bool(_WITHIN[self.sign](settings[self.key], self.value))
+
+    def __str__(self) -> str:
+        value = f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+        return f"{self.key}={value}" if self.sign == "=" else f"{self.key} {self.sign} {value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """All of its conditions together, and how many trials failed with and without them.
+
+    ``p``: how likely chance alone would show any of the ``looked_at`` rules as clear as this one (Fisher's exact test,
+    one-sided, with Tarone's correction). ``same``: single conditions that hold for the very same trials.
+    """
+
+    conditions: tuple[Condition, ...]
+    failed_with: int
+    trials_with: int
+    failed_without: int
+    trials_without: int
+    p: float
+    looked_at: int
+    same: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.conditions))
+
+
+def learn(cases: Sequence[Case]) -> list[Rule]:
+    """The clearest rule, then the clearest one for the failures that it leaves unexplained, and so on."""
+    found: list[Rule] = []
+    left = list(cases)
+    while len(found) < MOST_RULES and sum(case.failed for case in left) >= LEAST_FAILURES:
+        rule = _clearest(left)
+        if rule is None:
+            break
+        found.append(rule)
+        left = [case for case in left if not all(each.holds(case.settings) for each in rule.conditions)]
+    return found
+
+
+def _clearest(cases: Sequence[Case]) -> Rule | None:
+    failed = sum(1 << place for place, case in enumerate(cases) if case.failed)
+    alone = _covered(cases)
+    pairs: dict[int, tuple[Condition, ...]] = {
+        one & other: (first[0], second[0])
+        for (one, first), (other, second) in combinations(alone.items(), 2)
+        if first[0].key != second[0].key and one & other and one & other not in alone
+    }
+    looked_at = _testable([*alone, *pairs], failed.bit_count(), len(cases))
+
+    def chance(mask: int) -> float:
+        hits = (mask & failed).bit_count()
+        if hits < LEAST_FAILURES:
+            return 1.0
+        return _tail(hits, mask.bit_count(), failed.bit_count(), len(cases))
+
+    single, pair = min(alone, key=chance, default=None), min(pairs, key=chance, default=None)
+    if single is None:
+        return None
+    mask, conditions, same = single, alone[single][:1], alone[single][1:]
+    if pair is not None and chance(pair) < _SIMPLER * chance(single):
+        mask, conditions, same = pair, pairs[pair], ()
+    p = min(1.0, chance(mask) * looked_at)
+    if p > ALPHA:
+        return None
+    hits, size = (mask & failed).bit_count(), mask.bit_count()
+    rest = failed.bit_count() - hits, len(cases) - size
+    return Rule(conditions, hits, size, *rest, p, looked_at, same)
+
+
+def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
+    """For each set of cases, as bits, the conditions that choose it; none that chooses all or nothing."""
+    found: dict[int, tuple[Condition, ...]] = {}
+    for condition in _conditions(cases):
+        mask = sum(1 << place for place, case in enumerate(cases) if condition.holds(case.settings))
+        if 0 < mask.bit_count() < len(cases):
+            found[mask] = (*found.get(mask, ()), condition)
+    return found
+
+
+def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
+    for key in dict.fromkeys(key for case in cases for key in case.settings):
+        known = {repr(case.settings[key]): case.settings[key] for case in cases if key in case.settings}
+        values = list(known.values())
+        if len(values) > 2 and all(_is_number(value) for value in values):
+            ordered = sorted(values)
+            yield from (Condition(key, ">=", value) for value in ordered[1:])
+            yield from (Condition(key, "<=", value) for value in ordered[:-1])
+        else:
+            yield from (Condition(key, "=", value) for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _testable(masks: Sequence[int], failures: int, cases: int) -> int:
+    """How many rules could be clear enough at all: a rule of two trials cannot, whatever they do (Tarone 1990)."""
+    sizes = [mask.bit_count() for mask in masks]
+    least = sorted(_tail(min(size, failures), size, failures, cases) for size in sizes)
+    count = 1
+    while sum(p <= ALPHA / count for p in least) > count:
+        count += 1
+    return count
+
+
+@lru_cache(maxsize=2**16)
+def _tail(hits: int, size: int, failures: int, cases: int) -> float:
+    """How likely ``size`` cases drawn from ``cases`` have ``hits`` or more of the ``failures`` (hypergeometric)."""
+    most = min(size, failures)
+    ways = sum(comb(failures, each) * comb(cases - failures, size - each) for each in range(hits, most + 1))
+    return ways / comb(cases, size)

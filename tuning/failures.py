@@ -1,0 +1,162 @@
+"""The board of failures of a study: how its trials failed, and which settings lead to that. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from engine.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, Ending
+from tuning import failure_rules, ranking
+from tuning.failure_advice import advice
+from tuning.failure_rules import Case, Rule
+from tuning.state import StudyState, Trial
+from tuning.studyfile import StudyFile
+
+Document = dict[str, Any]
+#: How many trials did what.
+VERBS = {
+    "illegal": "broke a rule",
+    "predicted_oom": "would not have fitted",
+    "oom": "ran out of memory",
+    "hang": "hung",
+    "comm_error": "lost a connection",
+    "diverged": "diverged",
+    "timed_out": "took too long",
+    "crashed": "crashed",
+    "stopped": "got stopped",
+    "lost": "got lost",
+}
+_GOOD = frozenset((Ending.COMPLETED.value, Ending.PRUNED.value))
+
+
+def board(state: StudyState, file: StudyFile) -> Document:
+    """``endings``, a row for each ending, phase and kind of cause; ``rules``, which settings lead to them; ``line``,
+    how many failed in words; ``advice``, what to change where nothing could be measured.
+    """
+    failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in _GOOD]
+    tips = _advice(state, file)
+    return {
+        "endings": _endings(failed, state),
+        "rules": [_rule(outcome, rule) for outcome, rule in rules(state, file)],
+        "line": _line(failed, state, tips),
+        "advice": tips,
+    }
+
+
+def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
+    """Each ending that settings lead to, with the rule.
+
+    A point's last attempt counts, its confirmations do not; what came from outside says nothing. Beside the trials that
+    ended so stand those that took at least one step: one that failed before says nothing about later failures.
+    """
+    about = [trial for trial in ranking.counted(state) if not is_from_outside(trial)]
+    found = []
+    for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in _GOOD):
+        beside = [trial for trial in about if trial.outcome == outcome or _got_going(trial)]
+        cases = [Case(_acting(trial, file), trial.outcome == outcome) for trial in beside]
+        found += [(outcome, rule) for rule in failure_rules.learn(cases)]
+    return found
+
+
+def is_from_outside(trial: Trial) -> bool:
+    """Whether what ended a trial had nothing to do with its settings."""
+    return trial.killed_from_outside or trial.outcome in {ending.value for ending in FROM_OUTSIDE}
+
+
+def _got_going(trial: Trial) -> bool:
+    return trial.outcome in _GOOD or trial.steps > 0
+
+
+def _acting(trial: Trial, file: StudyFile) -> dict[str, Any]:
+    space = file.search_space
+    return {key: value for key, value in trial.config.items() if space.is_active(key, trial.config)}
+
+
+def _endings(failed: Sequence[Trial], state: StudyState) -> list[Document]:
+    """The most frequent first."""
+    groups: dict[tuple[str, str | None, str], list[Trial]] = {}
+    for trial in failed:
+        groups.setdefault((str(trial.outcome), trial.phase, _about(trial)), []).append(trial)
+    again = {trial.retry_of for trial in state.trials}
+    rows = [
+        {
+            "outcome": outcome,
+            "phase": phase,
+            "about": about,
+            "count": len(trials),
+            "tried_again": sum(trial.number in again for trial in trials),
+            "ranks": sorted({trial.rank for trial in trials if trial.rank is not None}),
+            "trials": [trial.number for trial in trials],
+            "reason": _first_line(trials[-1].reason),
+        }
+        for (outcome, phase, about), trials in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-int(row["count"]), row["trials"]))
+
+
+def _about(trial: Trial) -> str:
+    """What a failure speaks of: the configuration, bad luck until it came again, or something outside."""
+    if is_from_outside(trial):
+        return "outside"
+    if trial.outcome in trial.constraints or trial.outcome in {
+        ending.value for ending in ABOUT_CONFIGURATION
+    }:
+        return "configuration"
+    return "chance"
+
+
+def _rule(outcome: str, rule: Rule) -> Document:
+    conditions = [{"key": each.key, "sign": each.sign, "value": each.value} for each in rule.conditions]
+    counts = ("failed_with", "trials_with", "failed_without", "trials_without", "p", "looked_at")
+    return {
+        "outcome": outcome,
+        "conditions": conditions,
+        **{name: getattr(rule, name) for name in counts},
+        "same": [str(condition) for condition in rule.same],
+        "words": rule_words(outcome, rule),
+    }
+
+
+def rule_words(outcome: str, rule: Rule) -> str:
+    """``memory.recompute=none and batch.micro_batch >= 4: 7 of 7 ran out of memory; without it 0 of 15``."""
+    without = "it" if len(rule.conditions) == 1 else "both"
+    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {VERBS.get(outcome, outcome)}"
+    words += f"; without {without} {rule.failed_without} of {rule.trials_without}"
+    if rule.same:
+        words += f" (the same trials: {', '.join(map(str, rule.same))})"
+    return words
+
+
+def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> str:
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    if not failed:
+        return "no trial has failed" if ended else "no trial has ended yet"
+    counts = Counter(str(trial.outcome) for trial in failed)
+    parts = ", ".join(f"{count} {VERBS.get(outcome, outcome)}" for outcome, count in counts.most_common())
+    if len(failed) < len(ended):
+        return f"{len(failed)} of {len(ended)} trials failed: {parts}"
+    reason, alone = _first_line(_commonest(failed).reason), len(ended) == 1
+    words = f"the only trial {parts[2:]}" if alone else f"all {len(ended)} trials failed: {parts}"
+    words += f" ({reason if alone else f'most often: {reason}'})" if reason else ""
+    return words + (f". What to change: {'; '.join(tips)}" if tips else "")
+
+
+def _advice(state: StudyState, file: StudyFile) -> list[str]:
+    """Only where every trial failed: else a sampler and a reader have something to go on with."""
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    if not ended or any(trial.outcome in _GOOD for trial in ended):
+        return []
+    outcome, base = _commonest(ended).outcome, file.config.flat()
+    return advice(str(outcome), [base | trial.config for trial in ended if trial.outcome == outcome])
+
+
+def _commonest(failed: Sequence[Trial]) -> Trial:
+    """The last one of the most frequent ending; one that speaks of the configuration comes first."""
+    about = [trial for trial in failed if not is_from_outside(trial)] or list(failed)
+    counts = Counter(trial.outcome for trial in about)
+    return max(about, key=lambda trial: (counts[trial.outcome], trial.number))
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:300]

@@ -1,0 +1,45 @@
+"""What failed in a study, and why: endings with their reasons, and the settings that lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from workbench import words
+from workbench.ui.shared import table
+
+_ABOUT = {
+    "configuration": "the configuration",
+    "outside": "something outside",
+    "chance": "chance, or the configuration",
+}
+
+
+def what_failed(document: Mapping[str, Any]) -> None:
+    """Endings by how often, then rules in words; where nothing failed, that."""
+    failures = document.get("failures") or {}
+    endings: Sequence[Mapping[str, Any]] = failures.get("endings") or []
+    st.markdown("**What failed, and why**")
+    if not endings:
+        st.caption(f"{failures.get('line', 'no trial has failed').capitalize()}.")
+        return
+    st.caption(words.escaped(f"{failures['line']}."))
+    for rule in failures.get("rules") or []:
+        st.markdown(f":material/rule: {words.escaped(rule['words'])}")
+    table(failed_columns(endings), "study-failures", {"reason": st.column_config.TextColumn(width="large")})
+
+
+def failed_columns(endings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The table, a row for each ending, phase and kind of cause."""
+    return {
+        "ending": [words.spoken(row["outcome"]) for row in endings],
+        "trials": [row["count"] for row in endings],
+        "tried again": [row["tried_again"] or None for row in endings],
+        "phase": [words.spoken(row["phase"]) if row["phase"] else None for row in endings],
+        "ranks": [", ".join(map(str, row["ranks"])) or None for row in endings],
+        "speaks of": [_ABOUT.get(row["about"], row["about"]) for row in endings],
+        "numbers": [", ".join(map(str, row["trials"])) for row in endings],
+        "reason": [row["reason"] for row in endings],
+    }
