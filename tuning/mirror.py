@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
 from tuning import journal, studyfile
+from tuning.aims import Aim
 from tuning.encoding import Encoding
-from tuning.optuna_index import frozen
+from tuning.optuna_index import directions, frozen
 from tuning.readers import DATABASE, JOURNAL
 from tuning.state import StudyState
 
@@ -23,14 +25,15 @@ LOCK_SECONDS = 1.0
 class Mirror:
     """Follows the journal. Whatever is wrong with the file, the study goes on."""
 
-    def __init__(self, folder: Path, encoding: Encoding) -> None:
-        self._folder, self._encoding = folder, encoding
+    def __init__(self, folder: Path, encoding: Encoding, several: Sequence[Aim] = ()) -> None:
+        self._folder, self._encoding, self._several = folder, encoding, several
         self._storage: RDBStorage | None = None
         self._study: optuna.Study | None = None
 
     def follow(self, state: StudyState) -> str:
         """Bring the file up to the journal; says what had to be done beyond adding trials."""
-        wanted = [found for trial in state.trials if (found := frozen(trial, self._encoding))]
+        told = (frozen(trial, self._encoding, self._several) for trial in state.trials)
+        wanted = [found for found in told if found]
         try:
             self._add_missing(wanted)
             return ""
@@ -72,7 +75,7 @@ class Mirror:
             self._study = optuna.create_study(
                 storage=self._storage,
                 study_name=self._folder.name,
-                direction="maximize",
+                directions=directions(self._several),
                 load_if_exists=True,
             )
         return self._study
@@ -96,12 +99,13 @@ def rebuild(folder: Path) -> str:
     state = journal.load(folder / JOURNAL)
     if state.file is None:
         return "the journal names no study"
-    mirror = Mirror(folder, Encoding(studyfile.parse(state.file).search_space))
+    file = studyfile.parse(state.file)
+    mirror = Mirror(folder, Encoding(file.search_space), file.aims if file.objectives else ())
     note = mirror.follow(state)
     mirror.close()
     return note
 
 
 def _identity(trial: FrozenTrial) -> tuple[Any, ...]:
-    value = None if trial.value is None else round(trial.value, 6)
-    return trial.user_attrs.get("number"), trial.state, value, trial.params
+    values = [round(value, 6) for value in trial.values or ()]
+    return trial.user_attrs.get("number"), trial.state, values, trial.params
