@@ -30,6 +30,11 @@ def check(file: StudyFile, nvml: Nvml | None = None) -> None:
             raise InputError(field, value, reason)
 
 
+def weighs_memory(file: StudyFile) -> bool:
+    """Whether memory decides anything in a study."""
+    return any(measure in ("peak_memory_bytes", MEMORY_HEADROOM) for _, _, measure in _asked(file))
+
+
 def _asked(file: StudyFile) -> Iterator[tuple[str, object, str]]:
     for aim in file.aims:
         yield "objective", aim.name, aim.name

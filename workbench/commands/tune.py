@@ -43,6 +43,7 @@ def tune(
 
 def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
+    from tuning import measurable
     from tuning.readers import STUDIES
     from tuning.study import run_study
     from workbench import why
@@ -51,7 +52,8 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.store import Store
     from workbench.study_progress import StudyProgress
 
-    with Session(home) as session, StudyProgress(file) as shown:
+    started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
+    with started as session, StudyProgress(file) as shown:
         document = run_study(file, home / STUDIES / file.name, session.execute, shown.update)
     if document["state"] == "ended":
         compact_at_end(home / run.id for run in Store(home).runs(file.name))
