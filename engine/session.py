@@ -25,11 +25,14 @@ OnStart = Callable[[Path], None]
 
 
 class Session:
-    """Runs one configuration after the other on warm ranks under one home folder."""
+    """Runs one configuration after the other on warm ranks under one home folder.
 
-    def __init__(self, home: Path, launcher: Launcher | None = None) -> None:
+    With ``fresh_on_cpu`` each run on CPUs has processes of its own, so that their memory can be compared.
+    """
+
+    def __init__(self, home: Path, launcher: Launcher | None = None, fresh_on_cpu: bool = False) -> None:
         self.home = home
-        self._launcher = launcher
+        self._launcher, self._fresh_on_cpu = launcher, fresh_on_cpu
 
     def __enter__(self) -> Session:
         return self
@@ -93,7 +96,7 @@ class Session:
         if self._launcher is None:
             from engine.launch.pool import LocalPool  # torch is loaded with the first run, not before
 
-            self._launcher = LocalPool()
+            self._launcher = LocalPool(self._fresh_on_cpu)
         return self._launcher
 
 

@@ -40,6 +40,7 @@ class GpuRow:
     dram_active: float | None = None
     #: The most at one time.
     memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
     power_watts: float | None = None
     max_power_watts: float | None = None
     power_limit_watts: float | None = None

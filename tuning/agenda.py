@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from statistics import median
 from typing import Any, Literal
 
 from tuning import ranking
+from tuning.budgets import used_up
 from tuning.objective import is_lossy
 from tuning.points import RANKS, Point, point_key
 from tuning.space import Space
@@ -57,14 +57,8 @@ def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
 
 
 def search_goes_on(state: StudyState, file: StudyFile) -> bool:
-    """Whether the trials and the budget allow one more trial, leaving time to confirm the best."""
-    if len(ranking.counted(state)) >= file.trials:
-        return False
-    if file.budget_seconds is None:
-        return True
-    seconds = [trial.seconds for trial in state.trials if trial.outcome is not None]
-    usual = median(seconds) if seconds else 0.0
-    return sum(seconds) + usual * (1 + 2 * file.confirm_repeats) <= file.budget_seconds
+    """Whether every budget allows one more trial, leaving what it takes to confirm the best."""
+    return used_up(state, file) is None
 
 
 def enqueued(state: StudyState) -> list[tuple[str, Point]]:
@@ -84,7 +78,7 @@ def startup_trials(trials: int) -> int:
 def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
     values = file.config.flat()
-    provable = file.aim.in_time or file.config.train.steps >= file.guard.min_steps
+    provable = file.target_loss is not None or file.config.train.steps >= file.guard.min_steps
     if provable or not is_lossy(values | point):
         return True
     lossy = [trial for trial in state.trials if is_lossy(values | trial.config)]

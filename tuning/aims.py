@@ -1,17 +1,18 @@
-"""What a study's values are of: tokens per second, or how fast a loss is reached. Larger is better for both.
+"""What a study's values are of: an objective, with the loss to reach or the currency where it has one.
 
-A time to a loss is kept as how often an hour would reach it, so that all that ranks, compares and samples values need
-not know; people are shown the seconds.
+All that ranks, compares and samples values takes larger ones as better: what should be small is kept as its inverse
+(a time as how often an hour would hold it), and people are shown the usual unit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Name = Literal["tokens_per_second", "time_to_loss"]
-_HOUR_SECONDS = 3600.0
+from tuning.objectives import KNOWN, Name, Objective
+
+__all__ = ["Aim", "Name", "aim_of", "aims_of", "per_hour", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,39 +21,89 @@ class Aim:
 
     name: Name = "tokens_per_second"
     target_loss: float | None = None
+    currency: str = ""
+    per_gpu_hour: float | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """Its direction and units."""
+        return KNOWN[self.name]
 
     @property
     def in_time(self) -> bool:
-        """Whether seconds are shown, and fewer are better."""
+        """Whether it is the time until a loss is reached."""
         return self.name == "time_to_loss"
 
     @property
     def unit(self) -> str:
         """Of the values that are shown."""
-        return "s" if self.in_time else "tokens/s"
+        if self.name == "money_per_billion_tokens":
+            return f"{self.currency or 'money'}{self.objective.unit}"
+        return self.objective.unit
 
     @property
     def title(self) -> str:
         """What the values are, in words."""
         if self.in_time:
-            return f"Seconds of training to a held-out loss of {self.target_loss:g}"
-        return "Tokens per second of each trial"
+            return f"{self.objective.title} of {self.target_loss or 0.0:g}"
+        return f"{self.objective.title} of each trial"
+
+    @property
+    def tick(self) -> str:
+        """How figures write a value."""
+        return ",.0f" if self.name == "tokens_per_second" else ",.3~r"
+
+    def kept(self, natural: float) -> float:
+        """A value in the unit of the objective's name, as it is kept."""
+        return self.objective.kept / natural if self.objective.lower else natural
+
+    def natural(self, value: float | None) -> float | None:
+        """The reverse of :meth:`kept`."""
+        return self.objective.kept / value if self.objective.lower and value else value
+
+    def in_unit(self, natural: float | None) -> float | None:
+        """A value in the unit of the objective's name, in the unit that people see."""
+        return None if natural is None else natural * self.objective.factor
 
     def shown(self, value: float | None) -> float | None:
-        """A value in the unit that people see."""
-        return _HOUR_SECONDS / value if self.in_time and value else value
+        """A kept value in the unit that people see."""
+        return self.in_unit(self.natural(value))
 
     def bounds(self, low: float | None, high: float | None) -> tuple[float | None, float | None]:
         """The ends of an interval in that unit, the lower one first."""
-        return (self.shown(high), self.shown(low)) if self.in_time else (low, high)
+        ends = self.shown(low), self.shown(high)
+        return ends[::-1] if self.objective.lower else ends
+
+    def words(self, value: float | None) -> str:
+        """A kept value as people read it, with its unit."""
+        return f"{text(self.shown(value))} {self.unit}"
 
 
 def aim_of(document: Mapping[str, Any]) -> Aim:
-    """The aim of a study, from its document; of one that tells none, tokens per second."""
-    name: Name = "time_to_loss" if document.get("objective") == "time_to_loss" else "tokens_per_second"
-    return Aim(name, document.get("target_loss"))
+    """The aim that decides a study, from its document; of one that tells none, tokens per second."""
+    return _aim(document, document.get("objective"))
+
+
+def aims_of(document: Mapping[str, Any]) -> tuple[Aim, ...]:
+    """All that a study aims at, from its document."""
+    return tuple(_aim(document, name) for name in document.get("objectives") or [document.get("objective")])
+
+
+def _aim(document: Mapping[str, Any], name: Any) -> Aim:
+    price = document.get("price") or {}
+    known: Name = name if name in KNOWN else "tokens_per_second"
+    return Aim(
+        known, document.get("target_loss"), str(price.get("currency") or ""), price.get("per_gpu_hour")
+    )
 
 
 def per_hour(seconds: float) -> float:
     """How a time is kept."""
-    return _HOUR_SECONDS / seconds
+    return KNOWN["time_to_loss"].kept / seconds
+
+
+def text(value: float | None) -> str:
+    """A number with three digits, or all those before the point."""
+    if value is None:
+        return "—"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine import rundir
 from engine.errors import InputError
-from tuning import ranking, readers
+from tuning import budgets, ranking, readers
 from tuning.importance import importance
 from tuning.results import Document, result
 from tuning.state import StudyState, Trial
@@ -55,6 +55,7 @@ class Board:
             "current_run": run,
             "trials_done": done,
             "trials_total": self._file.trials,
+            "budget": budgets.document(study, self._file, self.state),
             "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
         }
         self._write_status()

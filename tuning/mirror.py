@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
 from tuning import journal, studyfile
+from tuning.aims import Aim
 from tuning.encoding import Encoding
-from tuning.optuna_index import frozen
+from tuning.optuna_index import directions, frozen
 from tuning.readers import DATABASE, JOURNAL
 from tuning.state import StudyState
 
@@ -25,8 +27,8 @@ LOCK_SECONDS = 1.0
 class Mirror:
     """Follows the journal. Whatever is wrong with the file, the study goes on."""
 
-    def __init__(self, folder: Path, encoding: Encoding) -> None:
-        self._folder, self._encoding = folder, encoding
+    def __init__(self, folder: Path, encoding: Encoding, several: Sequence[Aim] = ()) -> None:
+        self._folder, self._encoding, self._several = folder, encoding, several
         self._storage: RDBStorage | None = None
         self._study: optuna.Study | None = None
 
@@ -53,7 +55,8 @@ class Mirror:
         self._storage = self._study = None
 
     def _wanted(self, state: StudyState) -> list[FrozenTrial]:
-        return [found for trial in state.trials if (found := frozen(trial, self._encoding))]
+        told = (frozen(trial, self._encoding, self._several) for trial in state.trials)
+        return [found for found in told if found]
 
     def _start_afresh(self, wanted: list[FrozenTrial], error: Exception) -> str:
         reason = " ".join(str(error).split())[:160]
@@ -83,7 +86,7 @@ class Mirror:
             self._study = optuna.create_study(
                 storage=self._storage,
                 study_name=self._folder.name,
-                direction="maximize",
+                directions=directions(self._several),
                 load_if_exists=True,
             )
         return self._study
@@ -121,12 +124,13 @@ def rebuild(folder: Path) -> str:
     state = journal.load(folder / JOURNAL)
     if state.file is None:
         return "the journal names no study"
-    mirror = Mirror(folder, Encoding(studyfile.parse(state.file).search_space))
+    file = studyfile.parse(state.file)
+    mirror = Mirror(folder, Encoding(file.search_space), file.aims if file.objectives else ())
     note = mirror.check(state)
     mirror.close()
     return note
 
 
 def _identity(trial: FrozenTrial) -> tuple[Any, ...]:
-    value = None if trial.value is None else round(trial.value, 6)
-    return trial.user_attrs.get("number"), trial.state, value, trial.params
+    values = [round(value, 6) for value in trial.values or ()]
+    return trial.user_attrs.get("number"), trial.state, values, trial.params

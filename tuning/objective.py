@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from engine.exactness import is_lossy
 from engine.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.run_summary import RunSummary
-from tuning.aims import Aim, per_hour
-from tuning.studyfile import LossGuard
+from tuning.aims import Aim
+from tuning.limits import broken, checked, violations
+from tuning.measures import measure, measures, seconds_to_loss
+from tuning.studyfile import LossGuard, StudyFile
 
-__all__ = ["LOSS_GUARD", "UNDECIDED", "Judged", "constraints", "is_lossy", "judge", "measured", "reached"]
+__all__ = [
+    "LOSS_GUARD",
+    "UNDECIDED",
+    "Judged",
+    "constraints",
+    "is_lossy",
+    "judge",
+    "measured",
+    "reached",
+    "with_measures",
+]
 
 LOSS_GUARD = "loss_guard"
 #: What cannot be proven here is the least of all violations: the sampler looks at exact settings first.
@@ -54,8 +66,8 @@ def reached(summary: RunSummary, target: float) -> Judged:
 
 
 def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> dict[str, Any]:
-    """The measured part of a ``tell``: tokens per second of each measured step, their median and its interval; or the
-    same as the aim has it.
+    """The measured part of a ``tell``: what the aim has of each measured step, their median and its interval; or one
+    value, where a run has no more. Nothing where a loss is to be reached and was not.
     """
     told = {
         "run": summary.id,
@@ -67,30 +79,31 @@ def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> di
         "validation_loss": summary.validation_loss,
         "steps": len(summary.losses),
     }
-    if not outcome.good or summary.tokens_per_second is None:
+    short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
+    good = outcome.good and summary.tokens_per_second is not None and not short
+    found = measure(summary, aim) if good else None
+    if found is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}
-    scale = _scale(summary, aim)
-    if scale is None:
-        return told | {"value": None, "low": None, "high": None, "samples": []}
-    bounds = summary.tokens_per_second_interval
-    samples = [summary.tokens_per_step / seconds * scale for seconds in summary.step_samples if seconds > 0]
+    return told | asdict(found)
+
+
+def with_measures(
+    told: dict[str, Any], outcome: RunOutcome, summary: RunSummary, file: StudyFile
+) -> dict[str, Any]:
+    """A ``tell`` with what the run measured of every objective, and what its study's constraints say of that."""
+    if not outcome.good:
+        return told
+    found = measures(summary, file.aim, file.config.memory.limit_gib)
+    limits = checked(file.constraints, found)
+    reasons = [why for why in (told.get("reason"), broken(limits)) if why]
+    missing = next((aim for aim in file.aims if found[aim.name]["value"] is None), None)
+    if missing is not None and not reasons:
+        reasons = [f"{missing.name} was not measured: {found[missing.name]['reason']}"]
     return told | {
-        "value": summary.tokens_per_second * scale,
-        "low": bounds.low * scale if bounds else None,
-        "high": bounds.high * scale if bounds else None,
-        "samples": samples,
+        "measures": found,
+        "constraints": told["constraints"] | violations(limits),
+        "reason": "; ".join(reasons),
     }
-
-
-def _scale(summary: RunSummary, aim: Aim) -> float | None:
-    """What tokens per second are multiplied with; None if the run did not reach what the study aims at.
-
-    The steps to a loss are what they are: how sure the time of one is decides how sure the time to the loss is.
-    """
-    if aim.target_loss is None or not summary.tokens_per_second:
-        return 1.0
-    passed = [row.seconds for row in summary.quality if row.loss <= aim.target_loss and row.seconds > 0]
-    return per_hour(passed[0]) / summary.tokens_per_second if passed else None
 
 
 def constraints(outcome: RunOutcome, repeated: bool, judged: Judged | None) -> dict[str, float]:

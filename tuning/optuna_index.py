@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,8 +16,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from tuning.aims import Aim
 from tuning.encoding import Encoding, Parameter
 from tuning.points import Point, point_key
 from tuning.space import everything
@@ -38,14 +40,16 @@ class Draw:
 
 
 class Index:
-    """Ask and tell over the trials of one study, in memory."""
+    """Ask and tell over the trials of one study, in memory; of ``several`` aims where it has more than one."""
 
-    def __init__(self, encoding: Encoding, seed: int, startup_trials: int) -> None:
+    def __init__(
+        self, encoding: Encoding, seed: int, startup_trials: int, several: Sequence[Aim] = ()
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._encoding = encoding
+        self._encoding, self._several = encoding, several
         self._random = Random(seed)
         self._sampler = LegalSampler(encoding, seed, startup_trials)
-        self._study = optuna.create_study(sampler=self._sampler, direction="maximize")
+        self._study = optuna.create_study(sampler=self._sampler, directions=directions(several))
         self._asked: optuna.trial.Trial | None = None
 
     def ask(self, visited: Collection[str], wanted: Callable[[Point], bool] = everything) -> Draw | None:
@@ -63,12 +67,12 @@ class Index:
 
     def tell(self, trial: Trial) -> None:
         """Take over how a journaled trial ended."""
-        finished = frozen(trial, self._encoding)
+        finished = frozen(trial, self._encoding, self._several)
         asked, self._asked = self._asked, None
         if asked is not None and finished is not None and asked.params == trial.params:
             for name, violation in finished.constraints.items():
                 asked.set_constraint(name, violation)
-            self._study.tell(asked, finished.value, state=finished.state)
+            self._study.tell(asked, finished.values, state=finished.state)
         elif finished is not None:
             self._study.add_trial(finished)
 
@@ -137,7 +141,23 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def frozen(trial: Trial, encoding: Encoding) -> FrozenTrial | None:
+def directions(several: Sequence[Aim]) -> list[StudyDirection]:
+    """One value is kept so that larger is better; several are told in the units of their names."""
+    down, up = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
+    return [down if aim.objective.lower else up for aim in several] or [up]
+
+
+def _values(trial: Trial, several: Sequence[Aim]) -> list[float] | None:
+    one = (
+        [trial.value]
+        if not several
+        else [(trial.measures.get(aim.name) or {}).get("value") for aim in several]
+    )
+    known = [value for value in one if value is not None]
+    return known if trial.value is not None and len(known) == len(one) else None
+
+
+def frozen(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> FrozenTrial | None:
     """A journaled trial as Optuna keeps it; None for one that it has no business with.
 
     A failure about the configuration is a pruned trial with a broken constraint: TPE ranks it last, without a
@@ -147,14 +167,14 @@ def frozen(trial: Trial, encoding: Encoding) -> FrozenTrial | None:
     if trial.outcome is None or trial.confirms is not None or params is None:
         return None
     broken = any(violation > 0 for violation in trial.constraints.values())
-    state = TrialState.FAIL
-    if trial.value is not None:
+    state, values = TrialState.FAIL, _values(trial, several)
+    if values is not None:
         state = TrialState.COMPLETE
     elif broken:
         state = TrialState.PRUNED
     return create_trial(
         state=state,
-        value=trial.value,
+        values=values,
         params=params,
         distributions=distributions(encoding),
         constraints=trial.constraints,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.outcome import FROM_OUTSIDE, RETRY_ONCE, Ending
+from tuning.limits import Checked, checked, is_about, worst
 from tuning.objective import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.points import Points, point_key
 from tuning.state import StudyState, Trial
@@ -81,10 +82,9 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
     found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
-    exact = [trial for trial in found if not _lossy(trial, file) and _feasible(trial)]
     lossy = [trial for trial in found if _lossy(trial, file)]
-    proven = [trial for trial in lossy if judged(trial, baseline, file).state == "satisfied"]
-    ranked = sorted([*exact, *proven], key=lambda trial: (-(trial.value or 0.0), trial.number))
+    ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
+    exact = [trial for trial in ranked if not _lossy(trial, file)]
     others = [trial for trial in ranked[1:] if trial.config != ranked[0].config]
     return Standing(
         baseline=baseline,
@@ -112,5 +112,26 @@ def _lossy(trial: Trial, file: StudyFile) -> bool:
     return is_lossy(file.config.flat() | trial.config)
 
 
+def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
+    """Measured trials that keep every constraint, in all of their runs, and the loss guard."""
+    found = measured(state)
+    baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+    return [trial for trial in found if _may_win(state, trial, baseline, file)]
+
+
+def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
+    """The study's constraints beside a trial and its re-measurements: of each the run that keeps it least."""
+    runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
+    return worst([checked(file.constraints, run.measures) for run in runs])
+
+
+def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
+    kept = all(limit.state == "satisfied" for limit in limits(state, trial, file))
+    if _lossy(trial, file):
+        return kept and judged(trial, baseline, file).state == "satisfied"
+    return kept and _feasible(trial)
+
+
 def _feasible(trial: Trial) -> bool:
-    return not any(value > 0 for name, value in trial.constraints.items() if not name.startswith(LOSS_GUARD))
+    about = (name for name, value in trial.constraints.items() if value > 0)
+    return all(name.startswith(LOSS_GUARD) or is_about(name) for name in about)

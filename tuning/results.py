@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profilers.statistics import Interval
-from tuning import failures, ranking, wording
+from tuning import budgets, failures, ranking, repeats, result_terms, wording
 from tuning.confidence import Comparison, compare
 from tuning.ranking import Standing
 from tuning.state import StudyState, Trial
@@ -43,20 +43,23 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "study": file.name,
         "objective": file.objective,
         "target_loss": file.target_loss,
+        **result_terms.asked(file),
         "ranks": file.ranks,
         "state": study_state,
         "best": _entry(stands.best, file, best),
         "baseline": _entry(stands.baseline, file, baseline),
         "gain": gain.as_dict() if gain else None,
-        "recommended": _recommended(stands, gain, file),
+        "recommended": _recommended(stands, gain, file, result_terms.is_kept(state, stands.baseline, file)),
         "trials": [
-            _row(trial, file) | _guard(trial, stands, file)
+            _row(trial, file) | _guard(trial, stands, file) | result_terms.limits(state, trial, file)
             for trial in state.trials
             if trial.confirms is None
         ],
         "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
         "trials_done": len(ranking.counted(state)),
         "trials_total": file.trials,
+        "budget": budgets.document(state, file, study_state),
+        **result_terms.front(state, stands, file),
         "best_exact": _entry(stands.best_exact, file, None),
         "fastest_lossy": _lossy(stands, file),
         "runner_up": _entry(stands.runner_up, file, None),
@@ -76,12 +79,13 @@ def _compare(state: StudyState, file: StudyFile, stands: Standing) -> Comparison
         return None
     if stands.best.config == stands.baseline.config:
         same = _runs(state, stands.baseline)
-        return compare(same, same, file.seed)
+        return repeats.compare(same, same) if file.aim.objective.single else compare(same, same, file.seed)
     again = [trial.samples for trial in ranking.confirmations(state, stands.best) if trial.value is not None]
     baseline = _runs(state, stands.baseline)
-    if again:
-        return compare(again, baseline, file.seed, spread=[stands.best.samples])
-    return compare([stands.best.samples], baseline, file.seed)
+    arm, spread = (again, [stands.best.samples]) if again else ([stands.best.samples], [])
+    if file.aim.objective.single:
+        return repeats.compare(arm, baseline, spread)
+    return compare(arm, baseline, file.seed, spread=spread)
 
 
 def _runs(state: StudyState, trial: Trial) -> list[tuple[float, ...]]:
@@ -111,17 +115,25 @@ def _entry(trial: Trial | None, file: StudyFile, interval: Interval | None) -> D
         "high": high,
         "label": file.search_space.label(trial.config),
         "validation_loss": trial.validation_loss,
+        "shown": result_terms.shown(value, low, high, file.aim),
+        "measures": trial.measures,
     }
 
 
-def _recommended(stands: Standing, gain: Gain | None, file: StudyFile) -> Document | None:
+def _recommended(
+    stands: Standing, gain: Gain | None, file: StudyFile, baseline_kept: bool
+) -> Document | None:
     """What to use: the best if its gain is real, else the baseline, which is simpler."""
     if stands.best is None:
         return None
     real = gain is None or gain.verdict == "better"
-    chosen = stands.best if real else stands.baseline
+    ruled_out = not baseline_kept
+    chosen = stands.best if real or ruled_out else stands.baseline
     entry = _entry(chosen, file, None)
-    why = "the fastest" if real else "nothing was shown to be faster, and it is the simplest"
+    better, most = file.aim.objective.better, file.aim.objective.most
+    why = most if real else f"nothing was shown to be {better}, and it is the simplest"
+    if ruled_out and not real:
+        why = f"{most} of those that keep every constraint"
     return entry | {"why": why} if entry else None
 
 
@@ -144,5 +156,6 @@ def _guard(trial: Trial, stands: Standing, file: StudyFile) -> Document:
 def _row(trial: Trial, file: StudyFile) -> Document:
     copied = ("number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of",
               "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps")  # fmt: skip
-    row = {name: getattr(trial, name) for name in copied}
+    row = {name: getattr(trial, name) for name in (*copied, "measures")}
+    row["shown"] = result_terms.shown(trial.value, trial.low, trial.high, file.aim)
     return row | {"outcome": trial.outcome or "running", "label": file.search_space.label(trial.config)}

@@ -41,6 +41,7 @@ class Trial:
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

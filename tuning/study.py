@@ -14,6 +14,7 @@ from profilers.summary import RunSummary
 from tuning import agenda, objective, opening, owner, ranking, recovered
 from tuning.agenda import Step
 from tuning.board import Board, Update
+from tuning.budgets import SPACE_IS_MEASURED
 from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
 from tuning.interruption import Interruption
@@ -76,8 +77,9 @@ class Study:
         self._control = Control(folder, file, journal)
         encoding = Encoding(file.search_space)
         seed = (file.seed + len(journal.state.trials)) % 2**31  # a resumed study must not draw the same again
-        self._index = Index(encoding, seed, agenda.startup_trials(file.trials))
-        self._mirror = Mirror(folder, encoding)
+        several = file.aims if file.objectives else ()
+        self._index = Index(encoding, seed, agenda.startup_trials(file.trials), several)
+        self._mirror = Mirror(folder, encoding, several)
         self._exhausted = False
 
     def run(self, interruption: Interruption) -> None:
@@ -161,7 +163,7 @@ class Study:
             )
             if draw is None:
                 self._exhausted = True
-                self._journal.append("note", text="every legal point of the space was measured")
+                self._journal.append("note", text=SPACE_IS_MEASURED)
                 return
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
         self._board.phase = step.phase
@@ -234,6 +236,7 @@ class Study:
         told["constraints"] = objective.constraints(outcome, trial.attempt > 0, judged)
         if outcome.good and judged is not None and judged.state != "satisfied":
             told["reason"] = outcome.reason or judged.reason
+        told = objective.with_measures(told, outcome, summary, self._file)
         return told
 
     def _judged(self, trial: Trial, summary: RunSummary) -> objective.Judged | None:

@@ -20,11 +20,14 @@ from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
 from tuning.space import Space
+from tuning.terms import Budget, Constraints, Price, check_budget, check_objectives, check_price, spread
 from tuning.yamlfile import StrictLoader
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
-MAY_CHANGE = ("trials", "seed", "confirm_repeats", "budget_seconds")
+MAY_CHANGE = ("trials", "seed", "confirm_repeats", "budget_seconds", "budget")
+#: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
+UNASKED = ("quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate")
 
 
 class LossGuard(Section):
@@ -52,8 +55,9 @@ class Simulated(Section):
 class StudyFile(Section):
     """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched.
 
-    The ``objective`` is tokens_per_second, or ``{time_to_loss: 3.2}``: the seconds of training until the loss on
-    held-out text, taken after every ``base.train.validate_every`` steps, is at most that.
+    The ``objective`` is one of ``tuning/objectives.py``, or several, of which ``prefer`` (else the first) decides.
+    ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
+    ``base.train.validate_every`` steps, is at most that.
     """
 
     name: str
@@ -61,6 +65,11 @@ class StudyFile(Section):
     trials: Count = 12
     objective: Name = "tokens_per_second"
     target_loss: Annotated[float, Field(gt=0)] | None = None
+    objectives: list[Name] | None = None
+    prefer: Name | None = None
+    price: Price | None = None
+    constraints: Constraints | None = None
+    budget: Budget | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     base: dict[str, Any] = Field(default_factory=dict)
     space: dict[str, Any] | None = None
@@ -74,16 +83,22 @@ class StudyFile(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _spread_objective(cls, given: Any) -> Any:
-        objective = given.get("objective") if isinstance(given, dict) else None
-        if isinstance(objective, dict) and set(objective) == {"time_to_loss"}:
-            return given | {"objective": "time_to_loss", "target_loss": objective["time_to_loss"]}
-        return given
+    def _spread(cls, given: Any) -> Any:
+        return spread(given) if isinstance(given, dict) else given
 
     @property
     def aim(self) -> Aim:
-        """What its values are of."""
-        return Aim(self.objective, self.target_loss)
+        """What its values are of: the objective that decides."""
+        return self._aim(self.objective)
+
+    @property
+    def aims(self) -> tuple[Aim, ...]:
+        """All that it aims at, in the order that was given."""
+        return tuple(map(self._aim, self.objectives or (self.objective,)))
+
+    def _aim(self, name: Name) -> Aim:
+        price = (self.price.currency, self.price.per_gpu_hour) if self.price else ()
+        return Aim(name, self.target_loss, *price)
 
     @property
     def guard(self) -> LossGuard:
@@ -140,7 +155,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in ("quality", "target_loss", "simulate") if getattr(self, key) is None}
+        unasked = {key for key in UNASKED if getattr(self, key) is None}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:
@@ -218,6 +233,9 @@ def _check(file: StudyFile) -> None:
     if file.config.train.steps <= file.config.train.warmup:
         remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"
         raise InputError("base.train.steps", file.config.train.steps, remedy)
+    check_objectives(file.objective, file.objectives, file.prefer)
+    check_budget(file.budget, file.trials, file.budget_seconds)
+    check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
     _ = file.search_space.baseline
     space = file.search_space
@@ -234,7 +252,7 @@ def _check_quality(file: StudyFile) -> None:
         raise InputError(
             "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
         )
-    if not file.aim.in_time:
+    if not any(aim.in_time for aim in file.aims):
         if file.target_loss is not None:
             raise InputError(
                 "target_loss", file.target_loss, "needs objective: {time_to_loss: ..}; or leave it out"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tuning.aims import Aim, aim_of
+from tuning import wording_terms
+from tuning.aims import Aim, aim_of, text
 from tuning.state import StudyState
 
 Document = dict[str, Any]
@@ -16,12 +17,13 @@ def result_line(document: Document, state: StudyState) -> str:
     """One line for people, from the document of :func:`tuning.results.result`."""
     best = document["best"]
     if best is None:
-        return _nothing(document, state)
+        return wording_terms.none_keeps(document) or _nothing(document, state)
     running = document["state"] in ("running", "paused", "stopping", "interrupted")
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
     parts.append(_gain(document, state))
-    return SEPARATOR.join(parts) + _lossy(document)
+    ruled_out = wording_terms.ruled_out(document)
+    return SEPARATOR.join(parts) + (ruled_out or _lossy(document)) + wording_terms.front(document)
 
 
 def _nothing(document: Document, state: StudyState) -> str:
@@ -43,20 +45,28 @@ def _gain(document: Document, state: StudyState) -> str:
         return _no_gain(state)
     if document["best"]["config"] == baseline["config"]:
         return _baseline_is_best(document)
-    ratio = f"{_ratio(gain['ratio'])} {_yardstick(document)}"
+    aim = aim_of(document)
+    as_good = "" if aim.in_time or not aim.objective.lower else "as good as "
+    ratio = f"{_ratio(gain['ratio'])} {as_good}{_yardstick(document)}"
+    if gain["low"] is None and aim.objective.single:
+        return f"{ratio}; a run gives one value and no interval: a tie until both are measured again"
     if gain["low"] is None:
         return f"{ratio}, from too few steps for an interval: a tie until it is measured for longer"
     interval = f" (95 % {gain['low']:.2f} to {gain['high']:.2f})"
-    return f"{ratio}{interval}: {_verdict(gain, baseline)}{'' if gain['confirmed'] else _UNCONFIRMED}"
+    return (
+        f"{ratio}{interval}: {_verdict(gain, baseline, document)}{'' if gain['confirmed'] else _UNCONFIRMED}"
+    )
 
 
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
 
 
-def _verdict(gain: Document, baseline: Document) -> str:
+def _verdict(gain: Document, baseline: Document, document: Document) -> str:
     low, high = gain["low"] - 1, gain["high"] - 1
     if gain["verdict"] == "better":
         return f"better; if the low end is true the gain is {_percent(low)}"
+    if broken := wording_terms.baseline_breaks(document):
+        return f"{gain['verdict']}, but {baseline['label']} is ruled out ({broken})"
     stay = f"stay with {baseline['label']}"
     if gain["verdict"] == "worse":
         return f"worse when measured again; {stay}, switching would lose {_percent(-high)} or more"
@@ -69,8 +79,9 @@ def _baseline_is_best(document: Document) -> str:
     words = f"{_yardstick(document)} itself"
     if not measured:
         return f"{words}, and so far the only one measured"
+    better = aim_of(document).objective.better
     others_words = (
-        "the one other was not faster" if measured == 1 else f"none of {measured} others was faster"
+        f"the one other was not {better}" if measured == 1 else f"none of {measured} others was {better}"
     )
     runner, best = document["runner_up"], document["best"]
     if not runner or not runner["value"] or not best["value"]:
@@ -109,15 +120,13 @@ def _lossy(document: Document) -> str:
 def _value(entry: Document, aim: Aim) -> str:
     """A trial's value and its interval, as the study's aim shows them."""
     low, high = aim.bounds(entry["low"], entry["high"])
-    words = f"{_number(aim.shown(entry['value']) or 0.0)} {aim.unit}"
+    words = aim.words(entry["value"])
     words += f" to a loss of {aim.target_loss:g}" if aim.in_time else ""
+    if (low is None or high is None) and aim.objective.single:
+        return f"{words} (one value a run)"
     if low is None or high is None:
         return words
-    return f"{words} (95 % {_number(low)} to {_number(high)})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{words} (95 % {text(low)} to {text(high)})"
 
 
 def _ratio(value: float) -> str:

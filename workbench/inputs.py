@@ -113,6 +113,8 @@ def study_file(path: Path, sets: list[str], trials: int | None, data: str | None
         tree = read_tree(path, "study")
         for key, value in values.items():
             set_dotted(tree, key, value)
+        if trials is not None and isinstance(tree.get("budget"), dict) and "trials" in tree["budget"]:
+            set_dotted(tree, "budget.trials", trials)
         file = studyfile.parse(tree)
     _check_startable(file)
     return file
@@ -208,6 +210,7 @@ def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
     from engine import devices
     from engine.launch import lab
+    from tuning import measurable
 
     if file.simulate is not None:
         _check_cluster(file, file.simulate.cluster)
@@ -218,3 +221,4 @@ def _check_startable(file: StudyFile) -> None:
         devices.choose(file.config, file.ranks)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None
+    measurable.check(file)

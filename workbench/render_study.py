@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuning.aims import aim_of
-from workbench import words
+from tuning.aims import aim_of, text
+from tuning.objectives import KNOWN
+from workbench import study_words, words
 from workbench.render_failures import print_failures
 from workbench.rows import RunRow, StudyRow
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+
+_UNITS = {objective.unit for objective in KNOWN.values()}
 
 
 def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
@@ -36,10 +40,10 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
 
 def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     """One line per study."""
-    table = _table("study", "changed", "state", "trials", "best tokens/s", "against plain dp")
+    table = _table("study", "changed", "state", "trials", "best", "against plain dp")
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
-        best = words.number(row.best_value if row.objective != "time_to_loss" else None)
+        best = aim_of({"objective": row.objective}).words(row.best_value) if row.best_value else words.NOTHING
         state = words.spoken(row.state)
         table.add_row(row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
     console.print(table)
@@ -56,8 +60,8 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
             str(trial.get("number")),
             trial.get("run") or "",
             words.spoken(trial.get("outcome")),
-            words.number(aim.shown(trial.get("value"))),
-            words.interval(*aim.bounds(trial.get("low"), trial.get("high"))),
+            text(aim.shown(trial.get("value"))),
+            words.around(*aim.bounds(trial.get("low"), trial.get("high"))),
             words.point(trial.get("config") or {}),
         )
     console.print(table)
@@ -68,12 +72,29 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
 
 
 def print_result(console: Console, document: dict[str, Any]) -> None:
-    """The line that a study comes down to, what failed, and why its winner wins."""
+    """The line that a study comes down to, its front, budgets and constraints, what failed, and why its winner wins."""
     line = document.get("result_line") or "no trial has been measured yet"
     console.print(line, markup=False, soft_wrap=True)
+    _print_terms(console, document)
     print_failures(console, document)
     if document.get("why"):
         console.print(f"why: {document['why']['line']}", markup=False, soft_wrap=True)
+
+
+def _print_terms(console: Console, document: dict[str, Any]) -> None:
+    """Nothing for a study that has one objective, and neither constraints nor budgets."""
+    if columns := document.get("pareto") and study_words.front(document):
+        table = _table(*columns)
+        for row in zip(*columns.values(), strict=True):
+            table.add_row(*map(str, row))
+        console.print(table)
+    for label, line in (
+        ("note", document.get("pareto_note")),
+        ("constraints of the best", study_words.kept(document)),
+        ("budget", study_words.budget(document)),
+    ):
+        if line:
+            console.print(f"{label}: {line}", markup=False, soft_wrap=True)
 
 
 def _table(*columns: str) -> Table:
@@ -81,6 +102,6 @@ def _table(*columns: str) -> Table:
 
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        numeric = "tokens/s" in name or name in ("step", "trials", "95 %", "s")
+        numeric = name in ("step", "trials", "95 %", "best", *_UNITS)
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "configuration")
     return table

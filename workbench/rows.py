@@ -36,7 +36,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """A study in one line. ``best_value`` is in the unit of its objective."""
+    """A study in one line. ``best_value`` is as its objective keeps values (``tuning.aims``)."""
 
     name: str
     updated_unix: float

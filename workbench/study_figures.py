@@ -40,9 +40,9 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
         line={"color": BEST, "width": 2, "shape": "hv"},
         hoverinfo="skip",
     )
-    _points(drawing, series.exact, "exact", EXACT, "circle")
-    _points(drawing, series.lossy, "lossy compression", LOSSY, "diamond")
-    _points(drawing, series.repeated, "measured again", REPEATED, "circle-open")
+    _points(drawing, series.exact, ("exact", EXACT, "circle"), aim)
+    _points(drawing, series.lossy, ("lossy compression", LOSSY, "diamond"), aim)
+    _points(drawing, series.repeated, ("measured again", REPEATED, "circle-open"), aim)
     _marks(drawing, series.failed, series.floor, {"name": "without a value", "color": FAILED, "symbol": "x"})
     running = {"name": "running", "color": BEST, "symbol": "triangle-right"}
     _marks(drawing, series.running, series.floor, running)
@@ -59,7 +59,8 @@ def _tick(series: TrialSeries) -> int:
     return max(1, last // 15)
 
 
-def _points(drawing: go.Figure, points: Sequence[Measured], name: str, color: str, symbol: str) -> None:
+def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str, str], aim: Aim) -> None:
+    name, color, symbol = look
     if not points:
         return
     drawing.add_scatter(
@@ -75,7 +76,7 @@ def _points(drawing: go.Figure, points: Sequence[Measured], name: str, color: st
         mode="markers",
         marker={"color": color, "size": 9, "symbol": symbol},
         customdata=[point.words for point in points],
-        hovertemplate="trial %{x}: %{y:,.0f}<br>%{customdata}<extra></extra>",
+        hovertemplate=f"trial %{{x}}: %{{y:{aim.tick}}} {aim.unit}<br>%{{customdata}}<extra></extra>",
     )
 
 

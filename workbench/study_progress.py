@@ -47,7 +47,8 @@ class StudyProgress:
             self._bar.update(self._task, completed=news.trials_done, description=self._doing(news))
 
     def _ended(self, trial: Trial) -> None:
-        searched = trial.value is not None and trial.confirms is None
+        kept = all(violation <= 0 for violation in trial.constraints.values())
+        searched = trial.value is not None and trial.confirms is None and kept
         if searched and (self._best is None or (trial.value or 0) > (self._best.value or 0)):
             self._best = trial
         self._say(self._line(trial))
@@ -57,8 +58,8 @@ class StudyProgress:
         if trial.value is None:
             return f"{what}: {words.spoken(trial.outcome)}" + (f", {trial.reason}" if trial.reason else "")
         aim = self._file.aim
-        bounds = words.interval(*aim.bounds(trial.low, trial.high))
-        measured = f"{words.number(aim.shown(trial.value))} {aim.unit}" + (f" ({bounds})" if bounds else "")
+        bounds = words.around(*aim.bounds(trial.low, trial.high))
+        measured = aim.words(trial.value) + (f" ({bounds})" if bounds else "")
         ending = "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
         return f"{what}: {measured}{ending}" + (f"; {trial.reason}" if trial.reason else "")
 
@@ -67,7 +68,7 @@ class StudyProgress:
             return words.spoken(news.state)
         now = self._file.search_space.label(self._running.config) if self._running else news.phase
         aim = self._file.aim
-        best = f"best {words.number(aim.shown(self._best.value))} {aim.unit}; " if self._best else ""
+        best = f"best {aim.words(self._best.value)}; " if self._best else ""
         return f"{best}{now}"
 
     def _say(self, text: str) -> None:

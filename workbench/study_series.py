@@ -94,6 +94,8 @@ def best_so_far(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
 def may_win(row: Mapping[str, Any]) -> bool:
     """Whether a measured trial can be the best one."""
     broken = row.get("constraints") or {}
+    if any(limit["state"] != "satisfied" for limit in row.get("limits") or []):
+        return False
     if is_lossy(row["config"]):
         return bool(broken.get(LOSS_GUARD, 1.0) <= 0)
     return all(violation <= 0 for violation in broken.values())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import rundir
+from tuning.aims import aim_of
 from workbench import words
 
 Document = Mapping[str, Any]
@@ -65,9 +66,11 @@ class Why:
 def of_study(document: Document, home: Path) -> dict[str, Any] | None:
     """Of a study's best beside its baseline, or beside the nearest one where the baseline is the best.
 
-    None without two measured runs.
+    None without two measured runs, and where another thing than time decides.
     """
     best = document.get("best")
+    if aim_of(document).objective.single:
+        return None
     pairs = ((role, document.get(role)) for role in ("baseline", "runner_up"))
     role, other = next(
         ((role, one) for role, one in pairs if one and best and one.get("config") != best.get("config")),

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tuning.aims import text
+
 GIB = 2**30
 NOTHING = "—"
 
@@ -112,6 +114,11 @@ def percent(fraction: float | None, digits: int = 0) -> str:
 def interval(low: float | None, high: float | None, digits: int = 0) -> str:
     """The two ends of an interval."""
     return "" if low is None or high is None else f"{low:,.{digits}f} – {high:,.{digits}f}"
+
+
+def around(low: float | None, high: float | None) -> str:
+    """The two ends of an interval, with as many digits as they need."""
+    return "" if low is None or high is None else f"{text(low)} – {text(high)}"
 
 
 def when(unix: float | None) -> str:

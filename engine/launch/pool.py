@@ -30,10 +30,12 @@ class LocalPool:
     """Runs each launch on as many warm workers as it has ranks, in a fresh process group.
 
     After a bad ending all workers are replaced: isolation comes from killing the group, never from recovering
-    inside a rank.
+    inside a rank. With ``fresh_on_cpu`` a run on CPUs has processes of its own: those of warm ones grow from run to
+    run, and what one needs would depend on what ran before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fresh_on_cpu: bool = False) -> None:
+        self._fresh_on_cpu, self._most_runs = fresh_on_cpu, _RUNS_PER_WORKER
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self._workers: list[Worker] = []
@@ -47,6 +49,8 @@ class LocalPool:
             return RunOutcome(Ending.CRASHED, str(error))
         deadline = time.monotonic() + launch.config.train.timeout_seconds
         devices = devices_of(launch.config)
+        alone = self._fresh_on_cpu and launch.devices.kind == "cpu"
+        self._most_runs = 1 if alone else _RUNS_PER_WORKER
         there = self._ensure(place.namespaces(len(devices)))
         workers = [there[device] for device in devices]
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
@@ -92,7 +96,7 @@ class LocalPool:
         As long as devices stay, so does the worker on each: on GPUs it keeps to one of them.
         """
         fresh = [
-            worker for worker in self._workers if worker.runs < _RUNS_PER_WORKER and worker.process.is_alive()
+            worker for worker in self._workers if worker.runs < self._most_runs and worker.process.is_alive()
         ]
         for worker in self._workers:
             if worker not in fresh:

@@ -30,7 +30,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"spaces": {}}, "spaces", "unknown key; known here: base, budget_seconds"),
+        ({"spaces": {}}, "spaces", "unknown key; known here: base, budget, budget_seconds"),
         ({"ranks": 0}, "ranks", "greater than or equal to 1"),
         ({"ranks": "four"}, "ranks", "valid integer"),
         ({"trials": 0}, "trials", "greater than or equal to 1"),

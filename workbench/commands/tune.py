@@ -53,6 +53,7 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
 
 def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
+    from tuning import measurable
     from tuning.readers import STUDIES
     from tuning.study import run_study
     from workbench import why
@@ -61,7 +62,8 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.store import Store
     from workbench.study_progress import StudyProgress
 
-    with Session(home) as session, StudyProgress(file) as shown:
+    started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
+    with started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
         document = run_study(file, home / STUDIES / file.name, execute, shown.update)
     if document["state"] == "ended":

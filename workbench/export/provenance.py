@@ -15,6 +15,8 @@ from tuning.readers import STUDIES
 from workbench import studies
 from workbench.runs import RunView
 
+#: Of the study's document; ``objective`` is the one that decides which trial is best.
+_STUDY = ("objective", "objectives", "price", "constraints", "best", "baseline", "gain", "pareto")
 _PACKAGE = "training-workbench"
 
 
@@ -52,9 +54,7 @@ def provenance(found: Source) -> dict[str, Any]:
         "trial": view.labels.get("trial"),
         "is_best_of_study": bool(study) and (study.get("best") or {}).get("run") == view.id,
         "measured": _measured(view),
-        "study_result": {name: study.get(name) for name in ("objective", "best", "baseline", "gain")}
-        if study
-        else None,
+        "study_result": {name: study.get(name) for name in _STUDY} if study else None,
         "turned": own.get("config"),
         "continued": continued(view),
         "changes": [asdict(row) for row in view.changes],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.layout import layout_of
+from tuning.aims import aim_of
 from workbench.export.bundle import Bundle
 from workbench.export.placed import note
 from workbench.export.provenance import Source, continued, provenance, source
@@ -57,7 +58,7 @@ The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
 | `provenance.json` | run, study, measured numbers with their intervals, machine, versions, checksum |
 
 - Layout: {layout} on {ranks} ranks{placed}
-- Measured: {measured}
+- Measured: {measured}{chosen_for}
 - Text: {data}
 - Starts: {starts}
 
@@ -98,12 +99,26 @@ def _words(found: Source) -> dict[str, Any]:
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
         "measured": _measured(view),
+        "chosen_for": _chosen_for(found),
         "data": config.data.path or "the text that comes with Python; nothing to download",
         "starts": _starts(view),
         "package": "training-workbench",
         "python": sys.executable,
         "python_quoted": shlex.quote(sys.executable),
     }
+
+
+def _chosen_for(found: Source) -> str:
+    """The objective of the study, and the run's value."""
+    study = found.study or {}
+    row = next((row for row in study.get("trials", []) if row.get("run") == found.view.id), None)
+    if row is None or not study.get("objective"):
+        return ""
+    aim = aim_of(study)
+    value = f": {aim.words(row['value'])}" if row.get("value") is not None else ""
+    others = [name for name in study.get("objectives") or [] if name != aim.name]
+    beside = f", beside {' and '.join(others)}" if others else ""
+    return f"\n- Objective of its study: `{aim.name}`{value}{beside}"
 
 
 def _starts(view: RunView) -> str:

@@ -83,10 +83,9 @@ def _run_line(row: RunRow) -> Line:
 
 
 def _study_line(row: StudyRow) -> Line:
+    rate = row.best_value if row.objective in (None, "tokens_per_second") else None
     done = f"{row.trials_done} of {row.trials_total} trials" if row.trials_total else ""
-    return Line(
-        row.name, "study", row.updated_unix, row.state, "", row.best_value, None, done, row.result_line or ""
-    )
+    return Line(row.name, "study", row.updated_unix, row.state, "", rate, None, done, row.result_line or "")
 
 
 def _filtered(lines: list[Line]) -> list[Line]:

@@ -16,6 +16,12 @@ from workbench.ui.shared import home, table_height
 
 SHOWN_ROWS = 12
 TOKENS = Aim()
+_VALUES = {
+    "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
+    "s": st.column_config.NumberColumn(width=74, format="%,.1f"),
+    "ms": st.column_config.NumberColumn(width=74, format="%,.1f"),
+}
+_ANY_VALUE = st.column_config.NumberColumn(width=110, format="%,.4g")
 
 
 class Study(NamedTuple):
@@ -66,7 +72,7 @@ def trials_table(
             "trial": [row["number"] for row in newest],
             "outcome": [[words.spoken(row.get("outcome") or "running")] for row in newest],
             aim.unit: [aim.shown(row.get("value")) for row in newest],
-            "95 % interval": [words.interval(*aim.bounds(row.get("low"), row.get("high"))) for row in newest],
+            "95 % interval": [words.around(*aim.bounds(row.get("low"), row.get("high"))) for row in newest],
             "layout": [_layout(row.get("config") or {}) for row in newest],
             **{
                 words.short(name): [
@@ -83,7 +89,7 @@ def trials_table(
         hide_index=True,
         height=table_height(len(newest), SHOWN_ROWS),
         placeholder=words.NOTHING,
-        column_config=_columns(),
+        column_config=_columns() | {aim.unit: _VALUES.get(aim.unit, _ANY_VALUE)},
     )
 
 
@@ -95,8 +101,6 @@ def _columns() -> dict[str, Any]:
     return {
         "trial": st.column_config.NumberColumn(width=46, pinned=True),
         "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
-        "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
-        "s": st.column_config.NumberColumn(width=74, format="%,.1f"),
         "95 % interval": text(width=108),
         "layout": text(width=100),
         **{name: text(width=74) for name in words.SHORT.values()},

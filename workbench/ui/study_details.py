@@ -7,9 +7,10 @@ from typing import Any
 
 import streamlit as st
 
-from tuning.aims import aim_of
+from tuning.aims import aim_of, text
 from workbench import study_figures, words
 from workbench.study_series import trial_series
+from workbench.ui import study_terms
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table
@@ -31,10 +32,11 @@ def details(name: str) -> None:
     result_line(found.document)
     metrics(numbers(found.document), "study-numbers")
     why_it_wins(found.document)
+    study_terms.terms(found.document, "study")
     chart(
         study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
         "study-trials",
-        f"{aim_of(found.document).title}, per trial",
+        f"{aim_of(found.document).title}, with intervals",
     )
     rows = found.document.get("trials") or []
     trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
@@ -82,8 +84,8 @@ def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     )
     return {
         f"{name}, {aim.unit}": (
-            words.number(aim.shown(entry.get("value"))),
-            words.interval(*aim.bounds(entry.get("low"), entry.get("high"))),
+            text(aim.shown(entry.get("value"))),
+            words.around(*aim.bounds(entry.get("low"), entry.get("high"))),
         )
         for name, entry in (("Best", best), ("Baseline", baseline))
     } | {

@@ -18,7 +18,7 @@ from tuning.offered import default_space, offered_space
 from tuning.studyfile import StudyFile
 from workbench import jobs, words
 from workbench.settings import JOBS
-from workbench.ui import forms, tune_knobs
+from workbench.ui import forms, tune_aims, tune_knobs
 from workbench.ui.shared import home, pressed, study_rows
 from workbench.ui.tune_watch import last_error
 
@@ -44,7 +44,9 @@ MORE_OF_STUDY = {"seed": None, "confirm_repeats": None, "budget_seconds": None, 
 def form() -> None:
     """Every section of the form; nothing is written before the button is pressed."""
     tree = _fixed()
-    base, searched = tree["base"], st.container()
+    base = tree["base"]
+    tree |= tune_aims.aims(base)
+    searched = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
         base |= _nested(_changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
         tree |= _nested(_changed(StudyFile, forms.section(StudyFile, MORE_OF_STUDY, "new-study", 4)), tree)

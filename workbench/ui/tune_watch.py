@@ -12,7 +12,7 @@ from tuning.command import send
 from tuning.readers import StudyView
 from workbench import jobs, study_figures, words
 from workbench.study_series import importance_series, trial_series
-from workbench.ui import asked, tune_enqueue
+from workbench.ui import asked, study_terms, tune_enqueue
 from workbench.ui.chart import chart
 from workbench.ui.shared import (
     PAGES,
@@ -61,10 +61,12 @@ def _draw(name: str) -> None:
     result_line(found.document)
     metrics(numbers(found.document), "tune-numbers")
     why_it_wins(found.document)
+    study_terms.terms(found.document, "tune")
     left, right = st.columns([2.1, 1])
     with left:
-        drawn = study_figures.trials(trial_series(found.document), name, aim_of(found.document))
-        chart(drawn, "tune-trials", "Tokens per second of each trial, with intervals")
+        aim = aim_of(found.document)
+        drawn = study_figures.trials(trial_series(found.document), name, aim)
+        chart(drawn, "tune-trials", f"{aim.title}, with intervals")
     with right:
         known = importance_series(found.document.get("importance"))
         chart(

@@ -1,0 +1,80 @@
+"""Budgets of a study: what its trials have used, what is kept for the confirmation, and what ended the search. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from tuning import ranking
+from tuning.state import StudyState
+from tuning.studyfile import StudyFile
+
+_HOUR_SECONDS = 3600.0
+#: What the study notes when there is nothing left to draw.
+SPACE_IS_MEASURED = "every legal point of the space was measured"
+
+
+def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
+    """Each kind that can be told: ``used``, ``kept_for_confirmation`` and ``limit`` (None without one)."""
+    seconds = [trial.seconds for trial in state.trials if trial.outcome is not None]
+    usual = median(seconds) if seconds else 0.0
+    used, kept = sum(seconds), usual * 2 * file.confirm_repeats
+    limits = _limits(file)
+    done = len(ranking.counted(state))
+    found: dict[str, dict[str, Any]] = {
+        "trials": {"used": done, "kept_for_confirmation": 0, "limit": file.trials, "next": 1}
+    }
+    for name, rate in _rates(file).items():
+        found[name] = {
+            "used": used * rate,
+            "kept_for_confirmation": kept * rate,
+            "limit": limits.get(name),
+            "next": usual * rate,
+        }
+    return found
+
+
+def used_up(state: StudyState, file: StudyFile) -> str | None:
+    """The first kind that one more trial would use up, with the confirmation of the best; None while all suffice."""
+    for name, row in budgets(state, file).items():
+        if (
+            row["limit"] is not None
+            and row["used"] + row["kept_for_confirmation"] + row["next"] > row["limit"]
+        ):
+            return name
+    return None
+
+
+def document(state: StudyState, file: StudyFile, study_state: str) -> dict[str, Any]:
+    """For people and ``--json``: each kind, and in ``stopped_by`` the one that ended the search, ``space`` if all of it
+    was measured, ``command`` if somebody ended it; None while it goes on.
+    """
+    kinds = {
+        name: {key: value for key, value in row.items() if key != "next"}
+        for name, row in budgets(state, file).items()
+    }
+    return kinds | {"stopped_by": stopped_by(state, file, study_state)}
+
+
+def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | None:
+    """What ended the search: first what its own trials used up, for confirmations come after it."""
+    search = replace(state, trials=tuple(trial for trial in state.trials if trial.confirms is None))
+    if kind := used_up(search, file):
+        return kind
+    if study_state in ("running", "paused", "stopping", "interrupted"):
+        return used_up(state, file)
+    return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
+
+
+def _rates(file: StudyFile) -> dict[str, float]:
+    """Of each kind, what a second of a trial uses."""
+    hours = file.ranks / _HOUR_SECONDS
+    money = {"money": hours * file.price.per_gpu_hour} if file.price else {}
+    return {"wall_seconds": 1.0, "gpu_hours": hours} | money
+
+
+def _limits(file: StudyFile) -> dict[str, float | None]:
+    asked = file.budget
+    more = {"gpu_hours": asked.gpu_hours, "money": asked.money} if asked else {}
+    return {"wall_seconds": file.budget_seconds} | more

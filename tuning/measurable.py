@@ -1,0 +1,72 @@
+"""Whether this machine can measure what a study asks for, told before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine import devices
+from engine.devices import Devices
+from engine.errors import InputError
+from engine.workloads.peaks import peak_flops, why_unknown
+from profilers.nvml import Nvml
+from tuning.limits import BOUNDS
+from tuning.measures import MEMORY_HEADROOM
+from tuning.studyfile import StudyFile
+
+_OTHERS = "; ask for tokens_per_second, step_seconds or peak_memory_bytes"
+
+
+def check(file: StudyFile, nvml: Nvml | None = None) -> None:
+    """Refuse an objective or a constraint of which every trial would say that it was not measured.
+
+    Raises:
+        InputError: the first of them, with the reason.
+    """
+    nvml = nvml or Nvml()
+    found = devices.choose(file.config, file.ranks, nvml)
+    for field, value, measure in _asked(file):
+        reason = _reason(measure, file, found, nvml)
+        if reason:
+            raise InputError(field, value, reason)
+
+
+def weighs_memory(file: StudyFile) -> bool:
+    """Whether memory decides anything in a study."""
+    return any(measure in ("peak_memory_bytes", MEMORY_HEADROOM) for _, _, measure in _asked(file))
+
+
+def _asked(file: StudyFile) -> Iterator[tuple[str, object, str]]:
+    for aim in file.aims:
+        yield "objective", aim.name, aim.name
+    for name, bound in (file.constraints.given() if file.constraints else {}).items():
+        yield f"constraints.{name}", bound, BOUNDS[name].measure
+
+
+def _reason(measure: str, file: StudyFile, found: Devices, nvml: Nvml) -> str:
+    """Why a measure cannot be had here, and what to do; empty if it can."""
+    if measure == "joules_per_token":
+        return _no_energy(file, found, nvml)
+    if measure == "mfu":
+        return _no_peak(file, found)
+    if measure in ("peak_memory_bytes", MEMORY_HEADROOM) and not file.config.profile.memory:
+        return "is not measured with base.profile.memory=false; leave that out"
+    return ""
+
+
+def _no_energy(file: StudyFile, found: Devices, nvml: Nvml) -> str:
+    if found.kind != "cuda":
+        return f"joules are not measured on this machine: ranks run on CPUs ({found.reason}){_OTHERS}"
+    for gpu in devices.visible(nvml)[: file.ranks]:
+        if gpu is None or nvml.of(gpu, "nvmlDeviceGetTotalEnergyConsumption") is None:
+            name = "a part of a GPU (MIG)" if gpu is None else nvml.name(gpu)
+            return (
+                f"joules are not measured on this machine: the driver does not tell those of {name}{_OTHERS}"
+            )
+    return ""
+
+
+def _no_peak(file: StudyFile, found: Devices) -> str:
+    for name in found.names or ("cpu",):
+        if peak_flops(name, file.config.precision) is None:
+            return f"MFU is not measured on this machine: {why_unknown(name, file.config.precision)}{_OTHERS}"
+    return ""

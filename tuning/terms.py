@@ -1,0 +1,122 @@
+"""What a study file may say beside its question: what a rank costs, what a winner must keep, and what may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from engine.errors import InputError
+from engine.sections import Count, Section
+
+Positive = Annotated[float, Field(gt=0)]
+MONEY = "money_per_billion_tokens"
+
+
+class Price(Section):
+    """What an hour of one rank costs: of its GPU, or of its share of a machine where ranks run on CPUs."""
+
+    per_gpu_hour: Positive
+    currency: str = "USD"
+
+
+class Constraints(Section):
+    """What the winner must keep, measured in each trial. ``memory_headroom`` is the part of a rank's memory that stays
+    free at its peak; the others are bounds in the units of their names.
+    """
+
+    memory_headroom: Annotated[float, Field(ge=0, lt=1)] | None = None
+    peak_memory_bytes: Positive | None = None
+    joules_per_token: Positive | None = None
+    money_per_billion_tokens: Positive | None = None
+    max_step_seconds: Positive | None = None
+    min_tokens_per_second: Positive | None = None
+
+    def given(self) -> dict[str, float]:
+        """Those that were asked for."""
+        return {name: value for name, value in self if value is not None}
+
+
+class Budget(Section):
+    """The search ends when any of it is used up, with what the confirmation needs left. ``wall_seconds`` are those that
+    trials take, ``gpu_hours`` those of all ranks (of CPUs, too), ``money`` is at the study's price.
+    """
+
+    trials: Count | None = None
+    wall_seconds: Positive | None = None
+    gpu_hours: Positive | None = None
+    money: Positive | None = None
+
+
+def spread(given: dict[str, Any]) -> dict[str, Any]:
+    """A file with its objectives and budgets in their own keys, however they were written."""
+    budget = given.get("budget")
+    for old, new in (("trials", "trials"), ("budget_seconds", "wall_seconds")):
+        if isinstance(budget, dict) and budget.get(new) is not None and given.get(old) is None:
+            given = given | {old: budget[new]}
+    objective = given.get("objective")
+    if isinstance(objective, list) and objective:
+        return _several(given, objective)
+    if (target := _target(objective)) is not None:
+        return given | {"objective": "time_to_loss", "target_loss": target}
+    return given
+
+
+def _several(given: dict[str, Any], objective: list[Any]) -> dict[str, Any]:
+    names = ["time_to_loss" if _target(one) is not None else one for one in objective]
+    targets = [target for one in objective if (target := _target(one)) is not None]
+    prefer = given.get("prefer")
+    found = given | {"objective": names[0]} | ({"target_loss": targets[0]} if targets else {})
+    if len(names) > 1:
+        found["objectives"] = names
+    if prefer in names:
+        found["objective"] = prefer
+        del found["prefer"]
+    return found
+
+
+def _target(objective: Any) -> Any:
+    return (
+        objective["time_to_loss"]
+        if isinstance(objective, dict) and set(objective) == {"time_to_loss"}
+        else None
+    )
+
+
+def check_objectives(objective: str, objectives: Sequence[str] | None, prefer: str | None) -> None:
+    """Refuse an objective that is named twice, and a preference for none of them."""
+    twice = next((name for name in objectives or () if list(objectives or ()).count(name) > 1), None)
+    if twice:
+        raise InputError("objective", twice, "is named twice; once is enough")
+    if prefer is not None:
+        several = f"is none of the objectives; choose from {', '.join(objectives or ())}"
+        raise InputError(
+            "prefer", prefer, several if objectives else "needs several objectives; leave it out"
+        )
+    if objectives and objective not in objectives:
+        raise InputError("objective", objective, f"is none of objectives: {', '.join(objectives)}")
+
+
+def check_budget(budget: Budget | None, trials: int, seconds: float | None) -> None:
+    """Refuse two answers to one question."""
+    pairs = (("trials", "trials", trials), ("wall_seconds", "budget_seconds", seconds))
+    for name, other, value in pairs if budget else ():
+        given = getattr(budget, name)
+        if given is not None and given != value:
+            raise InputError(f"budget.{name}", given, f"{other} is {value:g}; keep one of them")
+
+
+def check_price(
+    price: Price | None, budget: Budget | None, objectives: Sequence[str], limits: Constraints | None
+) -> None:
+    """Refuse to count money without a price."""
+    remedy = "needs a price; give for example  price: {per_gpu_hour: 2.5, currency: USD}"
+    if price is not None:
+        return
+    if MONEY in objectives:
+        raise InputError("objective", MONEY, remedy)
+    if budget is not None and budget.money is not None:
+        raise InputError("budget.money", budget.money, remedy)
+    if limits is not None and limits.money_per_billion_tokens is not None:
+        raise InputError(f"constraints.{MONEY}", limits.money_per_billion_tokens, remedy)

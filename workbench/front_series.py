@@ -1,0 +1,74 @@
+"""The numbers behind the figure of a pareto front, made from a study's document by pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tuning.aims import Aim, aim_of, aims_of
+
+
+class Place(NamedTuple):
+    """A trial by two objectives, with the distances to the ends of its intervals (0 without one)."""
+
+    number: int
+    x: float
+    y: float
+    x_ends: tuple[float, float]
+    y_ends: tuple[float, float]
+    words: str
+
+
+class FrontSeries(NamedTuple):
+    """Trials by the objective that decides (upwards) and another one (to the right)."""
+
+    across: Aim
+    upwards: Aim
+    front: list[Place]
+    beaten: list[Place]
+    ruled_out: list[Place]
+    best: Place | None
+
+
+def front_series(document: Mapping[str, Any]) -> list[FrontSeries]:
+    """One for each objective beside the one that decides; none for a study with one objective."""
+    upwards = aim_of(document)
+    return [_series(document, aim, upwards) for aim in aims_of(document) if aim.name != upwards.name]
+
+
+def _series(document: Mapping[str, Any], across: Aim, upwards: Aim) -> FrontSeries:
+    on_front = {point["trial"] for point in document.get("pareto") or []}
+    best = (document.get("best") or {}).get("trial")
+    rows = document.get("trials") or []
+    found = [(row, place) for row in rows if (place := _place(row, across, upwards)) is not None]
+    out = {row["number"] for row, _ in found if not _may_win(row)}
+    front = [place for _, place in found if place.number in on_front]
+    return FrontSeries(
+        across,
+        upwards,
+        front=sorted(front, key=lambda place: place.x),
+        beaten=[place for _, place in found if place.number not in on_front | out],
+        ruled_out=[place for _, place in found if place.number in out - on_front],
+        best=next((place for place in front if place.number == best), None),
+    )
+
+
+def _may_win(row: Mapping[str, Any]) -> bool:
+    limits = [limit["state"] for limit in row.get("limits") or []]
+    guard = (row.get("guard") or {}).get("state")
+    return set(limits) <= {"satisfied"} and guard not in ("violated", "undecided")
+
+
+def _place(row: Mapping[str, Any], across: Aim, upwards: Aim) -> Place | None:
+    measures = row.get("measures") or {}
+    x, y = (_shown(measures.get(aim.name) or {}, aim) for aim in (across, upwards))
+    if row.get("value") is None or x is None or y is None:
+        return None
+    return Place(int(row["number"]), x[0], y[0], x[1], y[1], str(row.get("label") or ""))
+
+
+def _shown(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
+    value, low, high = (aim.in_unit(measure.get(name)) for name in ("value", "low", "high"))
+    if value is None:
+        return None
+    return value, (value - low if low is not None else 0.0, high - value if high is not None else 0.0)

@@ -1,0 +1,92 @@
+"""Budgets, constraints and the front of a study in words and rows, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuning.aims import Aim, aims_of, text
+from workbench import words
+
+Document = Mapping[str, Any]
+_ENDED = {
+    "trials": "the trials are used up",
+    "wall_seconds": "the time is used up",
+    "gpu_hours": "the GPU-hours are used up",
+    "money": "the money is used up",
+    "space": "every legal configuration was measured",
+    "command": "it was stopped by command",
+}
+
+
+def budget(document: Document) -> str:
+    """What is used of each budget that has a limit, and what ended the search; empty if only trials are counted."""
+    found = document.get("budget") or {}
+    limited = {
+        name: row for name, row in found.items() if isinstance(row, Mapping) and row.get("limit") is not None
+    }
+    if set(limited) <= {"trials"}:
+        return ""
+    parts = [_used(name, row, document) for name, row in limited.items()]
+    ended = _ENDED.get(str(found.get("stopped_by")))
+    return "; ".join(parts) + (f"; the search ended: {ended}" if ended else "")
+
+
+def _used(name: str, row: Document, document: Document) -> str:
+    used, limit, kept = row["used"], row["limit"], row.get("kept_for_confirmation") or 0
+    if name == "trials":
+        return f"{used} of {limit} trials"
+    if name == "wall_seconds":
+        known = f"{words.rough(used)} of {words.rough(limit)}"
+    else:
+        unit = (
+            "GPU-hours" if name == "gpu_hours" else (document.get("price") or {}).get("currency") or "money"
+        )
+        known = f"{text(used)} of {text(limit)} {unit}"
+    share = words.percent(kept / limit) if limit else words.NOTHING
+    return known + (
+        f" ({share} is kept for the confirmation)" if kept and not document_ended(document) else ""
+    )
+
+
+def document_ended(document: Document) -> bool:
+    """Whether a study is over."""
+    return document.get("state") == "ended"
+
+
+def constraints(document: Document) -> list[str]:
+    """One line for each trial that has a value and breaks a constraint, or cannot tell whether it does."""
+    return [
+        f"trial {row.get('number')}: {limit['reason']}"
+        for row in document.get("trials") or []
+        for limit in row.get("limits") or []
+        if limit["state"] != "satisfied"
+    ]
+
+
+def kept(document: Document) -> str:
+    """What the best trial leaves of each constraint; empty without any."""
+    best = (document.get("best") or {}).get("trial")
+    rows = document.get("trials") or []
+    row: Document = next((row for row in rows if row.get("number") == best), {})
+    return "; ".join(limit["reason"] for limit in row.get("limits") or [])
+
+
+def front(document: Document) -> dict[str, list[Any]]:
+    """The points of a pareto front, column by column: trial, whether it is the best, each objective, configuration."""
+    points, aims = document.get("pareto") or [], aims_of(document)
+    columns: dict[str, list[Any]] = {
+        "trial": [point["trial"] for point in points],
+        "decides": ["best" if point["decides"] else "" for point in points],
+    }
+    for aim in aims:
+        rows = [point["objectives"][aim.name] for point in points]
+        columns[aim.unit] = [value(row, aim) for row in rows]
+    return columns | {"configuration": [point["label"] for point in points]}
+
+
+def value(row: Document, aim: Aim) -> str:
+    """A measure and its interval; without one it is a single value of the run."""
+    shown = [aim.in_unit(row.get(end)) for end in ("value", "low", "high")]
+    around = words.around(shown[1], shown[2])
+    return text(shown[0]) + (f" ({around})" if around else "")
