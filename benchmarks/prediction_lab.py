@@ -3,8 +3,8 @@
     python -m benchmarks.prediction_lab [--measure] [--minutes 15] [--kept FILE] [--save]
 
 Random layouts are run at both rates, and constants are fitted to 28 of them; thirty others, drawn by another seed, are
-predicted and only then compared with what they took. Thirty more were looked at while the constants were thought of: they
-are in the file, and neither fitted to nor scored. Every trial is kept in a file as it ends, and ``--measure`` runs
+predicted and only then compared with what they took. Thirty more were looked at while the constants were thought of:
+they are in the file, and neither fitted to nor scored. Every trial is kept in a file as it ends, and ``--measure`` runs
 those that are missing, or that ran beside something else: so it can be done in parts. Without it, what the file has is
 scored. Beside our prediction by events on shared cores stand the closed form, calibrated on the same trials, and
 FLOPs at one rate + bytes on the wire / the link's rate, whose one rate is the median of the same trials. Needs what
