@@ -21,7 +21,7 @@ class Objective:
     """Values are measured in the unit of the objective's name (the ``natural`` one), kept so that larger is better, and
     shown in ``unit``: ``kept / natural`` is kept where ``lower`` is better, and ``natural * factor`` is shown.
 
-    ``by_time``: in one study ranks and tokens a step are the same for all trials, so the time of a step decides it.
+    ``by_time``: where ranks and tokens a step are the same for all trials, the time of a step decides it.
     ``single``: a run gives one value and no interval. ``most`` and ``better`` are words for the best and a better one.
     """
 

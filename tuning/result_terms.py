@@ -55,4 +55,4 @@ def front(state: StudyState, stands: Standing, file: StudyFile) -> Document:
         }
         for trial in pareto.front(ranking.may_win(state, file), file.aims)
     ]
-    return {"pareto": points, "pareto_note": pareto.note(file.aims)}
+    return {"pareto": points, "pareto_note": "" if file.turns_work else pareto.note(file.aims)}

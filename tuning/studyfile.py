@@ -17,7 +17,7 @@ from engine.config import RunConfig
 from engine.errors import InputError
 from engine.sections import Count, Section
 from tuning.aims import Aim, Name
-from tuning.knobs import DERIVED_KEYS, Knob, parse_space
+from tuning.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
 from tuning.space import Space
 from tuning.terms import Budget, Constraints, Price, check_budget, check_objectives, check_price, spread
@@ -136,6 +136,11 @@ class StudyFile(Section):
     def search_space(self) -> Space:
         """The points of the study."""
         return Space(self.config, self.ranks, self.knobs)
+
+    @property
+    def turns_work(self) -> bool:
+        """Whether trials differ in their ranks or in the tokens of a step."""
+        return any(knob.key in STUDY_KEYS for knob in self.knobs)
 
     @property
     def space_note(self) -> str:

@@ -199,6 +199,10 @@ def _check_data(path: str | None) -> None:
 def _check_cluster(file: StudyFile, cluster: str) -> None:
     from tuning.predict import target
 
+    if any(aim.name == "joules_per_token" for aim in file.aims):
+        raise InputError(
+            "objective", "joules_per_token", "a model of a cluster does not tell joules; ask for mfu"
+        )
     for ranks in file.search_space.choices("ranks") if file.search_space.turns_ranks else (file.ranks,):
         try:
             target.named(cluster, None, ranks)

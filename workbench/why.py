@@ -1,4 +1,4 @@
-"""Why a study's winner wins: where the time of a step goes, in its run beside another one, for the same tokens."""
+"""Why a study's winner wins: where the time of a step goes, in its run beside another one, for the same tokens a rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """A winner beside ``other``: a label, and what it is to the study. Bytes are those of one rank on the wire."""
+    """A winner beside ``other``: a label, and what it is to the study. Bytes are those of one rank on the wire.
+
+    The other's seconds and bytes are for as many tokens a rank; ``other_ranks`` is None where both have as many.
+    """
 
     winner: str
     other: str
@@ -57,6 +60,7 @@ class Why:
     other_wire_bytes: float | None
     link: LinkUse | None
     other_link: LinkUse | None
+    other_ranks: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, and the sentence."""
@@ -87,7 +91,8 @@ def of_study(document: Document, home: Path) -> dict[str, Any] | None:
 def compare(winner: Document, other: Document, name: str, other_name: str, role: str) -> Why:
     """Two summaries (``RunSummary.as_dict``) whose steps were measured."""
     tokens = winner["tokens_per_step"]
-    factor = tokens / other["tokens_per_step"]
+    ranks, other_ranks = winner["world_size"], other["world_size"]
+    factor = tokens / other["tokens_per_step"] * other_ranks / ranks
     mine, theirs = _parts(winner), _parts(other)
     parts = [
         Part(part, mine.get(part, 0.0), factor * theirs.get(part, 0.0))
@@ -106,6 +111,7 @@ def compare(winner: Document, other: Document, name: str, other_name: str, role:
         other_wire_bytes=None if wire is None else factor * wire,
         link=_busiest(winner),
         other_link=_busiest(other),
+        other_ranks=None if ranks == other_ranks else other_ranks,
     )
 
 
@@ -113,7 +119,8 @@ def line(why: Why) -> str:
     """The comparison in one sentence for each kind of difference."""
     took = f"{words.seconds(why.seconds)} instead of {words.seconds(why.other_seconds)}"
     role = "the baseline" if why.role == "baseline" else "the nearest"
-    said = [f"Beside {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}"]
+    same = "" if why.other_ranks is None else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
+    said = [f"Beside {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}"]
     said += list(_changes(why))
     if why.wire_bytes is not None and why.other_wire_bytes is not None:
         sizes = [f"{size / 1e6:,.3g}" for size in (why.wire_bytes, why.other_wire_bytes)]
