@@ -1,4 +1,4 @@
-"""Why a study's winner wins: where the time of a step goes, in its run beside another one, for the same tokens a rank."""
+"""Why a study's winner wins: where a step's time goes, in its run beside another one, for the same tokens a rank."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def of_study(document: Document, home: Path) -> dict[str, Any] | None:
 def compare(winner: Document, other: Document, name: str, other_name: str, role: str) -> Why:
     """Two summaries (``RunSummary.as_dict``) whose steps were measured."""
     tokens = winner["tokens_per_step"]
-    ranks, other_ranks = winner["world_size"], other["world_size"]
+    ranks, other_ranks = (one.get("world_size") or 1 for one in (winner, other))
     factor = tokens / other["tokens_per_step"] * other_ranks / ranks
     mine, theirs = _parts(winner), _parts(other)
     parts = [
