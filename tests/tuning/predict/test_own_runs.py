@@ -24,9 +24,9 @@ SIZES: tuple[dict[str, Any], ...] = ({"hidden": 128}, {"hidden": 256, "layers": 
 
 
 def configs() -> Iterator[RunConfig]:
-    """Ten small runs of two ranks."""
-    for parallel in LAYOUTS:
-        for size in SIZES:
+    """Ten small runs of two ranks, layouts mixed: what earlier runs left in warm ranks must not look like one's own."""
+    for size in SIZES:
+        for parallel in LAYOUTS:
             tree = {
                 "model": {"layers": 4, "heads": 4, "kv_heads": 4, "ffn_hidden": 512, **size},
                 "data": {"sequence_length": 128},
