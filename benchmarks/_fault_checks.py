@@ -77,7 +77,7 @@ def _shoot(victim: Victim, kind: str, random: Random, explained: set[int]) -> Sh
         shot.problems.append(f"could not be undone: {error}")
     if not told:
         shot.problems.append("no trial after the fault came to an end")
-    _check(shot, fault, before, victim.lines(), explained)
+    _check(shot, fault, before, victim, explained)
     shot.seconds = round(time.monotonic() - began, 1)
     return shot if fault.done or shot.problems else None
 
@@ -110,7 +110,8 @@ def _check_command(victim: Victim, kind: str, shot: Shot) -> None:
     shot.problems += [f"left behind: {words}" for words in victim.left_behind()]
 
 
-def _check(shot: Shot, fault: Fault, before: list[Line], after: list[Line], explained: set[int]) -> None:
+def _check(shot: Shot, fault: Fault, before: list[Line], victim: Victim, explained: set[int]) -> None:
+    after = victim.lines()
     missing = [line for line in before if line not in after and line not in fault.cut]
     if fault.cut or "cut" in fault.words:
         missing = [line for line in missing if line["kind"] == "tell"]
@@ -119,13 +120,14 @@ def _check(shot: Shot, fault: Fault, before: list[Line], after: list[Line], expl
     fresh = [line for line in after if line["kind"] == "tell" and line not in before]
     for line in fresh:
         if line["number"] in settled:
-            if line["outcome"] != "completed" or "doubled" not in fault.words:
-                shot.problems.append(f"trial {line['number']} was told twice")
+            shot.problems.append(f"trial {line['number']} was told twice")
         elif line["outcome"] != "completed":
             explained.add(line["number"])
             shot.endings.append(line["outcome"])
             if not fault.right(line):
+                status = rundir.read_json(victim.home / str(line.get("run")) / rundir.STATUS) or {}
                 words = {key: line.get(key) for key in ("number", "outcome", "rank", "phase", "reason")}
+                words["last_lines"] = (status.get("outcome") or {}).get("last_lines", [])[-3:]
                 shot.problems.append(f"the wrong label: {words}")
     if fault.bites and not shot.endings:
         shot.problems.append("nobody noticed")

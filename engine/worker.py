@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine import flight, groups, loop, nccl, netns
+from engine import flight, groups, loop, nccl, netns, shortage
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
@@ -162,8 +162,7 @@ def classify(error: BaseException) -> Ending:
     text = f"{type(error).__name__}: {error}".lower()
     if isinstance(error, DivergedError):
         return Ending.DIVERGED
-    memory_words = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in memory_words):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or shortage.explains(text):
         return Ending.OOM
     comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
     if isinstance(error, dist.DistError) or (

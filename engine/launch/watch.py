@@ -9,6 +9,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from engine import shortage
 from engine.launch import kernel_kills
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
@@ -24,7 +25,6 @@ from engine.rundir import LOGS
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 1.0
 _LAST_LINES = 12
-_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
 
 
 class Watch:
@@ -91,7 +91,7 @@ class Watch:
     def _death(self, rank: int, exit_code: int | None) -> Death:
         here = self._place(rank)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
-        said = any(word in line.lower() for line in lines for word in _MEMORY_WORDS)
+        said = any(map(shortage.is_said, lines))
         worker = self._workers[rank]
         killed_by_kernel = exit_code == -9 and kernel_kills.was_killed(
             worker.process.pid or 0, self._oom_kills
