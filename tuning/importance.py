@@ -16,13 +16,13 @@ BEST_TRIALS = 3
 
 
 def importance(state: StudyState, space: Space) -> dict[str, Any]:
-    """``{"values": {key: share}, "reason": ""}``, most important first; values None with the reason if too few."""
+    """``values``: share by key, most important first, None with the ``reason`` if ``trials`` are too few."""
     trials = [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
     if len(trials) < MINIMUM_TRIALS:
         words = f"needs {MINIMUM_TRIALS} measured trials; there are {len(trials)}"
-        return {"values": None, "reason": words}
+        return {"values": None, "reason": words, "trials": len(trials)}
     points = [(_acting(trial.config, space), trial.value or 0.0) for trial in trials]
-    return {"values": _shares(points, space), "reason": ""}
+    return {"values": _shares(points, space), "reason": "", "trials": len(trials)}
 
 
 def _acting(config: Point, space: Space) -> Point:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuning.aims import Aim, aim_of
 from workbench import words
+from workbench.sensitivity_series import pairs_that_count
 from workbench.sensitivity_words import direction, loss, pair, stands
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def _shares(console: Console, title: str, found: Document) -> None:
     if found.get("interactions") is not None:
         rows.append(("knobs together", _share(found["interactions"]), ""))
     _table(console, title, ("knob", "share", ""), rows)
+    if found.get("trials"):
+        console.print(f"  {found['trials']:,} measured trials", style="dim")
     _note(console, found)
 
 
@@ -62,7 +65,7 @@ def _shap(console: Console, found: Document) -> None:
         rows = [
             (words.short(row["key"]), f"{row['effect']:.2f} {unit}", direction(row)) for row in part["knobs"]
         ]
-        rows += [(pair(row), f"{row['effect']:.2f} {unit}", "together") for row in part["pairs"][:3]]
+        rows += [(pair(row), f"{row['effect']:.2f} {unit}", "together") for row in pairs_that_count(part)]
         _table(console, title, ("knob", "effect", "as it grows"), rows)
         score = f"R^2 {part['r_squared']:.2f}" if "r_squared" in part else f"AUC {part['auc']:.2f}"
         console.print(f"  {part['trials']:,} trials; on trials held out the model has {score}", style="dim")

@@ -11,7 +11,9 @@ from workbench.figures import BARE, NEUTRAL, PHASE_COLORS, X_STANDOFF, Y_STANDOF
 from workbench.sensitivity_series import DependenceSeries, EffectSeries, Panel, ShareSeries
 
 COLUMNS = 4
-_ROW_PIXELS, _HEAD_PIXELS, _BAR_PIXELS = 210, 90, 26
+_ROW_PIXELS, _HEAD_PIXELS, _BAR_PIXELS = 210, 104, 26
+#: Room above a figure whose legend has three rows where the page is narrow.
+_THREE_ROWS = 104
 MEASURED, PREDICTED, BEST = PHASE_COLORS["backward"], PHASE_COLORS["data"], PHASE_COLORS["optimizer"]
 #: Direction -> what the legend says, and its colour.
 _WAYS = {
@@ -64,8 +66,8 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
                 marker={"color": color, "line": {"width": 0}},
                 hovertemplate="%{y}: %{x:.2f} " + series.unit + "<extra></extra>",
             )
-    drawing.update_layout(barmode="stack")
-    return _bars(drawing).update_yaxes(categoryorder="array", categoryarray=series.names)
+    _bars(drawing).update_layout(barmode="stack", margin_t=_THREE_ROWS)
+    return drawing.update_yaxes(categoryorder="array", categoryarray=series.names)
 
 
 def dependence(series: DependenceSeries, revision: str = "") -> go.Figure:
@@ -77,13 +79,13 @@ def dependence(series: DependenceSeries, revision: str = "") -> go.Figure:
     drawing = make_subplots(
         rows=count,
         cols=COLUMNS,
-        shared_yaxes=True,
+        shared_yaxes="all",
         subplot_titles=[panel.name for panel in series.panels],
         horizontal_spacing=0.03,
         vertical_spacing=min(0.3, 70 / (count * _ROW_PIXELS)),
     )
     drawing.update_layout(frame(title, revision, _HEAD_PIXELS + count * _ROW_PIXELS) | {"hovermode": "x"})
-    drawing.update_layout(margin_t=96)
+    drawing.update_layout(margin_t=_HEAD_PIXELS - 8, legend_y=1 + 30 / (count * _ROW_PIXELS))
     drawing.update_annotations(font={"size": 12.5})
     drawing.update_xaxes(axis("", X_STANDOFF) | BARE | {"type": "category"})
     drawing.update_yaxes(axis("", Y_STANDOFF) | {"tickformat": ",~r"})
@@ -120,13 +122,13 @@ def _panel(drawing: go.Figure, panel: Panel, row: int, column: int) -> None:
 
 
 def _bars(drawing: go.Figure) -> go.Figure:
-    drawing.update_layout(hovermode="closest", margin_t=84)
+    drawing.update_layout(hovermode="closest", margin_t=66, showlegend=True)
     drawing.update_xaxes(showgrid=True, rangemode="tozero")
     return drawing.update_yaxes(showgrid=False, autorange="reversed")
 
 
 def _height(bars: int) -> int:
-    return max(240, 130 + _BAR_PIXELS * bars)
+    return max(240, 150 + _BAR_PIXELS * bars)
 
 
 def _broken(text: str, width: int = 44) -> str:

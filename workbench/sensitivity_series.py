@@ -12,6 +12,7 @@ from workbench.sensitivity_words import pair
 Document = Mapping[str, Any]
 #: More bars than this are not told apart.
 SHOWN_KNOBS, SHOWN_PAIRS = 10, 3
+_LEAST_PART = 0.02
 
 
 class ShareSeries(NamedTuple):
@@ -75,7 +76,7 @@ def effect_series(part: Document | None, reason: str = "") -> EffectSeries:
     """Of ``value`` or ``failure`` of SHAP's outcome; None with the reason while there is none."""
     if part is None or part["knobs"] is None:
         return EffectSeries([], [], [], "", "", str(part["reason"]) if part else reason)
-    knobs, pairs = part["knobs"][:SHOWN_KNOBS], part["pairs"][:SHOWN_PAIRS]
+    knobs, pairs = part["knobs"][:SHOWN_KNOBS], pairs_that_count(part)
     score = f"R² {part['r_squared']:.2f}" if "r_squared" in part else f"AUC {part['auc']:.2f}"
     return EffectSeries(
         [words.short(row["key"]) for row in knobs] + [pair(row) for row in pairs],
@@ -85,6 +86,12 @@ def effect_series(part: Document | None, reason: str = "") -> EffectSeries:
         f"{part['trials']:,} trials, {score} on trials held out",
         "",
     )
+
+
+def pairs_that_count(part: Document) -> list[Document]:
+    """The first few pairs, none that is next to nothing beside the first knob."""
+    least = _LEAST_PART * max((row["effect"] for row in part["knobs"]), default=0.0)
+    return [row for row in part["pairs"][:SHOWN_PAIRS] if row["effect"] > least]
 
 
 def dependence_series(found: Document) -> DependenceSeries:

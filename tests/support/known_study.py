@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from engine import rundir
-from tuning import studyfile
-from tuning.journal import Journal
+from tuning import results, studyfile
+from tuning.journal import Journal, load
 from tuning.points import Point
 from tuning.state import StudyState, fold
 from tuning.studyfile import StudyFile
@@ -114,3 +114,10 @@ def add_trial(folder: Path, number: int) -> None:
             line["kind"], **{key: item for key, item in line.items() if key not in ("kind", "at_unix")}
         )
     journal.close()
+
+
+def write_result(folder: Path, more: dict[str, Any]) -> None:
+    """The result that the owner of the study would leave, with more in it."""
+    rundir.write_json(
+        folder / "result.json", results.result(load(folder / "journal.jsonl"), file(), "ended") | more
+    )

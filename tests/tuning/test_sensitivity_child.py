@@ -1,4 +1,4 @@
-"""fANOVA and SHAP in a process of their own: kept, given up in time, killed without a loss, refused without the extra."""
+"""fANOVA and SHAP in a process of their own: kept, given up in time, killed without a loss, refused without extra."""
 
 from __future__ import annotations
 

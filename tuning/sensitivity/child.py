@@ -66,7 +66,7 @@ def _run(asked: Asked, tell: Tell) -> tuple[int | None, str]:
     with tempfile.TemporaryFile() as errors:
         command = [sys.executable, *_COMMAND, str(asked.folder), asked.method]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
-            timer = threading.Timer(asked.limit_seconds, lambda: (over.set(), process.kill()))
+            timer = threading.Timer(asked.limit_seconds, _give_up, (process, over))
             timer.start()
             try:
                 _listen(process, tell)
@@ -74,6 +74,11 @@ def _run(asked: Asked, tell: Tell) -> tuple[int | None, str]:
                 timer.cancel()
                 process.kill()
         return None if over.is_set() else process.returncode, _last_line(errors)
+
+
+def _give_up(process: subprocess.Popen[str], over: threading.Event) -> None:
+    over.set()
+    process.kill()
 
 
 def _listen(process: subprocess.Popen[str], tell: Tell) -> None:

@@ -80,8 +80,7 @@ def _direction(numbers: list[float], effects: Array) -> str:
     """Which way the effect goes as the number grows, by the rank correlation of the two."""
     if np.ptp(effects) < 1e-9:
         return "none"
-    ranked = [_ranks(np.asarray(numbers)), _ranks(effects)]
-    rank_correlation = float(np.corrcoef(ranked)[0, 1])
+    rank_correlation = float(np.corrcoef(_ranks(np.asarray(numbers)), _ranks(effects))[0, 1])
     if abs(rank_correlation) < _ONE_WAY:
         return "mixed"
     return "up" if rank_correlation > 0 else "down"

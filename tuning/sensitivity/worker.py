@@ -9,7 +9,6 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import cast
 
 from tuning import readers
 from tuning.sensitivity import evidence, kept
@@ -60,7 +59,7 @@ def main() -> None:
         raise SystemExit(f"{method!r} is not one of {', '.join(METHODS)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries about each other; nobody reads them here
-        work(folder, cast(Method, method))
+        work(folder, method)
 
 
 if __name__ == "__main__":

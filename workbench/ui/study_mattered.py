@@ -110,7 +110,9 @@ def _importance(found: Document) -> None:
         "mattered-importance",
         "Importance of each knob by PED-ANOVA and fANOVA",
     )
-    fanova = found["fanova"]
+    fanova, told = found["fanova"], found["importance"].get("trials")
+    if told:
+        st.caption(f"PED-ANOVA: {told:,} measured trials.")
     if fanova.get("values"):
         together = words.percent(fanova["interactions"])
         st.caption(
