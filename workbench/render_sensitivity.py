@@ -66,7 +66,7 @@ def _shap(console: Console, found: Document) -> None:
             (words.short(row["key"]), f"{row['effect']:.2f} {unit}", direction(row)) for row in part["knobs"]
         ]
         rows += [(pair(row), f"{row['effect']:.2f} {unit}", "together") for row in pairs_that_count(part)]
-        _table(console, title, ("knob", "effect", "as it grows"), rows)
+        _table(console, title, ("knob", "effect", "which way"), rows)
         score = f"R^2 {part['r_squared']:.2f}" if "r_squared" in part else f"AUC {part['auc']:.2f}"
         console.print(f"  {part['trials']:,} trials; on trials held out the model has {score}", style="dim")
     _note(console, found)
@@ -110,12 +110,13 @@ def _neighbours(console: Console, found: Document) -> None:
 def _table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in header:
         table.add_column(name, no_wrap=name != "from")
     for row in rows:
         table.add_row(*row)
     console.print()
+    console.print(title, markup=False, soft_wrap=True, style="italic")
     console.print(table)
 
 

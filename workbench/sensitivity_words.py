@@ -7,12 +7,19 @@ from typing import Any
 
 from workbench import words
 
-_WAYS = {"up": "more", "down": "less", "mixed": "either way", "none": "no difference", None: ""}
+_WAYS = {"up": "more as it grows", "down": "less as it grows", "mixed": "either way", "none": "no difference"}
+#: Effects below this, in the unit of the row, are none.
+_NOTHING = 0.005
 
 
 def direction(row: Mapping[str, Any]) -> str:
-    """Which way a number's effect goes as it grows; empty for a category."""
-    return _WAYS.get(row.get("direction"), "")
+    """Which way a number's effect goes as it grows; of a category the value with the largest effect."""
+    if row["effect"] < _NOTHING:
+        return _WAYS["none"]
+    if row["direction"] is not None:
+        return _WAYS[row["direction"]]
+    most = max(row["values"], key=lambda at: at["effect"])
+    return f"most with {words.choice(row['key'], most['value'])}"
 
 
 def pair(row: Mapping[str, Any]) -> str:

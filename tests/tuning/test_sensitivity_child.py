@@ -17,7 +17,7 @@ from tuning.sensitivity import child, extra, kept
 from tuning.sensitivity.child import AnalysisError, Asked
 from tuning.sensitivity.document import document
 
-COUNT = 40
+COUNT = 20
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch:
     assert child.outcome(Asked(folder, "fanova", COUNT)) == found
     assert document(load_study(folder))["fanova"]["note"] == ""
     known.add_trial(folder, COUNT)
-    assert document(load_study(folder))["fanova"]["note"] == "of the first 40 of 41 trials"
+    assert document(load_study(folder))["fanova"]["note"] == "of the first 20 of 21 trials"
 
 
 def test_what_there_is_when_it_is_killed_stays(folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_file_of_another_version_or_half_a_file_is_not_read(folder: Path) -> N
     kept.write(folder, "shap", 10, {"complete": True})
     found: dict[str, Any] | None = kept.newest(folder, "shap", COUNT)
     assert found is not None and found["of_trials"] == 10
-    kept.path(folder, "shap", 20).write_text('{"version": 0}')
-    kept.path(folder, "shap", 30).write_text('{"version"')
+    kept.path(folder, "shap", 12).write_text('{"version": 0}')
+    kept.path(folder, "shap", 14).write_text('{"version"')
     assert kept.newest(folder, "shap", COUNT) == found
     assert kept.newest(folder, "shap", 9) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,13 @@ FULL = 60
 
 def worked_out(folder: Path) -> None:
     """What a process leaves for SHAP, and a study's end for PED-ANOVA."""
-    state, file = known.state(FULL), known.file()
-    kept.write(folder, "shap", FULL, modelled(state, file, lambda *_: None))
-    known.write_result(folder, {"importance": importance(state, file.search_space)})
+    kept.write(folder, "shap", FULL, _modelled())
+    known.write_result(folder, {"importance": importance(known.state(FULL), known.file().search_space)})
+
+
+@functools.cache
+def _modelled() -> dict[str, Any]:
+    return modelled(known.state(FULL), known.file(), lambda *_: None)
 
 
 def test_the_section_draws_what_is_known(home: Path) -> None:

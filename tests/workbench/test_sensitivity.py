@@ -41,6 +41,8 @@ def test_shap_is_worked_out_shown_and_drawn(command: Run, home: Path) -> None:
     text = command("sensitivity", known.NAME).out
     assert "what a knob moves the chance to fail by" in text
     assert "predicted by the model, not measured" in text
+    assert "most with none" in text
+    assert "more as it grows" in text
     _drawn(document(load_study(folder), found["importance"]))
 
 

@@ -46,7 +46,7 @@ def document(view: StudyView, importance: Document | None = None) -> Document:
     }
 
 
-_LATER: Document = {"values": None, "reason": "is worked out when a study ends"}
+_LATER: Document = {"values": None, "reason": "PED-ANOVA is worked out when a trial ends"}
 
 
 def _kept(folder: Path, method: Method, state: StudyState) -> Document:
