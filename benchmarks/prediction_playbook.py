@@ -4,7 +4,8 @@
 
 Constants are fitted to trials of other model sizes only. A trial is called safe or refused if its chance to fail is
 below or above what the level asks for. Step times include the stalls that docs/prediction.md describes; the order is of
-finished trials in each cell (a model on a number of nodes) that has five or more.
+finished trials in each cell (a model on a number of nodes) that has five or more. Below stand a generic learner's rows
+(``benchmarks._boosted``): the same trials and the same split, the table's columns, default settings.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import _boosted, _scatter
 from benchmarks import _predict_memory as memory
-from benchmarks import _scatter
 from benchmarks import _table as table
 from tuning.predict.tables import playbook
 
@@ -24,7 +25,7 @@ _BAND = 0.08
 def report(path: Path, save: bool) -> None:
     """Print the three tables of the trials in a file."""
     trials = playbook.trials(path)
-    found = memory.predicted(trials)
+    found, learned = memory.predicted(trials), _boosted.predicted(trials)
     rows = {"peaks": memory.peak_rows, "calls": memory.call_rows, "order": memory.order_rows}
     titles = {
         "peaks": "Playbook: peak memory of finished trials (bar 8 %)",
@@ -32,7 +33,8 @@ def report(path: Path, save: bool) -> None:
         "order": "Playbook: order of step times in each cell (bars: median 0.9, best in the top 10 in 90 %)",
     }
     for name, title in titles.items():
-        lines = [list(map(str, row)) for row in rows[name](trials, found)]
+        others = [*_boosted.rows(name, trials, learned), *_boosted.QUOTED.get(name, [])]
+        lines = [list(map(str, row)) for row in [*rows[name](trials, found), *others]]
         table.show(f"prediction_playbook_{name}", title, memory.HEADERS[name], lines, save)
     if save:
         ran = ~trials["failed"]

@@ -16,13 +16,13 @@ BEST_TRIALS = 3
 
 
 def importance(state: StudyState, space: Space) -> dict[str, Any]:
-    """``{"values": {key: share}, "reason": ""}``, most important first; values None with the reason if too few."""
+    """``values``: share by key, most important first, None with the ``reason`` if ``trials`` are too few."""
     trials = [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
     if len(trials) < MINIMUM_TRIALS:
         words = f"needs {MINIMUM_TRIALS} measured trials; there are {len(trials)}"
-        return {"values": None, "reason": words}
+        return {"values": None, "reason": words, "trials": len(trials)}
     points = [(_acting(trial.config, space), trial.value or 0.0) for trial in trials]
-    return {"values": _shares(points, space), "reason": ""}
+    return {"values": _shares(points, space), "reason": "", "trials": len(trials)}
 
 
 def _acting(config: Point, space: Space) -> Point:
@@ -35,6 +35,19 @@ def _acting(config: Point, space: Space) -> Point:
 def _shares(points: list[tuple[Point, float]], space: Space) -> dict[str, float]:
     import optuna
 
+    study = as_study(points, space)
+    quantile = min(0.5, max(0.1, BEST_TRIALS / len(points)))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of what the caller has counted already
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in shares.items()}
+
+
+def as_study(points: list[tuple[Point, float]], space: Space) -> Any:
+    """An Optuna study in memory whose trials are points and their values."""
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     seen: dict[str, set[Any]] = {}
@@ -45,12 +58,7 @@ def _shares(points: list[tuple[Point, float]], space: Space) -> dict[str, float]
     for point, value in points:
         used = {key: kinds[key] for key in point}
         study.add_trial(optuna.trial.create_trial(value=value, params=point, distributions=used))
-    quantile = min(0.5, max(0.1, BEST_TRIALS / len(points)))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of what the caller has counted already
-        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {key: float(share) for key, share in shares.items()}
+    return study
 
 
 def _distribution(knob: Knob, seen: set[Any]) -> Any:

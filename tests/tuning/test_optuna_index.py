@@ -96,7 +96,7 @@ def test_importance_finds_the_knob_that_matters() -> None:
     found = importance(StudyState(trials=trials), SPACE)
     assert next(iter(found["values"])) == "batch.micro_batch"
     assert importance(StudyState(trials=trials[:3]), SPACE) == {
-        "values": None, "reason": "needs 8 measured trials; there are 3"
+        "values": None, "reason": "needs 8 measured trials; there are 3", "trials": 3
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from tuning.aims import aim_of, text
 from workbench import study_figures, words
 from workbench.study_series import trial_series
-from workbench.ui import study_terms
+from workbench.ui import study_mattered, study_terms
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table
@@ -18,7 +18,7 @@ from workbench.ui.study_failures import what_failed
 
 
 def details(name: str) -> None:
-    """Result line, numbers, figure and table."""
+    """Result line, numbers, figure, table, and what mattered."""
     found = study(name)
     with st.container(horizontal=True, vertical_alignment="center", key="study-badges"):
         badge(found.view.state)
@@ -41,6 +41,7 @@ def details(name: str) -> None:
     rows = found.document.get("trials") or []
     trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
     what_failed(found.document)
+    study_mattered.draw(found.view)
 
 
 def result_line(document: Mapping[str, Any]) -> None:

@@ -1,0 +1,100 @@
+"""fANOVA and SHAP in a process of their own: kept, given up in time, killed without a loss, refused without extra."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.errors import InputError
+from tests.support import known_study as known
+from tests.test_house import import_all, modules
+from tuning.readers import load_study
+from tuning.sensitivity import child, extra, kept
+from tuning.sensitivity.child import AnalysisError, Asked
+from tuning.sensitivity.document import document
+
+COUNT = 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return known.write(tmp_path, COUNT)
+
+
+def kill_at(words: str) -> child.Tell:
+    """Kills the process once it has said so."""
+
+    def tell(_: float, doing: str) -> None:
+        if doing.startswith(words):
+            for process in psutil.Process().children():
+                process.kill()
+
+    return tell
+
+
+def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[float, str]] = []
+    found = child.outcome(Asked(folder, "fanova", COUNT), lambda *told: said.append(told))
+    assert (found["complete"], found["trees"], found["of_trials"]) == (True, 64, COUNT)
+    assert [part for part, _ in said] == sorted(part for part, _ in said)
+    assert said[-1] == (1.0, "64 of 64 trees")
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert child.outcome(Asked(folder, "fanova", COUNT)) == found
+    assert document(load_study(folder))["fanova"]["note"] == ""
+    known.add_trial(folder, COUNT)
+    assert document(load_study(folder))["fanova"]["note"] == "of the first 20 of 21 trials"
+
+
+def test_what_there_is_when_it_is_killed_stays(folder: Path) -> None:
+    journal = (folder / "journal.jsonl").read_bytes()
+    found = child.outcome(Asked(folder, "fanova", COUNT), kill_at("16 of"))
+    assert found["complete"] is False
+    assert 16 <= found["trees"] < 64
+    assert (folder / "journal.jsonl").read_bytes() == journal
+    assert "stopped after" in document(load_study(folder))["fanova"]["note"]
+
+
+def test_killed_before_there_is_anything_is_one_line(folder: Path) -> None:
+    journal = (folder / "journal.jsonl").read_bytes()
+    with pytest.raises(
+        AnalysisError, match="fANOVA was killed by signal 9; ask again; nothing of the study is lost"
+    ):
+        child.outcome(Asked(folder, "fanova", COUNT), kill_at("0 of"))
+    assert (folder / "journal.jsonl").read_bytes() == journal
+    assert not (folder / kept.FOLDER).exists()
+
+
+def test_it_is_given_up_when_its_time_is_over(folder: Path) -> None:
+    with pytest.raises(AnalysisError, match=r"had nothing yet after 0\.05 s; give it longer with --limit"):
+        child.outcome(Asked(folder, "shap", COUNT, limit_seconds=0.05))
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extra.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError) as refused:
+        child.outcome(Asked(folder, "shap", COUNT))
+    assert str(refused.value) == (
+        "method='shap': needs scikit-learn and shap: pip install 'training-workbench[sensitivity]'"
+    )
+    assert "pip install" in document(load_study(folder))["shap"]["reason"]
+
+
+def test_nothing_loads_the_extra_until_it_is_asked_for() -> None:
+    names = [*modules("tuning/sensitivity"), "workbench.commands.sensitivity", "workbench.ui.study_mattered"]
+    assert not import_all(names, blocked="sklearn,shap,optuna", watched="torch")
+
+
+def test_a_file_of_another_version_or_half_a_file_is_not_read(folder: Path) -> None:
+    kept.write(folder, "shap", 10, {"complete": True})
+    found: dict[str, Any] | None = kept.newest(folder, "shap", COUNT)
+    assert found is not None and found["of_trials"] == 10
+    kept.path(folder, "shap", 12).write_text('{"version": 0}')
+    kept.path(folder, "shap", 14).write_text('{"version"')
+    assert kept.newest(folder, "shap", COUNT) == found
+    assert kept.newest(folder, "shap", 9) is None

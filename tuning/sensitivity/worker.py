@@ -1,0 +1,66 @@
+"""The process that works out one method over a study's trials: lines of progress on stdout, the outcome in its folder.
+
+``python -m tuning.sensitivity.worker FOLDER METHOD``; :mod:`tuning.sensitivity.child` starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+from tuning import readers
+from tuning.sensitivity import evidence, kept
+from tuning.sensitivity.extra import METHODS, Method
+from tuning.state import StudyState
+from tuning.studyfile import StudyFile
+
+
+def work(folder: Path, method: Method) -> None:
+    """Work it out from the journal as it stands, and keep it."""
+    view = readers.load_study(folder)
+    if view.file is None:
+        raise SystemExit("the study's file cannot be read by this version")
+    trials = evidence.ended(view.journal)
+    _METHODS[method](folder, trials, view.journal, view.file)
+
+
+def _fanova(folder: Path, trials: int, state: StudyState, file: StudyFile) -> None:
+    from tuning.sensitivity.fanova import TREES, fanova
+
+    tell(0.0, f"0 of {TREES} trees")
+    for document in fanova(state, file.search_space):
+        kept.write(folder, "fanova", trials, document)
+        grown = int(document.get("trees", TREES))
+        tell(grown / TREES, f"{grown} of {TREES} trees")
+
+
+def _shap(folder: Path, trials: int, state: StudyState, file: StudyFile) -> None:
+    from tuning.sensitivity.modelled import modelled
+
+    tell(0.0, "starting")
+    kept.write(folder, "shap", trials, modelled(state, file, tell))
+    tell(1.0, "done")
+
+
+def tell(part: float, doing: str) -> None:
+    """One line of progress; nobody listens any more when the parent is gone, and then this ends too."""
+    print(json.dumps({"part": part, "doing": doing}), flush=True)
+
+
+_METHODS = {"fanova": _fanova, "shap": _shap}
+
+
+def main() -> None:
+    """Of the command line's two arguments."""
+    folder, method = Path(sys.argv[1]), sys.argv[2]
+    if method not in METHODS:
+        raise SystemExit(f"{method!r} is not one of {', '.join(METHODS)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries about each other; nobody reads them here
+        work(folder, method)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""``sensitivity``: which knobs of a study mattered, and what each neighbour of its winner loses."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench.commands.options import Home, Json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tuning.readers import StudyView
+    from tuning.studyfile import StudyFile
+
+Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study: its name or a unique prefix.")]
+
+
+class Way(StrEnum):
+    """How importance is told."""
+
+    PEDANOVA = "pedanova"
+    FANOVA = "fanova"
+    SHAP = "shap"
+
+
+def sensitivity(
+    study: Study,
+    home: Home,
+    method: Annotated[
+        Way,
+        typer.Option(
+            "--method",
+            help="pedanova takes a moment; fanova and shap need an extra and are kept in the study's folder.",
+        ),
+    ] = Way.PEDANOVA,
+    limit: Annotated[
+        float, typer.Option("--limit", min=1.0, metavar="SECONDS", help="For fanova and shap.")
+    ] = 300.0,
+    json: Json = False,
+) -> int:
+    """What mattered in a study: importance, SHAP, dependence on each knob, and the winner's neighbours."""
+    from tuning.importance import importance
+    from tuning.sensitivity.document import document
+    from workbench.output import emit_json, result_console
+    from workbench.render_sensitivity import print_sensitivity
+
+    view, file = _view(home, study)
+    if method is not Way.PEDANOVA:
+        _work_out(view, method, limit)
+    found = document(view, importance(view.journal, file.search_space))
+    if json:
+        emit_json(found)
+    else:
+        print_sensitivity(result_console(), found)
+    return 0
+
+
+def _work_out(view: StudyView, method: Way, limit: float) -> None:
+    from tuning.sensitivity import child, evidence
+    from tuning.sensitivity.extra import METHODS
+    from workbench.sensitivity_progress import SensitivityProgress
+
+    chosen = next(known for known in METHODS if known == method.value)
+    asked = child.Asked(view.folder, chosen, evidence.ended(view.journal), limit)
+    with SensitivityProgress(chosen) as progress:
+        child.outcome(asked, progress.update)
+
+
+def _view(home: Path, study: str) -> tuple[StudyView, StudyFile]:
+    from engine.errors import InputError
+    from tuning.readers import load_study
+    from workbench.resolve import resolve
+
+    target = resolve(home, study)
+    if target.kind != "study":
+        raise InputError("STUDY", study, "is a run; give the study that it belongs to")
+    view = load_study(target.folder)
+    if view.file is None:
+        raise InputError("STUDY", study, "its file cannot be read by this version")
+    return view, view.file
