@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -217,8 +218,7 @@ def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any
 
 
 def test_4096_devices_are_answered_in_a_few_seconds() -> None:
-    import time
-
+    """Of a processor; others may want it, too."""
     chip = Accelerator("chip", {"bf16": 3e14}, 80 * 2**30, 2e12)
     slower = replace(chip, name="slower", peak_flops={"bf16": 2e14})
     inside = Link(2e-6, 3e11)
@@ -230,9 +230,9 @@ def test_4096_devices_are_answered_in_a_few_seconds() -> None:
     config = asked(
         model__preset="175b", batch__global_batch=1024, parallel__dp=32, parallel__tp=8, parallel__pp=16
     )
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = answer(config, where)
-    taken = time.perf_counter() - begin
+    taken = time.process_time() - begin
     assert sorted(found.placement.devices) == list(range(4096))
     assert found.gain > 0
-    assert taken < 15, taken
+    assert taken < 8, taken
