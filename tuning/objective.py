@@ -9,6 +9,7 @@ from typing import Any
 from engine.exactness import is_lossy
 from engine.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.run_summary import RunSummary
+from tuning import conditions
 from tuning.aims import Aim, per_hour
 from tuning.studyfile import LossGuard
 
@@ -66,6 +67,8 @@ def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> di
         "killed_from_outside": outcome.killed_from_outside,
         "validation_loss": summary.validation_loss,
         "steps": len(summary.losses),
+        "peak_memory_bytes": summary.peak_memory_bytes,
+        "conditions": conditions.of_run(summary),
     }
     if not outcome.good or summary.tokens_per_second is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}

@@ -56,6 +56,11 @@ def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
     return [other for other in found if other.number not in again and not wants_retry(state, other)]
 
 
+def repeats(state: StudyState, trial: Trial) -> list[Trial]:
+    """The re-measurements of a trial that have a value."""
+    return [again for again in confirmations(state, trial) if again.value is not None]
+
+
 def visited(state: StudyState, points: Points) -> set[str]:
     """Keys of every point that was proposed, also as this version would write it."""
     return {key for trial in state.trials for key in keys(trial, points)}
@@ -75,6 +80,8 @@ class Standing:
     best_exact: Trial | None
     fastest_lossy: Trial | None
     runner_up: Trial | None
+    #: Those that may win, the fastest first.
+    ranked: tuple[Trial, ...] = ()
 
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
@@ -92,6 +99,7 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
         best_exact=exact[0] if exact else None,
         fastest_lossy=lossy[0] if lossy else None,
         runner_up=others[0] if others else None,
+        ranked=tuple(ranked),
     )
 
 

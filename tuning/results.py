@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from profilers.statistics import Interval
-from tuning import ranking, wording
+from tuning import confirm, ranking, rounds, wording
 from tuning.confidence import Comparison, compare
+from tuning.confirm import Confirmed
+from tuning.deciding import Decision, decide
 from tuning.ranking import Standing
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
@@ -33,8 +35,11 @@ class Gain:
 
 def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Document:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
-    stands = ranking.standing(state, file)
-    compared = _compare(state, file, stands)
+    stands, found = ranking.standing(state, file), confirm.confirmed(state, file)
+    decision = decide(found, file) if found else None
+    if found:
+        stands = replace(stands, best=found.fastest.trial, runner_up=_next_to(found, stands))
+    compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared)
     baseline, best = (compared.baseline, compared.better) if compared else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
@@ -48,13 +53,15 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "best": _entry(stands.best, file, best),
         "baseline": _entry(stands.baseline, file, baseline),
         "gain": gain.as_dict() if gain else None,
-        "recommended": _recommended(stands, gain, file),
+        "recommended": _recommended(stands, gain, file, decision),
         "trials": [
             _row(trial, file) | _guard(trial, stands, file)
             for trial in state.trials
             if trial.confirms is None
         ],
         "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
+        "confirmation_rounds": rounds.document(found, decision, file) if found and decision else None,
+        "racing": _racing(state, file),
         "trials_done": len(ranking.counted(state)),
         "trials_total": file.trials,
         "best_exact": _entry(stands.best_exact, file, None),
@@ -69,23 +76,28 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
     return document | {"result_line": wording.result_line(document, state)}
 
 
-def _compare(state: StudyState, file: StudyFile, stands: Standing) -> Comparison | None:
+def _compare(
+    state: StudyState, file: StudyFile, stands: Standing, found: Confirmed | None
+) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
+    if found is not None:
+        return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
     if stands.best.config == stands.baseline.config:
         same = _runs(state, stands.baseline)
         return compare(same, same, file.seed)
-    again = [trial.samples for trial in ranking.confirmations(state, stands.best) if trial.value is not None]
-    baseline = _runs(state, stands.baseline)
-    if again:
-        return compare(again, baseline, file.seed, spread=[stands.best.samples])
-    return compare([stands.best.samples], baseline, file.seed)
+    return compare([stands.best.samples], [stands.baseline.samples], file.seed)
 
 
 def _runs(state: StudyState, trial: Trial) -> list[tuple[float, ...]]:
-    again = [other.samples for other in ranking.confirmations(state, trial) if other.value is not None]
-    return [trial.samples, *again]
+    return [trial.samples, *(other.samples for other in ranking.repeats(state, trial))]
+
+
+def _next_to(found: Confirmed, stands: Standing) -> Trial | None:
+    """The fastest of the search that is another one than the winner."""
+    best = found.fastest.trial.config
+    return next((trial for trial in stands.ranked if trial.config != best), None)
 
 
 def _gain(stands: Standing, compared: Comparison | None) -> Gain | None:
@@ -113,15 +125,20 @@ def _entry(trial: Trial | None, file: StudyFile, interval: Interval | None) -> D
     }
 
 
-def _recommended(stands: Standing, gain: Gain | None, file: StudyFile) -> Document | None:
-    """What to use: the best if its gain is real, else the baseline, which is simpler."""
+def _recommended(
+    stands: Standing, gain: Gain | None, file: StudyFile, decision: Decision | None
+) -> Document | None:
+    """What to use. Without a confirmation: the best if its gain is real, else the baseline, which is simpler."""
     if stands.best is None:
         return None
+    if decision is not None:
+        entry = _entry(decision.arm.trial, file, None)
+        return entry | {"why": decision.why, "decided_by": decision.rule} if entry else None
     real = gain is None or gain.verdict == "better"
     chosen = stands.best if real else stands.baseline
     entry = _entry(chosen, file, None)
     why = "the fastest" if real else "nothing was shown to be faster, and it is the simplest"
-    return entry | {"why": why} if entry else None
+    return entry | {"why": why, "decided_by": "speed" if real else "simplicity"} if entry else None
 
 
 def _lossy(stands: Standing, file: StudyFile) -> Document | None:
@@ -136,12 +153,30 @@ def _lossy(stands: Standing, file: StudyFile) -> Document | None:
 
 def _guard(trial: Trial, stands: Standing, file: StudyFile) -> Document:
     """What the loss guard says about a trial that ended well."""
-    judged = ranking.judged(trial, stands.baseline, file) if trial.outcome == "completed" else None
+    judged = (
+        ranking.judged(trial, stands.baseline, file) if trial.outcome in ("completed", "pruned") else None
+    )
     return {"guard": None if judged is None else {"state": judged.state, "reason": judged.reason}}
+
+
+def _racing(state: StudyState, file: StudyFile) -> Document:
+    """Trials that ended early, and the share of the search's steps that this spared."""
+    asked = file.config.train.steps
+    early = [
+        trial for trial in ranking.measured(state) if trial.outcome == "pruned" or 0 < trial.steps < asked
+    ]
+    spared = sum(asked - trial.steps for trial in early)
+    total = asked * len(ranking.measured(state))
+    return {
+        "pruned": [trial.number for trial in early if trial.outcome == "pruned"],
+        "settled": [trial.number for trial in early if trial.outcome == "completed"],
+        "steps_spared_fraction": spared / total if total else 0.0,
+    }
 
 
 def _row(trial: Trial, file: StudyFile) -> Document:
     copied = ("number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of",
-              "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps")  # fmt: skip
+              "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps",
+              "peak_memory_bytes")  # fmt: skip
     row = {name: getattr(trial, name) for name in copied}
     return row | {"outcome": trial.outcome or "running", "label": file.search_space.label(trial.config)}

@@ -41,6 +41,8 @@ class Trial:
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0
+    peak_memory_bytes: int | None = None
+    conditions: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

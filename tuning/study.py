@@ -9,16 +9,18 @@ from typing import Any, Protocol
 
 from engine.config import RunConfig
 from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.outcome import Ending, RunOutcome, StopAnswer
 from profilers.summary import RunSummary
 from tuning import agenda, objective, opening, owner, ranking
 from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
+from tuning.frequency import ProcessorClock
 from tuning.interruption import Interruption
 from tuning.journal import Journal
 from tuning.points import Point
+from tuning.race import race_of
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 
@@ -30,7 +32,7 @@ class Execute(Protocol):
         self,
         config: RunConfig,
         labels: dict[str, str],
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], StopAnswer],
         on_start: Callable[[Path], None] | None = None,
         /,
     ) -> tuple[RunOutcome, RunSummary]: ...
@@ -194,23 +196,29 @@ class Study:
     def _run(self, trial: Trial, interruption: Interruption) -> dict[str, Any]:
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
         config = self._file.search_space.config(trial.config)
-        number = trial.number
+        number, race = trial.number, race_of(trial, self._journal.state, self._file)
 
-        def should_stop() -> bool:
+        clock = ProcessorClock()
+
+        def should_stop() -> StopAnswer:
             self._control.poll()
+            clock.look()
             self._board.heartbeat()
             if self._control.stopping and self._board.state != "stopping":
                 self._board.state = "stopping"
                 self._board.show(self._journal.state, run=self._trial(number).run)
-            return bool(interruption.seen) or self._control.stopping or number in self._control.killed
+            wanted = bool(interruption.seen) or self._control.stopping or number in self._control.killed
+            return wanted or race.answer() or False
 
         def on_start(run: Path) -> None:
             self._journal.append("started", number=number, run=run.name)
             self._board.show(self._journal.state, run=run.name)
+            race.began(run)
 
         outcome, summary = self._execute(config, labels, should_stop, on_start)
         told = objective.measured(outcome, summary, self._file.aim)
         judged = self._judged(trial, summary)
+        told["conditions"] |= clock.known()
         told["constraints"] = objective.constraints(outcome, trial.attempt > 0, judged)
         if outcome.good and judged is not None and judged.state != "satisfied":
             told["reason"] = outcome.reason or judged.reason

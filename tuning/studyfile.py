@@ -24,7 +24,11 @@ from tuning.yamlfile import StrictLoader
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
-MAY_CHANGE = ("trials", "seed", "confirm_repeats", "budget_seconds")
+MAY_CHANGE = ("trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds")
+
+
+#: Left out of the resolved file while nothing is said about them.
+_UNASKED = ("quality", "target_loss", "racing", "confirm_runners_up")
 
 
 class LossGuard(Section):
@@ -40,6 +44,17 @@ class Quality(Section):
     """
 
     max_loss_increase: Annotated[float, Field(ge=0)]
+
+
+class Racing(Section):
+    """Trials that cannot reach the leader any more, or whose steps have settled to within ``settle`` (0.01 is 1 % to
+    each side), end early; not before ``least_steps`` measured steps. ``spread`` is the noise from run to run that is
+    assumed as long as the study has seen little of its own: a standard deviation, 0.03 is 3 %.
+    """
+
+    settle: Annotated[float, Field(gt=0)] = 0.01
+    least_steps: Annotated[int, Field(ge=3)] = 5
+    spread: Annotated[float, Field(ge=0)] = 0.03
 
 
 class StudyFile(Section):
@@ -59,7 +74,9 @@ class StudyFile(Section):
     space: dict[str, Any] | None = None
     loss_guard: LossGuard = LossGuard()
     quality: Quality | None = None
-    confirm_repeats: Annotated[int, Field(ge=0)] = 1
+    confirm_repeats: Annotated[int, Field(ge=0)] = 2
+    confirm_runners_up: Annotated[int, Field(ge=0)] | None = 2
+    racing: bool | Racing | None = None
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
@@ -71,6 +88,13 @@ class StudyFile(Section):
         if isinstance(objective, dict) and set(objective) == {"time_to_loss"}:
             return given | {"objective": "time_to_loss", "target_loss": objective["time_to_loss"]}
         return given
+
+    @property
+    def races(self) -> Racing | None:
+        """How trials race; None if they do not."""
+        if isinstance(self.racing, Racing):
+            return self.racing
+        return None if self.racing is False else Racing()
 
     @property
     def aim(self) -> Aim:
@@ -109,6 +133,15 @@ class StudyFile(Section):
         _check(again)
         return again
 
+    def with_confirmation_of(self, known: dict[str, Any]) -> StudyFile:
+        """The same file; of a study that began before runners-up were measured again, what it leaves open stays so."""
+        if "confirm_runners_up" in known:
+            return self
+        before = {"confirm_repeats": known.get("confirm_repeats", 1), "confirm_runners_up": None}
+        again = StudyFile.model_validate(before | self._given())
+        again._text, again._chosen_before = self._text, self._chosen_before
+        return again
+
     @cached_property
     def search_space(self) -> Space:
         """The points of the study."""
@@ -132,7 +165,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in ("quality", "target_loss") if getattr(self, key) is None}
+        unasked = {key for key in _UNASKED if getattr(self, key) is None}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

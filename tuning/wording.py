@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tuning import claims
 from tuning.aims import Aim, aim_of
 from tuning.state import StudyState
 
@@ -21,7 +22,7 @@ def result_line(document: Document, state: StudyState) -> str:
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
     parts.append(_gain(document, state))
-    return SEPARATOR.join(parts) + _lossy(document)
+    return SEPARATOR.join(parts) + _advice(document) + _lossy(document)
 
 
 def _nothing(state: StudyState) -> str:
@@ -40,24 +41,21 @@ def _gain(document: Document, state: StudyState) -> str:
         return _no_gain(state)
     if document["best"]["config"] == baseline["config"]:
         return _baseline_is_best(document)
-    ratio = f"{_ratio(gain['ratio'])} {_yardstick(document)}"
-    if gain["low"] is None:
-        return f"{ratio}, from too few steps for an interval: a tie until it is measured for longer"
-    interval = f" (95 % {gain['low']:.2f} to {gain['high']:.2f})"
-    return f"{ratio}{interval}: {_verdict(gain, baseline)}{'' if gain['confirmed'] else _UNCONFIRMED}"
+    words = claims.faster(gain, _yardstick(document))
+    return words if gain["confirmed"] or gain["low"] is None else words + _UNCONFIRMED
 
 
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
 
 
-def _verdict(gain: Document, baseline: Document) -> str:
-    low, high = gain["low"] - 1, gain["high"] - 1
-    if gain["verdict"] == "better":
-        return f"better; if the low end is true the gain is {_percent(low)}"
-    stay = f"stay with {baseline['label']}"
-    if gain["verdict"] == "worse":
-        return f"worse when measured again; {stay}, switching would lose {_percent(-high)} or more"
-    return f"a tie; {stay}, switching could lose {_percent(-low)} and gain at most {_percent(high)}"
+def _advice(document: Document) -> str:
+    """What to use where that is not the fastest, and what to be careful about."""
+    recommended, best = document["recommended"], document["best"]
+    words = ""
+    if recommended and recommended["trial"] != best["trial"]:
+        words = f"; recommended: {recommended['label']} ({recommended['why']})"
+    flags = (document["confirmation_rounds"] or {}).get("flags", ())
+    return words + "".join(f"; {flag}" for flag in flags)
 
 
 def _baseline_is_best(document: Document) -> str:
@@ -66,9 +64,11 @@ def _baseline_is_best(document: Document) -> str:
     words = f"{_yardstick(document)} itself"
     if not measured:
         return f"{words}, and so far the only one measured"
+    again = ", measured again" if document["confirmation_rounds"] else ""
     others_words = (
         "the one other was not faster" if measured == 1 else f"none of {measured} others was faster"
     )
+    others_words += again
     runner, best = document["runner_up"], document["best"]
     if not runner or not runner["value"] or not best["value"]:
         return f"{words}: {others_words}"
@@ -119,8 +119,3 @@ def _number(value: float) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.2f}x"
-
-
-def _percent(part: float) -> str:
-    size = max(0.0, part) * 100
-    return f"{size:.0f} %" if size >= 9.5 else f"{size:.1f} %"

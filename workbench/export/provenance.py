@@ -51,8 +51,11 @@ def provenance(found: Source) -> dict[str, Any]:
         "study": view.labels.get("study"),
         "trial": view.labels.get("trial"),
         "is_best_of_study": bool(study) and (study.get("best") or {}).get("run") == view.id,
+        "is_recommended_by_study": bool(study) and (study.get("recommended") or {}).get("run") == view.id,
         "measured": _measured(view),
-        "study_result": {name: study.get(name) for name in ("objective", "best", "baseline", "gain")}
+        "study_result": {
+            name: study.get(name) for name in ("objective", "best", "baseline", "gain", "recommended")
+        }
         if study
         else None,
         "turned": own.get("config"),

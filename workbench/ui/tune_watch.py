@@ -28,7 +28,7 @@ from workbench.ui.shared import (
     to_link,
 )
 from workbench.ui.studies import Study, study, trials_table
-from workbench.ui.study_details import numbers, result_line, why_it_wins
+from workbench.ui.study_details import confirmation, numbers, result_line, why_it_wins
 
 REFRESH_SECONDS = 1.0
 SHOWN_ANSWERS = 4
@@ -61,6 +61,7 @@ def _draw(name: str) -> None:
     result_line(found.document)
     metrics(numbers(found.document), "tune-numbers")
     why_it_wins(found.document)
+    confirmation(found.document)
     left, right = st.columns([2.1, 1])
     with left:
         drawn = study_figures.trials(trial_series(found.document), name, aim_of(found.document))
