@@ -3,7 +3,9 @@
 The decisions are the program's own (``tuning/pruning.py``, ``tuning/confirm.py``); only steps are drawn, with noise
 from step to step and from run to run, neighbours alike, hiccups, runs that something slows down, warm-up, and a machine
 that drifts. "Equal" studies hold one speed twelve times; "close" ones differ by 5 % (a standard deviation); "lab" ones
-are twelve layouts out of those that were measured in the lab. Seconds are those of all steps.
+are twelve layouts out of those that were measured in the lab. Measured seconds are those of the search's measured
+steps; "of the study" counts warm-up and confirmation, too. "Ahead again": the confirmed winner beside the baseline,
+measured in as many new rounds as the study's.
 
 ``--real N`` runs N small studies on two real ranks instead, and measures each winner and the baseline once more.
 """
@@ -45,6 +47,7 @@ class Told:
     ahead_again: bool
     loss: float
     lost_best: bool
+    measured_seconds: float
     search_seconds: float
     all_seconds: float
 
@@ -57,41 +60,69 @@ def main(arguments: list[str] | None = None) -> None:
 
         _confirmation_real.main(options.real, options.save)
         return
+    claims(options)
+    options.studies = max(1, options.studies // 4)  # what is spared varies little
+    costs(options)
+
+
+def claims(options: argparse.Namespace) -> None:
+    """How often a claim is wrong or does not hold."""
+    header = ["studies", "noise from run to run", "better claimed", "ahead again", "ahead, one run each",
+              "gain claimed", "true gain"]  # fmt: skip
     lines = []
-    for kind in KINDS:
-        for noise in RUN_NOISE:
-            lines.append(_row(kind, noise, options))
-    header = ["studies", "noise from run to run", "steps", "better claimed", "ahead again", "ahead, one run each",
-              "racing saves of the search", "of all", "result within 2 % of the best", "without racing",
-              "best raced out"]  # fmt: skip
-    title = f"Claims and racing, {options.studies} made-up studies a row, {options.repeats} repeats"
+    for repeats in (1, options.repeats, options.repeats + 1):
+        file = _file(options, True, options.steps, repeats)
+        for kind in KINDS:
+            for noise in RUN_NOISE if repeats == options.repeats else RUN_NOISE[1:2]:
+                found = [_study(kind, Noise(noise), file, seed) for seed in range(options.studies)]
+                lines.append([f"{kind}, {repeats} rounds", f"{noise:.0%}", *_claimed(found)])
+    title = f"Claims of {options.studies} made-up studies a row, {options.steps} steps a trial"
     table.show("confirmation", title, header, lines, options.save)
+
+
+def _claimed(found: list[Told]) -> list[str]:
+    claimed = [told for told in found if told.claimed]
+    gains = [f"{np.median([getattr(told, name) for told in claimed]) - 1:.1%}" if claimed else ""
+             for name in ("gain", "true_gain")]  # fmt: skip
+    return [_share([told.claimed for told in found]), _share([told.ahead_again for told in claimed]),
+            _share([told.ahead_once for told in claimed]), *gains]  # fmt: skip
+
+
+def costs(options: argparse.Namespace) -> None:
+    """What racing spares, and what it loses."""
+    header = ["studies", "noise from run to run", "steps a trial", "measured seconds spared", "of the study",
+              "result within 2 % of the fastest", "without racing", "the fastest raced out"]  # fmt: skip
+    lines = [
+        _cost(kind, noise, steps, options)
+        for kind in KINDS
+        for steps in (options.steps, 4 * options.steps)
+        for noise in RUN_NOISE[1::2]
+    ]
+    title = f"Racing in {options.studies} made-up studies a row"
+    table.show("confirmation_racing", title, header, lines, options.save)
+
+
+def _cost(kind: str, run_noise: float, steps: int, options: argparse.Namespace) -> list[str]:
+    files = [_file(options, racing, steps, options.repeats) for racing in (True, False)]
+    raced, whole = (
+        [_study(kind, Noise(run_noise), file, seed) for seed in range(options.studies)] for file in files
+    )
+    spared = [1 - _sum(raced, name) / _sum(whole, name) for name in ("measured_seconds", "all_seconds")]
+    return [
+        kind, f"{run_noise:.0%}", str(steps), *(f"{part:.0%}" for part in spared),
+        _share([told.loss <= EQUAL for told in raced]), _share([told.loss <= EQUAL for told in whole]),
+        _share([told.lost_best for told in raced]),
+    ]  # fmt: skip
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = table.parser(__doc__)
     parser.add_argument("--real", type=int, default=0, metavar="N", help="real studies instead")
-    parser.add_argument("--studies", type=int, default=150)
+    parser.add_argument("--studies", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--runners-up", type=int, default=2)
     parser.add_argument("--steps", type=int, default=24)
     return parser.parse_args(arguments)
-
-
-def _row(kind: str, run_noise: float, options: argparse.Namespace) -> list[str]:
-    files = [_file(options, racing) for racing in (True, False)]
-    raced, whole = (
-        [_study(kind, Noise(run_noise), file, seed) for seed in range(options.studies)] for file in files
-    )
-    claims = [told for told in raced if told.claimed]
-    return [
-        kind, f"{run_noise:.0%}", str(options.steps), _share([told.claimed for told in raced]),
-        _share([told.ahead_again for told in claims]), _share([told.ahead_once for told in claims]),
-        f"{1 - _sum(raced, 'search_seconds') / _sum(whole, 'search_seconds'):.0%}",
-        f"{1 - _sum(raced, 'all_seconds') / _sum(whole, 'all_seconds'):.0%}",
-        _share([told.loss <= EQUAL for told in raced]), _share([told.loss <= EQUAL for told in whole]),
-        _share([told.lost_best for told in raced]),
-    ]  # fmt: skip
 
 
 def _share(found: Sequence[bool]) -> str:
@@ -102,11 +133,11 @@ def _sum(found: Sequence[Told], name: str) -> float:
     return float(sum(getattr(told, name) for told in found))
 
 
-def _file(options: argparse.Namespace, racing: bool) -> StudyFile:
+def _file(options: argparse.Namespace, racing: bool, steps: int, repeats: int) -> StudyFile:
     tree: dict[str, Any] = {
-        "name": "made-up", "ranks": 4, "trials": TRIALS, "racing": racing, "confirm_repeats": options.repeats,
+        "name": "made-up", "ranks": 4, "trials": TRIALS, "racing": racing, "confirm_repeats": repeats,
         "confirm_runners_up": options.runners_up,
-        "base": {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": options.steps, "warmup": WARM_UP}},
+        "base": {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": steps, "warmup": WARM_UP}},
         "space": {"parallel.tp": [1, 2, 4], "batch.micro_batch": [1, 2, 4], "memory.recompute": ["none", "full"]},
     }  # fmt: skip
     return parse(tree)
@@ -125,9 +156,9 @@ def _study(kind: str, noise: Noise, file: StudyFile, seed: int) -> Told:
     truth = speeds(kind, random)
     study = MadeUp(file, truth, Machine(noise, random))
     study.search()
-    search_seconds = study.seconds
+    measured, searched = study.measured, study.seconds
     study.confirm()
-    return study.told(search_seconds)
+    return study.told(measured, searched)
 
 
 class MadeUp:
@@ -136,7 +167,7 @@ class MadeUp:
     def __init__(self, file: StudyFile, truth: Array, machine: Machine) -> None:
         self.file, self.truth, self.machine = file, truth, machine
         self.points = _points(file)
-        self.state, self.seconds = StudyState(), 0.0
+        self.state, self.seconds, self.measured = StudyState(), 0.0, 0.0
 
     def search(self) -> None:
         """The baseline, then the others, racing as the file says."""
@@ -159,6 +190,7 @@ class MadeUp:
         told = replace(trial, outcome=outcome, value=float(np.median(samples)), samples=samples, steps=done)
         self.state = replace(self.state, trials=(*self.state.trials, told))
         self.seconds += float(seconds[:done].sum())
+        self.measured += float(seconds[WARM_UP:done].sum())
 
     def _raced(self, trial: Trial, seconds: Array) -> tuple[int, EarlyEnd | None]:
         runs = trial.confirms is None and trial.source != "baseline"
@@ -171,7 +203,7 @@ class MadeUp:
                 return WARM_UP + look + LATE, early
         return len(seconds), None
 
-    def told(self, search_seconds: float) -> Told:
+    def told(self, measured: float, searched: float) -> Told:
         """What it claims, beside the truth and another measurement."""
         found = confirm.confirmed(self.state, self.file)
         chosen = deciding.decide(found, self.file).arm.trial.number if found else 0
@@ -184,7 +216,7 @@ class MadeUp:
         once, again = (self._ahead(best, repeats) for repeats in (1, self.file.confirm_repeats))
         gain, truly = (ratio.value if ratio else 1.0), float(self.truth[0] / self.truth[best])
         return Told(claimed, gain, truly, once, again,
-                    float(self.truth[chosen] / self.truth[fastest] - 1), bool(missed), search_seconds,
+                    float(self.truth[chosen] / self.truth[fastest] - 1), bool(missed), measured, searched,
                     self.seconds)  # fmt: skip
 
     def _ahead(self, best: int, repeats: int) -> bool:

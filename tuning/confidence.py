@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def compare(
         level: of the interval of the ratio; those of the arms are at 95 %.
     """
     strays = spread_of(spread or (arm, baseline))
-    within = [_within(runs, seed + place) for place, runs in enumerate((arm, baseline))]
+    within = [_within(runs, seed) for runs in (arm, baseline)]
     errors = [_error(runs, inside, strays) for runs, inside in zip((arm, baseline), within, strict=True)]
     degrees = strays.degrees or 10**6
     centres = _centre(arm), _centre(baseline)
@@ -107,9 +108,15 @@ def _centre(runs: Runs) -> float:
 
 def _within(runs: Runs, seed: int) -> float | None:
     """The mean variance of a run's median, from its steps; None if a run has too few."""
-    draws = [bootstrap_medians(run, seed, RESAMPLES) for run in runs]
-    known = [float(np.log(drawn).var()) for drawn in draws if drawn is not None]
+    known = [variance for run in runs if (variance := _of_median(tuple(run), seed)) is not None]
     return sum(known) / len(known) if len(known) == len(runs) else None
+
+
+@lru_cache(maxsize=256)
+def _of_median(run: tuple[float, ...], seed: int) -> float | None:
+    """The variance of the logarithm of a run's median; asked again for every pair that the run is in."""
+    drawn = bootstrap_medians(run, seed, RESAMPLES)
+    return None if drawn is None else float(np.log(drawn).var())
 
 
 def _error(runs: Runs, within: float | None, strays: Spread) -> float | None:

@@ -109,4 +109,4 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
 def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:
     if trial.confirms is not None or ranking.is_baseline(state, trial) or file.target_loss is not None:
         return False
-    return not is_lossy(file.config.flat() | trial.config)
+    return not is_lossy(file.search_space.base_values | trial.config)

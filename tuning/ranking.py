@@ -117,7 +117,7 @@ def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
 
 
 def _lossy(trial: Trial, file: StudyFile) -> bool:
-    return is_lossy(file.config.flat() | trial.config)
+    return is_lossy(file.search_space.base_values | trial.config)
 
 
 def _feasible(trial: Trial) -> bool:
