@@ -50,8 +50,9 @@ def repetition(session: Session, number: int) -> tuple[bool, bool, list[str]]:
     gain, best = found["gain"], found["best"]
     claimed = gain["verdict"] == "better" and gain["ratio"] >= CLAIM
     again = measured_again(session, file, best["config"], found["baseline"]["config"])
-    line = [f"{number}", gain["verdict"], f"{gain['ratio']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})",
-            f"{again:.3f}", f"{found['racing']['steps_spared_fraction']:.0%}", "yes" if again > 1 else "no"]  # fmt: skip
+    interval = f"{gain['ratio']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"
+    spared = f"{found['racing']['steps_spared_fraction']:.0%}"
+    line = [str(number), gain["verdict"], interval, f"{again:.3f}", spared, "yes" if again > 1 else "no"]
     return again > 1, claimed, line
 
 

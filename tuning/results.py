@@ -37,8 +37,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
     stands, found = ranking.standing(state, file), confirm.confirmed(state, file)
     decision = decide(found, file) if found else None
-    if found:
-        stands = replace(stands, best=found.fastest.trial, runner_up=_next_to(found, stands))
+    stands = _with_winner(stands, found) if found else stands
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared)
     baseline, best = (compared.baseline, compared.better) if compared else (None, None)
@@ -94,10 +93,11 @@ def _runs(state: StudyState, trial: Trial) -> list[tuple[float, ...]]:
     return [trial.samples, *(other.samples for other in ranking.repeats(state, trial))]
 
 
-def _next_to(found: Confirmed, stands: Standing) -> Trial | None:
-    """The fastest of the search that is another one than the winner."""
-    best = found.fastest.trial.config
-    return next((trial for trial in stands.ranked if trial.config != best), None)
+def _with_winner(stands: Standing, found: Confirmed) -> Standing:
+    """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
+    best = found.fastest.trial
+    others = (trial for trial in stands.ranked if trial.config != best.config)
+    return replace(stands, best=best, runner_up=next(others, None))
 
 
 def _gain(stands: Standing, compared: Comparison | None) -> Gain | None:
