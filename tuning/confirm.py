@@ -94,7 +94,9 @@ def next_arm(state: StudyState, file: StudyFile) -> Trial | None:
 
 
 def confirmed(state: StudyState, file: StudyFile, rounds: int | None = None) -> Confirmed | None:
-    """What the re-measurements (of the first ``rounds``) come to; None unless the baseline and another one were."""
+    """What the re-measurements (of the first ``rounds``) come to; None unless the baseline, the best of the search, and
+    one more than either alone were measured again.
+    """
     known = {}
     for trial in arms(state, file):
         again = (_fresh(state, trial) or ranking.confirmations(state, trial))[:rounds]
@@ -103,8 +105,14 @@ def confirmed(state: StudyState, file: StudyFile, rounds: int | None = None) -> 
         earlier = [run.samples for run in seen if run.samples and run.number < _first(valued)]
         if valued:
             known[trial.number] = Arm(trial, valued, (*earlier, *(run.samples for run in valued)))
-    found, yardstick = tuple(known.values()), ranking.standing(state, file).baseline
-    if yardstick is None or yardstick.number not in known or len(found) < 2:
+    found, stands = tuple(known.values()), ranking.standing(state, file)
+    yardstick, best = stands.baseline, stands.best
+    if (
+        yardstick is None
+        or best is None
+        or len(found) < 2
+        or not {yardstick.number, best.number} <= known.keys()
+    ):
         return None
     level = 1 - (1 - LEVEL) / (len(found) - 1)
     fastest = max(found, key=lambda arm: arm.speed)

@@ -111,6 +111,10 @@ def test_old_measurements_do_not_confirm_a_study_that_grew() -> None:
     arms = [arm.number for arm in confirm.arms(grown, FILE)]
     assert arms == [0, len(state.trials)]
     assert confirm.next_arm(grown, FILE) == grown.trials[0]
+    close = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1250.0)))
+    assert confirm.confirmed(close, FILE) is None
+    document = result(close, FILE)
+    assert (document["best"]["trial"], document["gain"]["confirmed"]) == (len(state.trials), False)
 
 
 def test_a_tie_goes_to_memory_headroom() -> None:

@@ -27,7 +27,8 @@ TIED = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}, conditions={"proc
 def told(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
     shared = {"number": trial.number, "run": f"run-{trial.number}"}
     proposal = shared | {"config": trial.config, "source": trial.source, "confirms": trial.confirms}
-    end = shared | {"outcome": "completed", "value": trial.value, "samples": list(trial.samples)}
+    end = shared | {"outcome": trial.outcome, "value": trial.value, "samples": list(trial.samples)}
+    end |= {"reason": trial.reason}
     return [("proposal", proposal), ("tell", end)]
 
 
