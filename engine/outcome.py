@@ -35,6 +35,20 @@ RETRY_ONCE = frozenset({Ending.HANG, Ending.COMM_ERROR, Ending.CRASHED})
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """Why a run may end before its last step and still count: the ending that it then has (completed or pruned), and
+    the reason. Answers ``should_stop`` in place of True; if the last step comes first, the run is simply completed.
+    """
+
+    ending: Ending
+    reason: str
+
+
+#: What ``should_stop`` answers: False, True (stopped: the run does not count), or how it ends early and counts.
+StopAnswer = bool | EarlyEnd
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
     """How a run ended. ``killed_from_outside``: a rank got a signal that nothing of ours sent."""
 

@@ -15,7 +15,7 @@ from engine.launch import lab
 from engine.launch.launcher import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
 from engine.orders import stop_commanded
-from engine.outcome import Ending, RunOutcome
+from engine.outcome import Ending, RunOutcome, StopAnswer
 from engine.workloads.data import check_path
 from profilers.sampler import Sampler
 from profilers.summary import RunSummary
@@ -47,10 +47,11 @@ class Session:
         self,
         config: RunConfig,
         labels: dict[str, str],
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], StopAnswer],
         on_start: OnStart | None = None,
     ) -> tuple[RunOutcome, RunSummary]:
         """One run, from its folder to its summary. What ranks do becomes an outcome, never an exception.
+        ``should_stop`` is asked several times a second; ranks end at a common step once it says so.
 
         Raises:
             InputError: the home folder, the data, the device or the checkpoint to continue from cannot be used.
@@ -76,7 +77,7 @@ class Session:
         config: RunConfig,
         folder: Path,
         chosen: devices.Devices,
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], StopAnswer],
     ) -> RunOutcome:
         writer = RecordWriter(folder / rundir.RECORDS, "launcher")
         sampler = Sampler(writer, config.profile.host_interval_seconds)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from tuning import ranking
+from tuning import confirm, ranking
 from tuning.budgets import used_up
 from tuning.objective import is_lossy
 from tuning.points import RANKS, Point, point_key
@@ -128,14 +128,8 @@ def _retry(state: StudyState, trial: Trial) -> Step:
 
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:
-    stands = ranking.standing(state, file)
-    best, baseline = stands.best, stands.baseline
-    if best is None or baseline is None or best.config == baseline.config:
+    trial = confirm.next_arm(state, file)
+    if trial is None:
         return Step("done")
-    for repeat in range(file.confirm_repeats):
-        pair = (baseline, best) if repeat % 2 == 0 else (best, baseline)
-        for trial in pair:
-            if len(ranking.confirmations(state, trial)) <= repeat:
-                why = f"measures trial {trial.number} again"
-                return Step("confirm", "confirm", trial.config, why, {"confirms": trial.number})
-    return Step("done")
+    why = f"measures trial {trial.number} again"
+    return Step("confirm", "confirm", trial.config, why, {"confirms": trial.number})

@@ -19,7 +19,7 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
     """Each kind that can be told: ``used``, ``kept_for_confirmation`` and ``limit`` (None without one)."""
     seconds = [trial.seconds for trial in state.trials if trial.outcome is not None]
     usual = median(seconds) if seconds else 0.0
-    used, kept = sum(seconds), usual * 2 * file.confirm_repeats
+    used, kept = sum(seconds), usual * (2 + (file.confirm_runners_up or 0)) * file.confirm_repeats
     limits = _limits(file)
     done = len(ranking.counted(state))
     found: dict[str, dict[str, Any]] = {

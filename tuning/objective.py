@@ -9,6 +9,7 @@ from typing import Any
 from engine.exactness import is_lossy
 from engine.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.run_summary import RunSummary
+from tuning import conditions
 from tuning.aims import Aim
 from tuning.limits import broken, checked, violations
 from tuning.measures import measure, measures, seconds_to_loss
@@ -78,6 +79,8 @@ def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> di
         "killed_from_outside": outcome.killed_from_outside,
         "validation_loss": summary.validation_loss,
         "steps": len(summary.losses),
+        "peak_memory_bytes": summary.peak_memory_bytes,
+        "conditions": conditions.of_run(summary),
     }
     short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
     good = outcome.good and summary.tokens_per_second is not None and not short

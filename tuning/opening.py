@@ -27,8 +27,11 @@ def prepare(folder: Path, file: StudyFile) -> None:
 
 
 def as_before(folder: Path, file: StudyFile) -> StudyFile:
-    """The file to go on with: where it leaves the space to us, what was chosen when its study began stays chosen."""
+    """The file to go on with: where it leaves the space or the confirmation to us, what was chosen when its study began
+    stays chosen.
+    """
     known = journal.load(folder / readers.JOURNAL).file
+    file = file.with_confirmation_of(known) if known else file
     if file.space is not None or known is None or _named_space(folder / readers.STUDY_GIVEN):
         return file
     return file.with_chosen(known["space"])

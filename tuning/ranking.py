@@ -57,6 +57,11 @@ def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
     return [other for other in found if other.number not in again and not wants_retry(state, other)]
 
 
+def repeats(state: StudyState, trial: Trial) -> list[Trial]:
+    """The re-measurements of a trial that have a value."""
+    return [again for again in confirmations(state, trial) if again.value is not None]
+
+
 def visited(state: StudyState, points: Points) -> set[str]:
     """Keys of every point that was proposed, also as this version would write it."""
     return {key for trial in state.trials for key in keys(trial, points)}
@@ -76,6 +81,8 @@ class Standing:
     best_exact: Trial | None
     fastest_lossy: Trial | None
     runner_up: Trial | None
+    #: Those that may win, the fastest first.
+    ranked: tuple[Trial, ...] = ()
 
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
@@ -92,6 +99,7 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
         best_exact=exact[0] if exact else None,
         fastest_lossy=lossy[0] if lossy else None,
         runner_up=others[0] if others else None,
+        ranked=tuple(ranked),
     )
 
 
@@ -109,7 +117,7 @@ def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
 
 
 def _lossy(trial: Trial, file: StudyFile) -> bool:
-    return is_lossy(file.config.flat() | trial.config)
+    return is_lossy(file.search_space.base_values | trial.config)
 
 
 def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
@@ -125,8 +133,13 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
     return worst([checked(file.constraints, run.measures) for run in runs])
 
 
+def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
+    """Whether a trial and its re-measurements keep every constraint of the study."""
+    return all(limit.state == "satisfied" for limit in limits(state, trial, file))
+
+
 def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
-    kept = all(limit.state == "satisfied" for limit in limits(state, trial, file))
+    kept = keeps(state, trial, file)
     if _lossy(trial, file):
         return kept and judged(trial, baseline, file).state == "satisfied"
     return kept and _feasible(trial)

@@ -36,7 +36,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> Document:
 
 def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
     """Whether a trial keeps every constraint."""
-    return trial is None or all(limit.state == "satisfied" for limit in ranking.limits(state, trial, file))
+    return trial is None or ranking.keeps(state, trial, file)
 
 
 def front(state: StudyState, stands: Standing, file: StudyFile) -> Document:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from profilers.statistics import Interval
-from tuning import budgets, failures, ranking, repeats, result_terms, wording
+from tuning import budgets, confirm, failures, ranking, repeats, result_terms, rounds, wording
 from tuning.confidence import Comparison, compare
+from tuning.confirm import Confirmed
+from tuning.deciding import Decision, decide
 from tuning.ranking import Standing
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
@@ -33,8 +35,10 @@ class Gain:
 
 def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Document:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
-    stands = ranking.standing(state, file)
-    compared = _compare(state, file, stands)
+    stands, found = ranking.standing(state, file), confirm.confirmed(state, file)
+    decision = _decided(found, state, file) if found else None
+    stands = _with_winner(stands, found) if found else stands
+    compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared)
     baseline, best = (compared.baseline, compared.better) if compared else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
@@ -49,13 +53,17 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "best": _entry(stands.best, file, best),
         "baseline": _entry(stands.baseline, file, baseline),
         "gain": gain.as_dict() if gain else None,
-        "recommended": _recommended(stands, gain, file, result_terms.is_kept(state, stands.baseline, file)),
+        "recommended": _recommended(
+            stands, gain, file, decision, result_terms.is_kept(state, stands.baseline, file)
+        ),
         "trials": [
             _row(trial, file) | _guard(trial, stands, file) | result_terms.limits(state, trial, file)
             for trial in state.trials
             if trial.confirms is None
         ],
         "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
+        "confirmation_rounds": rounds.document(found, decision, file) if found and decision else None,
+        "racing": _racing(state, file),
         "trials_done": len(ranking.counted(state)),
         "trials_total": file.trials,
         "budget": budgets.document(state, file, study_state),
@@ -73,24 +81,36 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
     return document | {"result_line": wording.result_line(document, state)}
 
 
-def _compare(state: StudyState, file: StudyFile, stands: Standing) -> Comparison | None:
+def _decided(found: Confirmed, state: StudyState, file: StudyFile) -> Decision:
+    ruled_out = {arm.trial.number for arm in found.arms if not ranking.keeps(state, arm.trial, file)}
+    return decide(found, file, ruled_out)
+
+
+def _compare(
+    state: StudyState, file: StudyFile, stands: Standing, found: Confirmed | None
+) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
+    if found is not None:
+        return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
     if stands.best.config == stands.baseline.config:
         same = _runs(state, stands.baseline)
         return repeats.compare(same, same) if file.aim.objective.single else compare(same, same, file.seed)
-    again = [trial.samples for trial in ranking.confirmations(state, stands.best) if trial.value is not None]
-    baseline = _runs(state, stands.baseline)
-    arm, spread = (again, [stands.best.samples]) if again else ([stands.best.samples], [])
     if file.aim.objective.single:
-        return repeats.compare(arm, baseline, spread)
-    return compare(arm, baseline, file.seed, spread=spread)
+        return repeats.compare([stands.best.samples], [stands.baseline.samples])
+    return compare([stands.best.samples], [stands.baseline.samples], file.seed)
 
 
 def _runs(state: StudyState, trial: Trial) -> list[tuple[float, ...]]:
-    again = [other.samples for other in ranking.confirmations(state, trial) if other.value is not None]
-    return [trial.samples, *again]
+    return [trial.samples, *(other.samples for other in ranking.repeats(state, trial))]
+
+
+def _with_winner(stands: Standing, found: Confirmed) -> Standing:
+    """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
+    best = found.fastest.trial
+    others = (trial for trial in stands.ranked if trial.config != best.config)
+    return replace(stands, best=best, runner_up=next(others, None))
 
 
 def _gain(stands: Standing, compared: Comparison | None) -> Gain | None:
@@ -121,20 +141,24 @@ def _entry(trial: Trial | None, file: StudyFile, interval: Interval | None) -> D
 
 
 def _recommended(
-    stands: Standing, gain: Gain | None, file: StudyFile, baseline_kept: bool
+    stands: Standing, gain: Gain | None, file: StudyFile, decision: Decision | None, baseline_kept: bool
 ) -> Document | None:
-    """What to use: the best if its gain is real, else the baseline, which is simpler."""
+    """What to use. Without a confirmation: the best if its gain is real, else the baseline, which is simpler."""
     if stands.best is None:
         return None
+    if decision is not None:
+        entry = _entry(decision.arm.trial, file, None)
+        return entry | {"why": decision.why, "decided_by": decision.rule} if entry else None
     real = gain is None or gain.verdict == "better"
     ruled_out = not baseline_kept
     chosen = stands.best if real or ruled_out else stands.baseline
     entry = _entry(chosen, file, None)
     better, most = file.aim.objective.better, file.aim.objective.most
     why = most if real else f"nothing was shown to be {better}, and it is the simplest"
+    rule = "speed" if real else "simplicity"
     if ruled_out and not real:
-        why = f"{most} of those that keep every constraint"
-    return entry | {"why": why} if entry else None
+        why, rule = f"{most} of those that keep every constraint", "constraints"
+    return entry | {"why": why, "decided_by": rule} if entry else None
 
 
 def _lossy(stands: Standing, file: StudyFile) -> Document | None:
@@ -149,13 +173,31 @@ def _lossy(stands: Standing, file: StudyFile) -> Document | None:
 
 def _guard(trial: Trial, stands: Standing, file: StudyFile) -> Document:
     """What the loss guard says about a trial that ended well."""
-    judged = ranking.judged(trial, stands.baseline, file) if trial.outcome == "completed" else None
+    judged = (
+        ranking.judged(trial, stands.baseline, file) if trial.outcome in ("completed", "pruned") else None
+    )
     return {"guard": None if judged is None else {"state": judged.state, "reason": judged.reason}}
+
+
+def _racing(state: StudyState, file: StudyFile) -> Document:
+    """Trials that ended early, and the share of the search's steps that this spared."""
+    asked = file.config.train.steps
+    early = [
+        trial for trial in ranking.measured(state) if trial.outcome == "pruned" or 0 < trial.steps < asked
+    ]
+    spared = sum(asked - trial.steps for trial in early)
+    total = asked * len(ranking.measured(state))
+    return {
+        "pruned": [trial.number for trial in early if trial.outcome == "pruned"],
+        "settled": [trial.number for trial in early if trial.outcome == "completed"],
+        "steps_spared_fraction": spared / total if total else 0.0,
+    }
 
 
 def _row(trial: Trial, file: StudyFile) -> Document:
     copied = ("number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of",
-              "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps")  # fmt: skip
+              "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps",
+              "peak_memory_bytes")  # fmt: skip
     row = {name: getattr(trial, name) for name in (*copied, "measures")}
     row["shown"] = result_terms.shown(trial.value, trial.low, trial.high, file.aim)
     return row | {"outcome": trial.outcome or "running", "label": file.search_space.label(trial.config)}

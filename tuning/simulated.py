@@ -20,7 +20,7 @@ from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.layout import layout_of
 from engine.lifecycle import finish, summary_of
-from engine.outcome import Ending, RunOutcome
+from engine.outcome import Ending, RunOutcome, StopAnswer
 from profilers.records import PHASES, MemorySample, StepSample
 from profilers.summary import RunSummary
 from profilers.writer import RecordWriter
@@ -56,7 +56,7 @@ class Simulation:
         self,
         config: RunConfig,
         labels: dict[str, str],
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], StopAnswer],
         on_start: Callable[[Path], None] | None = None,
         /,
     ) -> tuple[RunOutcome, RunSummary]:

@@ -42,6 +42,8 @@ class Trial:
     seconds: float = 0.0
     steps: int = 0
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    conditions: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

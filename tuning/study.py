@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from engine.config import RunConfig
 from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.outcome import Ending, RunOutcome, StopAnswer
 from profilers.summary import RunSummary
 from tuning import agenda, objective, opening, owner, ranking, recovered
 from tuning.agenda import Step
@@ -17,9 +17,11 @@ from tuning.board import Board, Update
 from tuning.budgets import SPACE_IS_MEASURED
 from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
+from tuning.frequency import ProcessorClock
 from tuning.interruption import Interruption
 from tuning.journal import Journal
 from tuning.points import Point
+from tuning.race import race_of
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 
@@ -31,7 +33,7 @@ class Execute(Protocol):
         self,
         config: RunConfig,
         labels: dict[str, str],
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], StopAnswer],
         on_start: Callable[[Path], None] | None = None,
         /,
     ) -> tuple[RunOutcome, RunSummary]: ...
@@ -209,22 +211,28 @@ class Study:
     def _run(self, trial: Trial, interruption: Interruption) -> dict[str, Any]:
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
         config = self._file.search_space.config(trial.config)
-        number = trial.number
+        number, race = trial.number, race_of(trial, self._journal.state, self._file)
 
-        def should_stop() -> bool:
+        clock = ProcessorClock()
+
+        def should_stop() -> StopAnswer:
             self._control.poll()
+            clock.look()
             self._board.heartbeat()
             if self._control.stopping and self._board.state != "stopping":
                 self._board.state = "stopping"
                 self._board.show(self._journal.state, run=self._trial(number).run)
-            return bool(interruption.seen) or self._control.stopping or number in self._control.killed
+            wanted = bool(interruption.seen) or self._control.stopping or number in self._control.killed
+            return wanted or race.answer() or False
 
         def on_start(run: Path) -> None:
             self._journal.append("started", number=number, run=run.name)
             self._board.show(self._journal.state, run=run.name)
+            race.began(run)
 
         outcome, summary = self._execute(config, labels, should_stop, on_start)
         told = self._told(trial, outcome, summary)
+        told["conditions"] |= clock.known()
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(number)
             told["reason"] = self._why_stopped(number, interruption) or outcome.reason

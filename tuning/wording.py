@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tuning import wording_terms
+from tuning import claims, wording_terms
 from tuning.aims import Aim, aim_of, text
 from tuning.state import StudyState
 
@@ -23,7 +23,8 @@ def result_line(document: Document, state: StudyState) -> str:
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
     parts.append(_gain(document, state))
     ruled_out = wording_terms.ruled_out(document)
-    return SEPARATOR.join(parts) + (ruled_out or _lossy(document)) + wording_terms.front(document)
+    said = (ruled_out or _lossy(document)) + wording_terms.front(document)
+    return SEPARATOR.join(parts) + _advice(document) + said
 
 
 def _nothing(document: Document, state: StudyState) -> str:
@@ -46,31 +47,26 @@ def _gain(document: Document, state: StudyState) -> str:
     if document["best"]["config"] == baseline["config"]:
         return _baseline_is_best(document)
     aim = aim_of(document)
-    as_good = "" if aim.in_time or not aim.objective.lower else "as good as "
-    ratio = f"{_ratio(gain['ratio'])} {as_good}{_yardstick(document)}"
     if gain["low"] is None and aim.objective.single:
-        return f"{ratio}; a run gives one value and no interval: a tie until both are measured again"
-    if gain["low"] is None:
-        return f"{ratio}, from too few steps for an interval: a tie until it is measured for longer"
-    interval = f" (95 % {gain['low']:.2f} to {gain['high']:.2f})"
-    return (
-        f"{ratio}{interval}: {_verdict(gain, baseline, document)}{'' if gain['confirmed'] else _UNCONFIRMED}"
-    )
+        once = "a run gives one value and no interval: a tie until both are measured again"
+        return f"{claims.beside(gain, _yardstick(document))}; {once}"
+    words = claims.better(gain, _yardstick(document), aim.objective.better)
+    if gain["verdict"] != "better" and (broken := wording_terms.baseline_breaks(document)):
+        words += f"; but {baseline['label']} is ruled out ({broken})"
+    return words if gain["confirmed"] or gain["low"] is None else words + _UNCONFIRMED
 
 
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
 
 
-def _verdict(gain: Document, baseline: Document, document: Document) -> str:
-    low, high = gain["low"] - 1, gain["high"] - 1
-    if gain["verdict"] == "better":
-        return f"better; if the low end is true the gain is {_percent(low)}"
-    if broken := wording_terms.baseline_breaks(document):
-        return f"{gain['verdict']}, but {baseline['label']} is ruled out ({broken})"
-    stay = f"stay with {baseline['label']}"
-    if gain["verdict"] == "worse":
-        return f"worse when measured again; {stay}, switching would lose {_percent(-high)} or more"
-    return f"a tie; {stay}, switching could lose {_percent(-low)} and gain at most {_percent(high)}"
+def _advice(document: Document) -> str:
+    """What to use where that is not the fastest, and what to be careful about."""
+    recommended, best = document["recommended"], document["best"]
+    words = ""
+    if recommended and recommended["trial"] != best["trial"]:
+        words = f"; recommended: {recommended['label']} ({recommended['why']})"
+    flags = (document["confirmation_rounds"] or {}).get("flags", ())
+    return words + "".join(f"; {flag}" for flag in flags)
 
 
 def _baseline_is_best(document: Document) -> str:
@@ -80,9 +76,11 @@ def _baseline_is_best(document: Document) -> str:
     if not measured:
         return f"{words}, and so far the only one measured"
     better = aim_of(document).objective.better
+    again = ", measured again" if document["confirmation_rounds"] else ""
     others_words = (
         f"the one other was not {better}" if measured == 1 else f"none of {measured} others was {better}"
     )
+    others_words += again
     runner, best = document["runner_up"], document["best"]
     if not runner or not runner["value"] or not best["value"]:
         return f"{words}: {others_words}"
@@ -131,8 +129,3 @@ def _value(entry: Document, aim: Aim) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.2f}x"
-
-
-def _percent(part: float) -> str:
-    size = max(0.0, part) * 100
-    return f"{size:.0f} %" if size >= 9.5 else f"{size:.1f} %"

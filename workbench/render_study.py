@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuning.aims import aim_of, text
 from tuning.objectives import KNOWN
-from workbench import study_words, words
+from workbench import rounds, study_words, words
 from workbench.render_failures import print_failures
 from workbench.rows import RunRow, StudyRow
 
@@ -68,7 +68,20 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
     for trial in trials:
         if trial.get("reason"):
             console.print(f"trial {trial.get('number')}: {trial['reason']}", markup=False, soft_wrap=True)
+    print_rounds(console, document)
     print_result(console, document)
+
+
+def print_rounds(console: Console, document: dict[str, Any]) -> None:
+    """What was measured again in turns, if anything was, and what that decided."""
+    columns = rounds.columns(document)
+    if not columns:
+        return
+    table = _table(*columns)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console.print(table)
+    console.print(rounds.caption(document), markup=False, soft_wrap=True)
 
 
 def print_result(console: Console, document: dict[str, Any]) -> None:

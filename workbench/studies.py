@@ -43,10 +43,33 @@ def best_run(home: Path, target: Target) -> Target:
     """
     if target.kind == "run":
         return target
-    best = document(target.folder).get("best") or {}
-    run = best.get("run")
+    return _run_of(home, target, document(target.folder).get("best") or {}, "best")
+
+
+def recommended_run(home: Path, target: Target) -> tuple[Target, str]:
+    """The run that a study recommends, which on a tie need not be the fastest, and that in words; a run is itself.
+
+    Raises:
+        InputError: the study has measured nothing, or the run's folder is gone.
+    """
+    if target.kind == "run":
+        return target, ""
+    found = document(target.folder)
+    best = found.get("best") or {}
+    entry = found.get("recommended") or best
+    run = _run_of(home, target, entry, "recommended")
+    if entry.get("run") == best.get("run"):
+        return run, f"its best run {run.id}"
+    return (
+        run,
+        f"the run {run.id} that it recommends ({entry.get('why')}), not its fastest, {best.get('run')}",
+    )
+
+
+def _run_of(home: Path, target: Target, entry: dict[str, Any], which: str) -> Target:
+    run = entry.get("run")
     if not run:
         raise InputError("id", target.id, "this study has no measured trial yet; wait for one, or give a run")
     if not (home / run).is_dir():
-        raise InputError("id", target.id, f"the folder of its best run {run} is gone from {home}")
+        raise InputError("id", target.id, f"the folder of its {which} run {run} is gone from {home}")
     return Target("run", run, home / run)

@@ -119,7 +119,11 @@ def line(why: Why) -> str:
     """The comparison in one sentence for each kind of difference."""
     took = f"{words.seconds(why.seconds)} instead of {words.seconds(why.other_seconds)}"
     role = "the baseline" if why.role == "baseline" else "the nearest"
-    same = "" if why.other_ranks is None else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
+    same = (
+        ""
+        if why.other_ranks is None
+        else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
+    )
     said = [f"Beside {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}"]
     said += list(_changes(why))
     if why.wire_bytes is not None and why.other_wire_bytes is not None:

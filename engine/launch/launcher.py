@@ -9,7 +9,7 @@ from typing import Protocol
 
 from engine.config import RunConfig
 from engine.devices import Devices
-from engine.outcome import RunOutcome
+from engine.outcome import RunOutcome, StopAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Launch:
     config: RunConfig
     folder: Path
     devices: Devices
-    should_stop: Callable[[], bool]
+    should_stop: Callable[[], StopAnswer]
     on_ranks: Callable[[list[int]], None] = field(default=lambda pids: None)
 
 

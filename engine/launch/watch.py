@@ -18,7 +18,7 @@ from engine.launch.verdict import Death, decide, hung, late
 from engine.launch.warm import Worker
 from engine.messages import RankReport
 from engine.orders import OrderBook
-from engine.outcome import Ending, RunOutcome
+from engine.outcome import EarlyEnd, Ending, RunOutcome
 from engine.progress import Progress, RankProgress
 from engine.rundir import LOGS
 
@@ -47,6 +47,7 @@ class Watch:
         self._deaths: dict[int, Death] = {}
         self._oom_kills = kernel_kills.count()
         self._stop_asked_at: float | None = None
+        self._early: EarlyEnd | None = None
         self._network = NetworkWatch(broken)
         self._began = time.monotonic()
         self._suspect: tuple[int, int, str] | None = None
@@ -65,7 +66,7 @@ class Watch:
                 self._orders.pass_on()
             outcome = decide(list(self._reports.values()), [])
             self.clean = outcome.ending in (Ending.COMPLETED, Ending.STOPPED)
-            return outcome
+            return self._ended(outcome)
         finally:
             self._progress.close()
 
@@ -112,7 +113,8 @@ class Watch:
     def _impatience(self) -> RunOutcome | None:
         ranks = self._unreported()
         patience = self._launch.config.train.step_timeout_seconds
-        if self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > patience:
+        asked = None if self._early else self._stop_asked_at  # who does not answer an early end hangs
+        if asked is not None and time.monotonic() - asked > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
         culprit = hung(ranks, patience, stopped_processes(ranks, patience))
         if culprit is not None:
@@ -127,8 +129,13 @@ class Watch:
         return None
 
     def _pass_on_stop(self) -> None:
-        if self._stop_asked_at is None and self._launch.should_stop():
-            self._stop_asked_at = time.monotonic()
+        """An early end is passed on like a stop, and a stop that comes after it takes its place."""
+        if self._stop_asked_at is not None and self._early is None:
+            return
+        answer = self._launch.should_stop()
+        if answer:
+            self._early = answer if isinstance(answer, EarlyEnd) else None
+            self._stop_asked_at = self._stop_asked_at or time.monotonic()
             self._progress.request_stop()
 
     def _unreported(self) -> list[RankProgress]:
@@ -140,6 +147,11 @@ class Watch:
             for rank, worker in enumerate(self._workers)
             if rank not in self._reports
         ]
+
+    def _ended(self, outcome: RunOutcome) -> RunOutcome:
+        if outcome.ending is Ending.STOPPED and self._early is not None:
+            return RunOutcome(self._early.ending, self._early.reason)
+        return outcome
 
     def _place(self, rank: int) -> RankProgress | None:
         return next((place for place in self._progress.ranks() if place.rank == rank), None)

@@ -60,8 +60,8 @@ def test_a_gain_is_named_with_its_price() -> None:
     assert found["best"]["trial"] == found["recommended"]["trial"] == 1
     line = found["result_line"]
     assert line.startswith("best: dp=2 tp=2 pp=1 zero=0 micro_batch=4 · 1,1")
-    assert "1.19x plain data parallel (95 % " in line
-    assert "better; if the low end is true the gain is " in line
+    assert "18.7 % faster than plain data parallel, 95 % interval 14.2 to 23.4 %" in line
+    assert found["recommended"]["decided_by"] == "speed"
     assert found["gain"]["ratio"] == pytest.approx(found["best"]["value"] / found["baseline"]["value"])
 
 
@@ -69,12 +69,13 @@ def test_a_tie_is_called_a_tie_and_the_baseline_kept() -> None:
     found = result(compared(1.005), FILE)
     assert found["gain"]["verdict"] == "tie"
     assert found["recommended"]["trial"] == 0
-    assert (
-        "a tie; stay with dp=4 tp=1 pp=1 zero=0 micro_batch=2, switching could lose " in found["result_line"]
-    )
+    assert found["recommended"]["decided_by"] == "simplicity"
+    assert "a tie with plain data parallel: +0." in found["result_line"]
+    tie = "recommended: dp=4 tp=1 pp=1 zero=0 micro_batch=2 (trials 0 and 1 tie; it is the simplest"
+    assert tie in found["result_line"]
 
 
-def test_luck_that_does_not_come_again_is_worse() -> None:
+def test_luck_that_does_not_come_again_does_not_win() -> None:
     state = folded(
         lines(0, BASELINE, 1000.0), lines(1, OTHER, 1010.0),
         lines(2, BASELINE, 1002.0, source="confirm", confirms=0), lines(3, OTHER, 900.0, source="confirm", confirms=1),
@@ -82,9 +83,14 @@ def test_luck_that_does_not_come_again_is_worse() -> None:
         lines(6, BASELINE, 1001.0, source="confirm", confirms=0), lines(7, OTHER, 899.0, source="confirm", confirms=1),
     )  # fmt: skip
     found = result(state, FILE)
-    assert found["gain"]["verdict"] == "worse"
-    assert found["recommended"]["trial"] == 0
-    assert "worse when measured again; stay with dp=4" in found["result_line"]
+    assert (
+        found["best"]["trial"] == found["recommended"]["trial"] == found["confirmation_rounds"]["winner"] == 0
+    )
+    other = found["confirmation_rounds"]["arms"][1]
+    assert (other["trial"], other["searched_value"], len(other["rounds"])) == (1, 1010.0, 3)
+    assert other["ratio"] == pytest.approx(0.9, rel=0.01)
+    assert other["high"] < 1
+    assert "the one other was not faster, measured again" in found["result_line"]
 
 
 def test_without_confirmation_the_line_says_so() -> None:
@@ -186,8 +192,8 @@ def test_a_rank_killed_from_outside_is_tried_again() -> None:
 
 def test_the_budget_leaves_time_to_confirm() -> None:
     trials = [lines(number, BASELINE | {"n": number}, 900.0, seconds=10.0) for number in range(3)]
-    assert agenda.search_goes_on(folded(*trials), study(budget_seconds=60.0))
-    assert not agenda.search_goes_on(folded(*trials), study(budget_seconds=59.0))
+    assert agenda.search_goes_on(folded(*trials), study(budget_seconds=60.0, confirm_repeats=1))
+    assert not agenda.search_goes_on(folded(*trials), study(budget_seconds=59.0, confirm_repeats=1))
 
 
 def test_unprovable_settings_get_a_small_share() -> None:

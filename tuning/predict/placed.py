@@ -198,7 +198,7 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
-    needs = room.room(held, float(chip.memory_bytes), target.on_cpu)
+    needs = room.room(held, float(chip.memory_bytes), target.allowance)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= room.SAFE).sum()))
 
 

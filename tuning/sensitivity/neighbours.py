@@ -130,9 +130,8 @@ def _with_loss(
     mine = again or [winner]
     if not all(trial.samples for trial in [*mine, *others]):
         return replace(one, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
-    spread = [winner.samples] if again else []
     base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]
-    found = confidence.compare(base, arm, seed, spread)
+    found = confidence.compare(base, arm, seed, [[winner.samples, *base], arm] if again else ())
     return replace(
         one,
         loss_percent=_lost(found.ratio.value),

@@ -17,19 +17,19 @@ def export(
     home: Home,
     json: Json = False,
 ) -> int:
-    """Write a run's exact configuration with a script that trains it again; of a study, its best run."""
+    """Write a run's exact configuration with a script that trains it again; of a study, the one that it recommends."""
     from workbench.export import bundle
     from workbench.export.targets import target
     from workbench.output import emit_json, say
     from workbench.resolve import resolve
     from workbench.runs import load
-    from workbench.studies import best_run
+    from workbench.studies import recommended_run
 
     render = target(to)
     asked = resolve(home, identity)
-    run = best_run(home, asked)
+    run, which = recommended_run(home, asked)
     if asked.kind == "study":
-        say(f"{asked.id} is a study; exporting its best run {run.id}")
+        say(f"{asked.id} is a study; exporting {which}")
     made = render(home, load(run.folder))
     out = out.expanduser().absolute()
     bundle.write(made, out)

@@ -16,7 +16,17 @@ from workbench import studies
 from workbench.runs import RunView
 
 #: Of the study's document; ``objective`` is the one that decides which trial is best.
-_STUDY = ("objective", "objectives", "price", "constraints", "best", "baseline", "gain", "pareto")
+_STUDY = (
+    "objective",
+    "objectives",
+    "price",
+    "constraints",
+    "best",
+    "baseline",
+    "gain",
+    "recommended",
+    "pareto",
+)
 _PACKAGE = "training-workbench"
 
 
@@ -53,6 +63,7 @@ def provenance(found: Source) -> dict[str, Any]:
         "study": view.labels.get("study"),
         "trial": view.labels.get("trial"),
         "is_best_of_study": bool(study) and (study.get("best") or {}).get("run") == view.id,
+        "is_recommended_by_study": bool(study) and (study.get("recommended") or {}).get("run") == view.id,
         "measured": _measured(view),
         "study_result": {name: study.get(name) for name in _STUDY} if study else None,
         "turned": own.get("config"),

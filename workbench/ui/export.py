@@ -53,7 +53,7 @@ def page() -> None:
 
 
 def _names() -> dict[str, str]:
-    """Studies first: their best run is what people want most."""
+    """Studies first: the run they recommend is what people want most."""
     named = {row.name: f"{row.name} — study, {words.spoken(row.state)}" for row in study_rows()}
     for row in run_rows():
         rate = f", {row.tokens_per_second:,.0f} tokens/s" if row.tokens_per_second else ""
@@ -64,10 +64,10 @@ def _names() -> dict[str, str]:
 
 def _offer(chosen: str, target: str) -> None:
     asked = resolve.resolve(home(), chosen)
-    run = studies.best_run(home(), asked)
+    run, which = studies.recommended_run(home(), asked)
     made = TARGETS[target](home(), runs.load(run.folder))
     if asked.kind == "study":
-        st.caption(f":material/emoji_events: The best run of study {asked.id} is {run.id}.")
+        st.caption(f":material/emoji_events: Of study {asked.id} you get {which}.")
     _provenance(json.loads(made.files.get(PROVENANCE, "{}")))
     st.download_button(
         "Download as zip",

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from tuning.aims import aim_of, text
-from workbench import study_figures, words
+from workbench import rounds, study_figures, words
 from workbench.study_series import trial_series
 from workbench.ui import study_mattered, study_terms
 from workbench.ui.chart import chart
@@ -33,6 +33,7 @@ def details(name: str) -> None:
     metrics(numbers(found.document), "study-numbers")
     why_it_wins(found.document)
     study_terms.terms(found.document, "study")
+    confirmation(found.document)
     chart(
         study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
         "study-trials",
@@ -74,6 +75,16 @@ def why_it_wins(document: Mapping[str, Any]) -> None:
                 st.column_config.NumberColumn(format="%,.1f"),
             ),
         )
+
+
+def confirmation(document: Mapping[str, Any]) -> None:
+    """What was measured again, round by round, and what that decided."""
+    columns = rounds.columns(document)
+    if not columns:
+        return
+    with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
+        table(columns, "study-rounds-table")
+        st.caption(words.escaped(rounds.caption(document)))
 
 
 def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

@@ -38,7 +38,13 @@ MORE = {
     "device": None,
     "memory.limit_gib": None,
 }
-MORE_OF_STUDY = {"seed": None, "confirm_repeats": None, "budget_seconds": None, "loss_guard.threshold": None}
+MORE_OF_STUDY = {
+    "seed": None,
+    "confirm_repeats": None,
+    "confirm_runners_up": None,
+    "budget_seconds": None,
+    "loss_guard.threshold": None,
+}
 
 
 def form() -> None:

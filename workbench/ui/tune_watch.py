@@ -28,7 +28,7 @@ from workbench.ui.shared import (
     to_link,
 )
 from workbench.ui.studies import Study, study, trials_table
-from workbench.ui.study_details import numbers, result_line, why_it_wins
+from workbench.ui.study_details import confirmation, numbers, result_line, why_it_wins
 
 REFRESH_SECONDS = 1.0
 SHOWN_ANSWERS = 4
@@ -62,6 +62,7 @@ def _draw(name: str) -> None:
     metrics(numbers(found.document), "tune-numbers")
     why_it_wins(found.document)
     study_terms.terms(found.document, "tune")
+    confirmation(found.document)
     left, right = st.columns([2.1, 1])
     with left:
         aim = aim_of(found.document)

@@ -1,0 +1,98 @@
+"""What is measured again, in the terminal's columns; and that an export takes what is recommended."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from engine import rundir
+from tests.tuning.fake import study
+from tests.tuning.test_confirm import rerun, searched
+from tests.workbench.conftest import Run
+from tuning import readers
+from tuning.journal import Journal
+from tuning.results import result
+from tuning.state import StudyState, Trial
+from workbench import rounds
+from workbench.render_study import print_study
+
+FILE = study()
+TIED = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}, conditions={"processor_mhz": 3000.0})
+
+
+def told(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
+    shared = {"number": trial.number, "run": f"run-{trial.number}"}
+    proposal = shared | {"config": trial.config, "source": trial.source, "confirms": trial.confirms}
+    end = shared | {"outcome": trial.outcome, "value": trial.value, "samples": list(trial.samples)}
+    end |= {"reason": trial.reason}
+    return [("proposal", proposal), ("tell", end)]
+
+
+def write(home: Path, state: StudyState) -> None:
+    """The study and empty folders of its runs."""
+    folder = home / readers.STUDIES / FILE.name
+    folder.mkdir(parents=True)
+    journal = Journal(folder / readers.JOURNAL)
+    journal.append("study", file=FILE.resolved(), fingerprint=FILE.fingerprint())
+    for trial in state.trials:
+        for kind, values in told(trial):
+            journal.append(kind, **values)
+        run = home / f"run-{trial.number}"
+        run.mkdir()
+        config = FILE.search_space.config(trial.config)
+        (run / rundir.CONFIG).write_text(config.dumps(), "utf-8")
+        status = {
+            "id": run.name,
+            "state": "ended",
+            "labels": {"study": FILE.name, "trial": str(trial.number)},
+        }
+        rundir.write_json(run / rundir.STATUS, status | {"outcome": {"ending": "completed"}})
+    journal.close()
+
+
+def test_the_columns_have_every_round() -> None:
+    document = result(TIED, FILE)
+    shown = rounds.columns(document)
+    assert shown["trial"] == ["0", "1"]
+    assert shown["is"] == ["baseline, recommended", "fastest"]
+    assert shown["search, tokens/s"] == ["1,000", "1,010"]
+    assert shown["round 1, tokens/s"][0].startswith("1,00")
+    assert shown["beside the baseline"][0] == ""
+    assert shown["beside the baseline"][1].startswith("1.00")
+    said = rounds.caption(document)
+    assert said.startswith(
+        "measured again in the order 0 1 1 0; trial 0 is recommended by simplicity: trials 0 and 1 tie"
+    )
+    assert rounds.columns(result(searched(1000.0, 1010.0), FILE)) == {}
+    assert rounds.caption({}) == ""
+
+
+def test_show_prints_them_before_the_result() -> None:
+    text = io.StringIO()
+    print_study(Console(file=text, width=250), result(TIED, FILE))
+    lines = text.getvalue().splitlines()
+    head = next(place for place, line in enumerate(lines) if "round 2, tokens/s" in line)
+    assert lines[head + 3].startswith("measured again in the order")
+    assert "a tie with plain data parallel" in lines[-1]
+
+
+def test_export_takes_what_is_recommended_and_says_so(command: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write(home, TIED)
+    done = command("export", FILE.name, "--to", "torchrun", "--out", tmp_path / "out", "--home", home)
+    assert done.code == 0
+    assert "exporting the run run-0 that it recommends (trials 0 and 1 tie; it is the simplest" in done.err
+    assert "not its fastest, run-1" in done.err
+    said = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert (said["run"], said["is_best_of_study"], said["is_recommended_by_study"]) == ("run-0", False, True)
+
+
+def test_a_clear_winner_is_exported_as_the_best(command: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write(home, rerun(searched(1000.0, 1500.0), {0: 1000.0, 1: 1500.0}))
+    done = command("export", FILE.name, "--to", "torchrun", "--out", tmp_path / "out", "--home", home)
+    assert "exporting its best run run-1" in done.err
