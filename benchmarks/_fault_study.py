@@ -63,7 +63,7 @@ class Victim:
         self._file = folder / "study.yaml"
         self._file.write_text(yaml.safe_dump(study(trials)), encoding="utf-8")
         self.starts = 0
-        self.ports: set[int] = set()
+        self.sockets: set[str] = set()
         self.shared: set[str] = set()
         self.pids: set[int] = set()
         self.controller: subprocess.Popen[bytes] | None = None
@@ -140,12 +140,12 @@ class Victim:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def note_holdings(self) -> None:
-        """Remember the processes, ports and shared memory there are now, to look for them afterwards."""
+        """Remember the processes, listening sockets and shared memory there are now, to look for them afterwards."""
         for process in self.processes():
             self.pids.add(process.pid)
             try:
-                found = process.net_connections("tcp")
-                self.ports |= {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+                held = {str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()}
+                self.sockets |= held & _listening().keys()
                 maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
                 self.shared |= {
                     row.split()[-1] for row in maps if "/dev/shm/" in row and "deleted" not in row
@@ -157,7 +157,8 @@ class Victim:
         """What is still there after the command has ended, in words."""
         wait_until(lambda: not self.processes(), 15.0)
         found = [f"process {process.pid} ({_command(process)})" for process in self.processes()]
-        found += [f"port {port}" for port in sorted(self.ports & _listening())]
+        listening = _listening()
+        found += [f"port {listening[each]}" for each in sorted(self.sockets & listening.keys())]
         return found + [f"shared memory {path}" for path in sorted(self.shared) if Path(path).exists()]
 
     def kill(self) -> None:
@@ -195,10 +196,14 @@ def _command(process: psutil.Process) -> str:
         return "gone"
 
 
-def _listening() -> set[int]:
-    """Ports of this machine that somebody listens at."""
-    found = set()
+def _listening() -> dict[str, int]:
+    """Sockets of this machine that somebody listens at, by the name that they have among descriptors, with their port:
+    another process may get the port of one that is gone.
+    """
+    found = {}
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         rows = table.read_text(encoding="ascii").splitlines()[1:] if table.exists() else []
-        found |= {int(row.split()[1].rpartition(":")[2], 16) for row in rows if row.split()[3] == "0A"}
+        for row in (row.split() for row in rows):
+            if row[3] == "0A":
+                found[f"socket:[{row[9]}]"] = int(row[1].rpartition(":")[2], 16)
     return found

@@ -67,6 +67,11 @@ def _study(seed: int, kinds: list[str], done: list[dict[str, Any]]) -> list[dict
     return [shot.as_dict() | {"seed": seed, "commit": table.commit()} for shot in shots]
 
 
+def _open(shots: list[dict[str, Any]]) -> int:
+    """Problems about which nothing was done: ``since`` in the file says what was."""
+    return sum(bool(shot["problems"]) and "since" not in shot for shot in shots)
+
+
 def _show(done: list[dict[str, Any]], save: bool) -> None:
     rows = []
     for kind, inject in KINDS.items():
@@ -75,12 +80,18 @@ def _show(done: list[dict[str, Any]], save: bool) -> None:
         wrong = sum(bool(shot["problems"]) for shot in shots)
         words = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items())) or "none"
         what = (inject.__doc__ or kind).strip().splitlines()[0]
-        rows.append([what, str(len(shots)), words, str(wrong)])
+        rows.append([what, str(len(shots)), words, str(wrong), str(_open(shots))])
     wrong = sum(bool(shot["problems"]) for shot in done)
-    rows.append(["all", str(len(done)), "", str(wrong)])
+    rows.append(["all", str(len(done)), "", str(wrong), str(_open(done))])
     commits = ", ".join(dict.fromkeys(shot["commit"] for shot in done))
     title = f"Faults at random moments of running studies (two gloo ranks, {COUNT} wanted; commits {commits})"
-    table.show("faults", title, ["fault", "injected", "endings that it cost", "with a problem"], rows, save)
+    table.show(
+        "faults",
+        title,
+        ["fault", "injected", "endings that it cost", "with a problem", "still open"],
+        rows,
+        save,
+    )
 
 
 if __name__ == "__main__":

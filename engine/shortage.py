@@ -12,6 +12,7 @@ _WORDS = (
     "not enough memory",
     "out of memory",
     "bad_alloc",
+    "memoryerror",
     "cannot enlarge memory",
 )
 #: What a thread that could not be started says; its stack may have been too much, or the number of threads.

@@ -20,6 +20,7 @@ from engine.worker import classify
         OSError(12, "Cannot allocate memory"),
         RuntimeError("std::bad_alloc"),
         RuntimeError("CUDA error: out of memory"),
+        RuntimeError("Got the following error when running the callback: MemoryError: <EMPTY MESSAGE>"),
     ],
 )
 def test_its_many_names(error: BaseException) -> None:
