@@ -32,9 +32,11 @@ class Fitted(NamedTuple, Generic[K]):
     residuals: Array
 
 
-def fit(residuals: Residuals[K], start: K, free: Mapping[str, float]) -> Fitted[K]:
+def fit(
+    residuals: Residuals[K], start: K, free: Mapping[str, float], guess: K | None = None, steps: int = _STEPS
+) -> Fitted[K]:
     """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
-    as a natural logarithm (0.7 is a factor of two).
+    as a natural logarithm (0.7 is a factor of two). It begins at ``guess``, and at ``start`` without one.
 
     Raises:
         ValueError: there is nothing to fit to, or nothing to fit.
@@ -42,9 +44,9 @@ def fit(residuals: Residuals[K], start: K, free: Mapping[str, float]) -> Fitted[
     if not free or not len(residuals(start)):
         raise ValueError("a fit needs observations and free constants")
     problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())))
-    place, damping = np.zeros(len(free)), _DAMPING
+    place, damping = problem.place(guess or start), _DAMPING
     now = problem.loss(place)
-    for _ in range(_STEPS):
+    for _ in range(steps):
         step = place + problem.move(place, damping)
         then = problem.loss(step)
         if then < now:
@@ -68,6 +70,10 @@ class _Problem(NamedTuple, Generic[K]):
         """Constants, each so many logarithms from where it started."""
         factors = zip(self.names, np.exp(place).tolist(), strict=True)
         return replace(self.start, **{name: getattr(self.start, name) * factor for name, factor in factors})
+
+    def place(self, constants: K) -> Array:
+        """Where constants are: the other way around."""
+        return np.log([getattr(constants, name) / getattr(self.start, name) for name in self.names])
 
     def loss(self, place: Array) -> float:
         """What is to be small: robust residuals, and distance from what was believed."""
