@@ -206,6 +206,12 @@ def _pruned(columns: Columns, meter: Meter, row: int) -> bool:
     return False
 
 
+def omniscient(recorded: Recorded, meter: Meter, _: int) -> None:
+    """The fastest first: no method can do better, and what fails here must fail."""
+    known = speeds(recorded)
+    in_order(np.argsort(-np.where(np.isnan(known), 0.0, known), kind="stable").tolist(), meter)
+
+
 #: Methods that know nothing of other cells. Those without chance give the same for every seed.
 WITHOUT_PRIOR: dict[str, Method] = {
     "random": at_random,
@@ -213,4 +219,5 @@ WITHOUT_PRIOR: dict[str, Method] = {
     "GP": functools.partial(sampled, "GP"),
     "DeepSpeed's order": deepspeed,
     "Paddle's order": paddle,
+    "every row known": omniscient,
 }

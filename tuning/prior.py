@@ -171,4 +171,4 @@ def _normal(values: Array) -> Array:
     t = 1 / (1 + 0.3275911 * x)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     half = 0.5 * series * np.exp(-(x**2))
-    return np.where(values > 0, 1 - half, half)
+    return np.asarray(np.where(values > 0, 1 - half, half), np.float64)

@@ -107,7 +107,9 @@ def test_fits_depend_on_their_own_rows_only() -> None:
     rows = plain.training(split)
     some = rows[:: len(rows) // 150]
     start = beliefs.START
-    assert runs.physics.learned(plain.shipped, some, start) == runs.physics.learned(other.shipped, some, start)
+    assert runs.physics.learned(plain.shipped, some, start) == runs.physics.learned(
+        other.shipped, some, start
+    )
 
 
 def test_every_method_executes_ten_different_rows() -> None:
