@@ -130,7 +130,7 @@ def scored(cell: Recorded, meter: Meter) -> dict[str, Any]:
     """Best throughput of what was executed over the cell's best, 0 if none ran; and the share that failed."""
     ran = [value for value in meter.values if not np.isnan(value)]
     best = max(ran, default=0.0) / float(np.nanmax(methods.speeds(cell)))
-    return {"score": round(best, 5), "failed": 1 - len(ran) / len(meter.values)}
+    return {"score": round(best, 5), "failed": round(1 - len(ran) / len(meter.values), 5)}
 
 
 def _said_after(believed: prior.Belief, meter: Meter) -> tuple[int | None, str]:
