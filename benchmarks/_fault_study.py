@@ -34,6 +34,7 @@ def study(trials: int) -> dict[str, Any]:
         "name": NAME,
         "ranks": 2,
         "trials": trials,
+        "racing": False,
         "base": {
             "model": {"layers": 2},
             "data": {"sequence_length": 32},

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from tuning import ranking
+from tuning import confirm, ranking
 from tuning.state import StudyState
 from tuning.studyfile import StudyFile
 
@@ -19,7 +19,7 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
     """Each kind that can be told: ``used``, ``kept_for_confirmation`` and ``limit`` (None without one)."""
     seconds = [trial.seconds for trial in state.trials if trial.outcome is not None]
     usual = median(seconds) if seconds else 0.0
-    used, kept = sum(seconds), usual * (2 + (file.confirm_runners_up or 0)) * file.confirm_repeats
+    used, kept = sum(seconds), usual * _arms(state, file) * file.confirm_repeats
     limits = _limits(file)
     done = len(ranking.counted(state))
     found: dict[str, dict[str, Any]] = {
@@ -33,6 +33,11 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
             "next": usual * rate,
         }
     return found
+
+
+def _arms(state: StudyState, file: StudyFile) -> int:
+    """How many would be measured again now; the best and the baseline where that is not known yet."""
+    return max(2, len(confirm.arms(state, file)))
 
 
 def used_up(state: StudyState, file: StudyFile) -> str | None:

@@ -66,7 +66,7 @@ def ran(*seconds: float, confirms: int = 0) -> StudyState:
 )
 def test_the_first_budget_that_is_used_up_ends_the_search(more: dict[str, Any], kind: str | None) -> None:
     """Three trials of 10 s, one more, and the two that confirm the best make 60 s."""
-    assert used_up(ran(10.0, 10.0, 10.0), asked(**more)) == kind
+    assert used_up(ran(10.0, 10.0, 10.0), asked(**more, confirm_repeats=1)) == kind
 
 
 def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None:
@@ -76,7 +76,7 @@ def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None
 
 
 def test_what_is_used_is_told() -> None:
-    file = asked(price=PRICE, budget={"money": 1.0})
+    file = asked(price=PRICE, budget={"money": 1.0}, confirm_repeats=1)
     found = budgets(ran(10.0, 20.0, 30.0), file)
     assert found["wall_seconds"]["used"] == 60.0 and found["wall_seconds"]["limit"] is None
     assert found["gpu_hours"]["used"] == pytest.approx(60 * 4 / 3600)

@@ -14,7 +14,7 @@ from profilers.machine_rows import GpuRow, HostRow
 from profilers.run_summary import RunSummary, StepSeconds
 from tests.tuning.fake import Machine, study
 from tuning import conditions, confirm, deciding, opening, readers, rounds, simplicity
-from tuning.claims import faster
+from tuning.claims import better
 from tuning.confirm import Confirmed
 from tuning.results import result
 from tuning.state import StudyState, Trial
@@ -169,7 +169,7 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
 def test_the_claim_in_words(
     ratio: float, low: float | None, high: float | None, verdict: str, words: str
 ) -> None:
-    assert faster({"ratio": ratio, "low": low, "high": high, "verdict": verdict}, "B").startswith(words)
+    assert better({"ratio": ratio, "low": low, "high": high, "verdict": verdict}, "B").startswith(words)
 
 
 def test_runs_under_different_conditions_are_flagged() -> None:

@@ -21,7 +21,7 @@ from tuning.study import run_study
 ROOT = Path(__file__).parents[2]
 TRIALS = 3
 SPACE = {"parallel.tp": [1, 2, 4], "batch.micro_batch": [1, 2, 4]}
-FILE = study(trials=TRIALS, space=SPACE)
+FILE = study(trials=TRIALS, space=SPACE, confirm_repeats=1, confirm_runners_up=0)
 
 
 @pytest.fixture(scope="module")

@@ -191,9 +191,12 @@ def test_a_rank_killed_from_outside_is_tried_again() -> None:
 
 
 def test_the_budget_leaves_time_to_confirm() -> None:
+    def asked(seconds: float) -> StudyFile:
+        return study(budget_seconds=seconds, confirm_repeats=1, confirm_runners_up=0)
+
     trials = [lines(number, BASELINE | {"n": number}, 900.0, seconds=10.0) for number in range(3)]
-    assert agenda.search_goes_on(folded(*trials), study(budget_seconds=60.0, confirm_repeats=1))
-    assert not agenda.search_goes_on(folded(*trials), study(budget_seconds=59.0, confirm_repeats=1))
+    assert agenda.search_goes_on(folded(*trials), asked(60.0))
+    assert not agenda.search_goes_on(folded(*trials), asked(59.0))
 
 
 def test_unprovable_settings_get_a_small_share() -> None:

@@ -42,7 +42,11 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"base": {"train": {"steps": 4, "warmup": 4}}}, "base.train.steps", "above warmup=4"),
         ({"base": {"model": {"preset": "huge"}}}, "model.preset", "unknown; choose one of"),
         ({"base": BASE | {"parallel": {"dp": 3}}}, "base.parallel.dp", "leave it out"),
-        ({"space": {"parallel.tq": [1]}}, "space.parallel.tq", "unknown key; a study can turn parallel.tp"),
+        (
+            {"space": {"parallel.tq": [1]}},
+            "space.parallel.tq",
+            "unknown key; a study can turn ranks, batch.accumulation, parallel.tp",
+        ),
         ({"space": {"parallel.tp": ["a"]}}, "space.parallel.tp", "valid integer"),
         ({"space": {"parallel.tp": []}}, "space.parallel.tp", "no choices"),
         ({"space": {"parallel.tp": 2}}, "space.parallel.tp", "belongs in base"),

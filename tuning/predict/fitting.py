@@ -35,10 +35,16 @@ class Fitted(NamedTuple, Generic[K]):
 
 
 def fit(
-    residuals: Residuals[K], start: K, free: Mapping[str, float], rows: Rows[K] | None = None
+    residuals: Residuals[K],
+    start: K,
+    free: Mapping[str, float],
+    rows: Rows[K] | None = None,
+    guess: K | None = None,
+    steps: int = _STEPS,
 ) -> Fitted[K]:
     """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
-    as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one.
+    as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one. It
+    begins at ``guess``, and at ``start`` without one.
 
     Raises:
         ValueError: there is nothing to fit to, or nothing to fit.
@@ -46,9 +52,9 @@ def fit(
     if not free or not len(residuals(start)):
         raise ValueError("a fit needs observations and free constants")
     problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows)
-    place, damping = np.zeros(len(free)), _DAMPING
+    place, damping = problem.place(guess or start), _DAMPING
     now = problem.loss(place)
-    for _ in range(_STEPS):
+    for _ in range(steps):
         step = place + problem.move(place, damping)
         then = problem.loss(step)
         if then < now:
@@ -73,6 +79,10 @@ class _Problem(NamedTuple, Generic[K]):
         """Constants, each so many logarithms from where it started."""
         factors = zip(self.names, np.exp(place).tolist(), strict=True)
         return replace(self.start, **{name: getattr(self.start, name) * factor for name, factor in factors})
+
+    def place(self, constants: K) -> Array:
+        """Where constants are: the other way around."""
+        return np.log([getattr(constants, name) / getattr(self.start, name) for name in self.names])
 
     def loss(self, place: Array) -> float:
         """What is to be small: robust residuals, and distance from what was believed."""

@@ -48,9 +48,10 @@ _PEAK_FLOPS = 989e12
 def trials(path: Path = TRIALS, *, inconsistent: bool = False) -> Columns:
     """All trials but those that the source contradicts itself about (batch is not what its factors give).
 
-    Text: ``model``, ``accelerator``. ``failed`` trials crashed or ran out of memory, the source does not tell which;
-    their ``iteration_seconds``, ``tokens_per_second``, ``mfu`` (a share) and ``memory_bytes`` (peak of the fullest
-    device that was logged; the source writes GB and its logger divides by 2**30) are NaN. ``reported_flops_per_token``
+    Text: ``model``, ``accelerator``, ``status``. ``failed`` trials crashed or ran out of memory, the source does
+    not tell which; their ``iteration_seconds``, ``tokens_per_second``, ``mfu`` (a share) and ``memory_bytes`` (peak
+    of the fullest device that was logged; the source writes GB and its logger divides by 2**30) are NaN.
+    ``reported_flops_per_token``
     is what ``mfu`` says of the model that ran: five finished trials of 80B had 8 heads of keys and values, not 64.
 
     Raises:
@@ -63,7 +64,8 @@ def trials(path: Path = TRIALS, *, inconsistent: bool = False) -> Columns:
     columns |= {name: sheet.whole(theirs) for name, theirs in _WHOLE.items()}
     columns |= {name: np.full(len(sheet), value) for name, value in _SETTINGS.items()}
     columns["devices"] = columns["nodes"] * columns["devices_per_node"]
-    columns["failed"] = sheet.texts("status") != "ok"
+    columns["status"] = sheet.texts("status")
+    columns["failed"] = columns["status"] != "ok"
     columns["mfu"] = sheet.numbers("mfu_pct", 0.01)
     columns["tokens_per_second"] = sheet.numbers("tok_s")
     columns["tokens_per_second_per_device"] = sheet.numbers("tok_s_gpu")

@@ -1,0 +1,154 @@
+"""One seed of one method over all cells of a table: scores, failures, and what is said where nothing runs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import _search_methods as methods
+from benchmarks import _search_prior as physics
+from benchmarks._search_methods import Meter
+from benchmarks._search_prior import Physics
+from tuning import prior, replay
+from tuning.predict.constants import Constants
+from tuning.predict.tables import playbook
+from tuning.replay import Recorded
+
+#: What a prior has never seen: the cell that it is asked about, or any cell of that model's size.
+Unseen = Literal["cell", "size"]
+Split: TypeAlias = tuple[Unseen, str, int]
+#: A result of one seed: for each cell its score, failing share, and what was said where nothing ran.
+Result: TypeAlias = dict[str, dict[str, Any]]
+SAY_WITHIN = 12
+
+
+class Replayed:
+    """A table that is searched, the shipped one that priors are fitted to, and fits before rows are resampled."""
+
+    def __init__(self, table: Path, known: dict[str, Any], folds: Path | None = None) -> None:
+        self.cells = replay.cells(playbook.trials(table))
+        self.shipped = Physics.of(playbook.trials())
+        self._known, self._folds = known, folds
+
+    def training(self, split: Split) -> NDArray[np.intp]:
+        """Rows of the shipped table that a prior may be fitted to."""
+        unseen, model, nodes = split
+        out = self.shipped.trials["model"] == model
+        if unseen == "cell":
+            out &= self.shipped.trials["nodes"] == nodes
+        return np.flatnonzero(~out)
+
+    def drawn(self, split: Split, seed: int) -> NDArray[np.intp]:
+        """As many of those rows, drawn with replacement."""
+        rows = self.training(split)
+        name = sum(ord(letter) * place for place, letter in enumerate(split[1], 1))
+        return np.random.default_rng([seed, name, split[2]]).choice(rows, len(rows))
+
+    def fold(self, split: Split, seed: int) -> physics.Fold:
+        """The physics fitted to resampled rows, from where it was without resampling; kept where a folder is given."""
+        kept = self._folds / f"{'-'.join(map(str, split))}-{seed}.pickle" if self._folds else None
+        if kept and kept.is_file():
+            found: physics.Fold = pickle.loads(kept.read_bytes())
+            return found
+        fold = physics.learned(self.shipped, self.drawn(split, seed), self._near(split))
+        if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(pickle.dumps(fold))
+        return fold
+
+    def _near(self, split: Split) -> Constants:
+        rows = self.training(split)
+        name = "-".join(map(str, split)) if len(rows) < len(self.shipped.trials["model"]) else "all"
+        if name not in self._known:
+            self._known[name] = asdict(physics.learned(self.shipped, rows).constants)
+        return Constants(**self._known[name])
+
+    def folds(self, unseen: Unseen) -> Iterator[tuple[Split, list[Recorded]]]:
+        """Every split with the cells that it is asked about."""
+        groups: dict[Split, list[Recorded]] = {}
+        for cell in self.cells:
+            split: Split = (unseen, cell.model, cell.nodes if unseen == "cell" else 0)
+            groups.setdefault(split, []).append(cell)
+        yield from groups.items()
+
+
+def name(cell: Recorded) -> str:
+    """Of a cell."""
+    return f"{cell.model}@{cell.nodes}"
+
+
+def with_physics(table: Replayed, unseen: Unseen, seed: int) -> Result:
+    """The prior of this project."""
+    found: Result = {}
+    for split, cells in table.folds(unseen):
+        fold = table.fold(split, seed)
+        for cell in cells:
+            believed = physics.belief(fold, cell.columns)
+            meter = Meter(cell, methods.BUDGET if cell.runs else SAY_WITHIN)
+            if cell.runs:
+                methods.ours(believed, meter)
+                found[name(cell)] = scored(cell, meter) | {"wrongly": _said(believed, meter)}
+            else:
+                said = _said_after(believed, meter)
+                found[name(cell)] = {"said_after": said[0], "reason": said[1]}
+    return found
+
+
+def with_trees(table: Replayed, unseen: Unseen, seed: int) -> Result:
+    """Boosted trees on the same splits."""
+    found: Result = {}
+    for split, cells in table.folds(unseen):
+        rows = table.drawn(split, seed)
+        for cell in (one for one in cells if one.runs):
+            meter = Meter(cell)
+            methods.in_order(methods.boosted(table.shipped.trials, rows, cell.columns, seed), meter)
+            found[name(cell)] = scored(cell, meter)
+    return found
+
+
+def without_prior(method: methods.Method) -> Callable[[Replayed, int], Result]:
+    """A method that knows nothing of other cells."""
+
+    def run(table: Replayed, seed: int) -> Result:
+        found: Result = {}
+        for cell in (one for one in table.cells if one.runs):
+            meter = Meter(cell)
+            method(cell, meter, seed)
+            found[name(cell)] = scored(cell, meter)
+        return found
+
+    return run
+
+
+def scored(cell: Recorded, meter: Meter) -> dict[str, Any]:
+    """Best throughput of what was executed over the cell's best, 0 if none ran; and the share that failed."""
+    ran = [value for value in meter.values if not np.isnan(value)]
+    best = max(ran, default=0.0) / float(np.nanmax(methods.speeds(cell)))
+    return {"score": round(best, 5), "failed": round(1 - len(ran) / len(meter.values), 5)}
+
+
+def _said_after(believed: prior.Belief, meter: Meter) -> tuple[int | None, str]:
+    """After how many trials it is said that nothing runs, and why."""
+    while meter.left:
+        proposal = prior.propose(believed, meter.seen)
+        assert proposal is not None, "a meter has no more budget than rows"
+        meter(proposal.row)
+        reason = prior.gives_up(believed, meter.seen)
+        if reason:
+            return len(meter.rows), reason
+    return None, ""
+
+
+def _said(believed: prior.Belief, meter: Meter) -> bool:
+    """Whether it was said at any time that nothing runs, where something does."""
+    whole = meter.seen
+    return any(
+        prior.gives_up(believed, prior.Seen(whole.rows[:count], whole.log_seconds[:count]))
+        for count in range(1, len(whole.rows) + 1)
+    )

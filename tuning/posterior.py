@@ -1,0 +1,195 @@
+"""What is believed of candidates before a study tries them, and what its own trials make of that belief. Pure numpy.
+
+Log seconds of a candidate are its prediction, a bias that all candidates of the study share, and an error of its own
+that candidates alike have in common (a Gaussian process; C. Rasmussen and C. Williams, 2006, section 2.7). A candidate
+may also be one of those that run slower for a reason that is only known by how often it happens. Whether it fails is a
+logistic curve of its predicted risk, moved by a shift that all candidates share and that the study's failures tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+#: Standard deviation of the study's common bias and of a measurement, as natural logarithms of seconds.
+BIAS, NOISE = 0.2, 0.05
+#: Candidates this many steps apart have errors that agree by exp(-1/2); one step is a doubling of one degree.
+ALIKE = 1.5
+#: Standard deviation of the shift of all risks, in logits.
+SHIFT = 2.0
+#: A belief weighs as much as so many trials: in how often something happens, in how wide an interval is.
+_TRIALS = 2.0
+_SHIFTS = np.linspace(-3.0, 3.0, 61)
+_MOST = 1 - 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """Columns with a row for each candidate.
+
+    ``features`` [candidates, features] say which are alike: 1 apart is a doubling of a degree. ``log_seconds`` is the
+    median of a run's natural logarithm of seconds and ``spread`` the standard deviation of what this candidate is off
+    by itself. With probability ``slow_chance`` a run takes ``slower`` more, as a logarithm. ``risk`` is the
+    probability to run out of memory, ``faults`` to fail otherwise. ``refused`` has a reason where that is certain,
+    else nothing. ``fills``: predicted bytes over those that a device can hold, NaN where that is not known.
+    """
+
+    features: Array
+    log_seconds: Array
+    spread: Array
+    slower: Array
+    slow_chance: Array
+    risk: Array
+    faults: Array
+    fills: Array
+    refused: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        features: Array,
+        log_seconds: Array,
+        spread: Array | float,
+        risk: Array | float,
+        refused: tuple[str, ...] | None = None,
+        **more: Array | float,
+    ) -> Belief:
+        """From columns or single values; what is not given is absent.
+
+        Raises:
+            ValueError: columns of different lengths, or a number that is not finite.
+        """
+        count = len(log_seconds)
+        absent = {"slower": 0.0, "slow_chance": 0.0, "faults": 0.0, "fills": np.nan}
+        given = {**absent, "spread": spread, "risk": risk, **more}
+        columns = {
+            name: np.broadcast_to(np.asarray(value, np.float64), count) for name, value in given.items()
+        }
+        made = cls(
+            features=np.asarray(features, np.float64).reshape(count, -1),
+            log_seconds=np.asarray(log_seconds, np.float64),
+            refused=("",) * count if refused is None else refused,
+            **columns,
+        )
+        numbers = [made.features, made.log_seconds, *(columns[name] for name in columns if name != "fills")]
+        if len(made.refused) != count or not all(np.isfinite(one).all() for one in numbers):
+            raise ValueError("a belief needs a finite number of each candidate in every column")
+        return made
+
+    def __len__(self) -> int:
+        return len(self.log_seconds)
+
+
+class Seen(NamedTuple):
+    """Trials of this study in order: the candidate of each, and its log seconds, NaN where it failed."""
+
+    rows: Rows
+    log_seconds: Array
+
+    @classmethod
+    def of(cls, rows: list[int], log_seconds: list[float]) -> Seen:
+        """From lists."""
+        return cls(np.array(rows, np.intp), np.array(log_seconds, np.float64))
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """Which of them failed."""
+        return np.isnan(self.log_seconds)
+
+
+class Posterior(NamedTuple):
+    """Of each candidate after some trials: log seconds of a run that is not slow and of one that is, with their
+    standard deviation, the probability to be slow and the one to fail. ``bias``: mean of (measured - predicted), as a
+    logarithm. ``scale``: how much wider than believed. ``shift``: of all risks, in logits. ``nothing_runs``: the
+    probability that no candidate that is left runs.
+    """
+
+    fast: Array
+    slow: Array
+    spread: Array
+    slow_chance: Array
+    fails: Array
+    bias: float
+    scale: float
+    shift: float
+    nothing_runs: float
+
+    @property
+    def median(self) -> Array:
+        """Log seconds, the mean over slow and not."""
+        return self.fast + self.slow_chance * (self.slow - self.fast)
+
+
+def posterior(belief: Belief, seen: Seen) -> Posterior:
+    """What trials make of a belief. Cost: candidates times trials."""
+    fails, shift, nothing = _fails(belief, seen)
+    rows, measured = seen.rows[~seen.failed], seen.log_seconds[~seen.failed]
+    near = _alike(belief.features, belief.features[rows])
+    happened = _was_slow(belief, rows, measured)
+    slow_chance = (_TRIALS * belief.slow_chance + near @ happened) / (_TRIALS + near.sum(axis=1))
+    slow_chance = np.where(belief.slow_chance > 0, slow_chance, 0.0)
+    off = measured - belief.log_seconds[rows] - happened * belief.slower[rows]
+    moved, spread, scale = _process(belief, rows, off, near)
+    fast = belief.log_seconds + moved
+    bias = float(off.mean()) if len(off) else 0.0
+    return Posterior(fast, fast + belief.slower, spread, slow_chance, fails, bias, scale, shift, nothing)
+
+
+def _process(belief: Belief, rows: Rows, off: Array, near: Array) -> tuple[Array, Array, float]:
+    """How far each candidate's prediction moves, its standard deviation, and the scale of all of them.
+
+    The scale has an inverse gamma belief around 1 (Rasmussen and Williams, section 9.9: Student-t processes).
+    """
+    own, before = belief.spread, BIAS**2 + belief.spread**2
+    if not len(rows):
+        return np.zeros(len(own)), np.sqrt(before + NOISE**2), 1.0
+    across = BIAS**2 + own[:, None] * own[rows] * near
+    weights = np.linalg.solve(across[rows] + NOISE**2 * np.eye(len(rows)), np.column_stack([off, across.T]))
+    left = before - np.einsum("ij,ji->i", across, weights[:, 1:])
+    scale = float(np.sqrt((_TRIALS + off @ weights[:, 0]) / (_TRIALS + len(rows))))
+    return across @ weights[:, 0], scale * np.sqrt(np.maximum(left, 0.0) + NOISE**2), scale
+
+
+def _was_slow(belief: Belief, rows: Rows, measured: Array) -> Array:
+    """Probability that each measured run was one of the slow ones, by how far it is from both predictions."""
+    off = measured - belief.log_seconds[rows]
+    width = 2 * (BIAS**2 + belief.spread[rows] ** 2 + NOISE**2)
+    chance, slower = belief.slow_chance[rows], belief.slower[rows]
+    gain = (off**2 - (off - slower) ** 2) / width
+    odds = np.exp(np.clip(gain, -50, 50)) * chance / np.maximum(1 - chance, 1e-9)
+    return np.asarray(odds / (1 + odds), np.float64)
+
+
+def _fails(belief: Belief, seen: Seen) -> tuple[Array, float, float]:
+    """Probability of each candidate to fail, the mean shift in logits, and the probability that none that is left runs.
+
+    The shift's posterior is taken on a grid; trials that were certain to fail say nothing of it.
+    """
+    certain = np.array([bool(reason) for reason in belief.refused], np.bool_)
+    risk = np.clip(belief.risk, 1 - _MOST, _MOST)
+    logits = np.log(risk / (1 - risk))
+    shifts = SHIFT * _SHIFTS
+    lives = (1 - belief.faults)[:, None] / (1 + np.exp(np.clip(logits[:, None] + shifts, -60, 60)))
+    lives[certain] = 0.0
+    tried = ~certain[seen.rows]
+    ran = lives[seen.rows[tried]]
+    right = np.where(seen.failed[tried][:, None], 1 - ran, ran)
+    weights = -0.5 * _SHIFTS**2 + np.log(np.maximum(right, 1e-12)).sum(axis=0)
+    weights = np.exp(weights - weights.max())
+    weights /= weights.sum()
+    left = np.full(len(belief), True)
+    left[seen.rows] = False
+    none = np.exp(np.log(np.maximum(1 - lives[left], 1e-300)).sum(axis=0))
+    return 1 - lives @ weights, float(shifts @ weights), float(none @ weights)
+
+
+def _alike(features: Array, others: Array) -> Array:
+    """How much the errors of candidates agree: 1 for the same, falling with their distance."""
+    apart = ((features**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)) - 2 * features @ others.T
+    return np.asarray(np.exp(-np.maximum(apart, 0.0) / (2 * ALIKE**2)), np.float64)

@@ -1,0 +1,190 @@
+"""A recorded table as ``execute``: what was measured once answers a study, without any ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config import RunConfig
+from engine.errors import InputError
+from engine.outcome import Ending, RunOutcome
+from engine.presets import resolve
+from profilers.run_summary import Bounds, StepSeconds
+from profilers.summary import RunSummary
+from tuning.predict.cases import Array
+from tuning.predict.tables import playbook
+from tuning.predict.tables.reading import Columns, take
+from tuning.studyfile import StudyFile, parse
+
+#: What tells one configuration of a cell from another, in a table and in a run's configuration.
+KEYS: Mapping[str, str] = {
+    "dp": "parallel.dp",
+    "tp": "parallel.tp",
+    "pp": "parallel.pp",
+    "zero_stage": "parallel.zero_stage",
+    "micro_batch": "batch.micro_batch",
+    "global_batch": "batch.global_batch",
+}
+#: What a table's status says of a run that failed; any other one cannot be told from a lack of memory.
+_ENDINGS = {
+    "oom": Ending.OOM,
+    "timeout": Ending.TIMED_OUT,
+    "timed_out": Ending.TIMED_OUT,
+    "crashed": Ending.CRASHED,
+    "diverged": Ending.DIVERGED,
+}
+#: Steps of a study of recorded runs: one is reported, the others are asked for by the study's rules.
+_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One cell of a table, a model on so many nodes: a row for each configuration. ``seconds`` of a step are the median
+    of its successes, NaN where all its trials failed; ``status`` is what the table says of the first of those.
+    """
+
+    model: str
+    nodes: int
+    columns: Columns
+    seconds: Array
+    status: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def runs(self) -> bool:
+        """Whether any configuration had a success."""
+        return bool(np.isfinite(self.seconds).any())
+
+    def key(self, row: int) -> tuple[int, ...]:
+        """A configuration as whole numbers, in the order of ``KEYS``."""
+        return tuple(int(self.columns[name][row]) for name in KEYS)
+
+
+def cells(trials: Columns) -> list[Recorded]:
+    """Every cell of a table that ``playbook.trials`` read, by model and nodes."""
+    names = sorted(set(zip(trials["model"].tolist(), trials["nodes"].tolist(), strict=True)))
+    return [_cell(trials, str(model), int(nodes)) for model, nodes in names]
+
+
+def cell(model: str, nodes: int, path: Path = playbook.TRIALS) -> Recorded:
+    """One cell of a table with the playbook's columns.
+
+    Raises:
+        InputError: the table cannot be read, or has no such cell.
+    """
+    known = {(one.model, one.nodes): one for one in cells(playbook.trials(path))}
+    if (model, nodes) not in known:
+        names = ", ".join(f"{one[0]} on {one[1]}" for one in known)
+        raise InputError("replay", f"{model} on {nodes} nodes", f"the table has {names}")
+    return known[model, nodes]
+
+
+def study(recorded: Recorded, **changes: Any) -> StudyFile:
+    """The study over exactly the values that a cell was recorded with; ``changes`` are keys of a study file."""
+    columns = {name: sorted(set(recorded.columns[name].tolist())) for name in KEYS if name != "dp"}
+    sizes = {name: int(recorded.columns[name][0]) for name in ("layers", "hidden", "heads", "kv_heads")}
+    model = sizes | {
+        "ffn_hidden": int(recorded.columns["ffn_hidden"][0]),
+        "vocabulary": int(recorded.columns["vocabulary"][0]),
+    }
+    tree: dict[str, Any] = {
+        "name": f"replay-{recorded.model}-{recorded.nodes}",
+        "ranks": int(recorded.columns["devices"][0]),
+        "base": {
+            "model": model,
+            "data": {"sequence_length": int(recorded.columns["sequence"][0])},
+            "batch": {"global_batch": columns.pop("global_batch")[0]},
+            "train": {"steps": _STEPS, "warmup": 1},
+        },
+        "space": {KEYS[name]: [int(value) for value in values] for name, values in columns.items()},
+        "confirm_repeats": 0,
+    }
+    return parse(tree | changes)
+
+
+class Replay:
+    """``Execute`` of one cell. What was not recorded is illegal here: nobody measured it."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._rows = {recorded.key(row): row for row in range(len(recorded))}
+        self._number = 0
+
+    def __call__(
+        self,
+        config: RunConfig,
+        labels: dict[str, str],
+        should_stop: Callable[[], bool],
+        on_start: Callable[[Path], None] | None = None,
+        /,
+    ) -> tuple[RunOutcome, RunSummary]:
+        self._number += 1
+        run = f"recorded-{self._number}"
+        if on_start:
+            on_start(Path(run))
+        row = self._rows.get(self._key(config))
+        if row is None:
+            reason = f"the table of {self._recorded.model} on {self._recorded.nodes} nodes has no such row"
+            return RunOutcome(Ending.ILLEGAL, reason), self._summary(config, run, float("nan"))
+        return outcome(self._recorded, row), self._summary(config, run, float(self._recorded.seconds[row]))
+
+    def _key(self, config: RunConfig) -> tuple[int, ...]:
+        flat = config.flat()
+        return tuple(int(flat[name]) for name in KEYS.values())
+
+    def _summary(self, config: RunConfig, run: str, seconds: float) -> RunSummary:
+        tokens = config.batch.global_batch * config.data.sequence_length
+        known: dict[str, Any] = {}
+        if np.isfinite(seconds):
+            speed = tokens / seconds
+            known = {
+                "measured_steps": 1,
+                "step_seconds": StepSeconds(seconds, seconds, seconds, seconds),
+                "step_samples": [seconds],
+                "tokens_per_second": speed,
+                "tokens_per_second_interval": Bounds(speed, speed),
+            }
+        return RunSummary(
+            id=run,
+            layout={
+                axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp", "ep", "zero_stage")
+            },
+            world_size=config.parallel.world_size or int(self._recorded.columns["devices"][0]),
+            backend="recorded",
+            parameters=resolve(config.model).parameters,
+            tokens_per_step=tokens,
+            **known,
+        )
+
+
+def outcome(recorded: Recorded, row: int) -> RunOutcome:
+    """How a recorded configuration ended."""
+    if np.isfinite(recorded.seconds[row]):
+        return RunOutcome(Ending.COMPLETED)
+    status = recorded.status[row]
+    if status in _ENDINGS:
+        return RunOutcome(_ENDINGS[status], f"recorded as {status}")
+    return RunOutcome(
+        Ending.OOM, f"recorded as {status}: the table does not tell a crash from too little memory"
+    )
+
+
+def _cell(trials: Columns, model: str, nodes: int) -> Recorded:
+    rows = np.flatnonzero((trials["model"] == model) & (trials["nodes"] == nodes))
+    keys = np.stack([trials[name][rows] for name in KEYS], axis=1)
+    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    seconds = [_median(trials["iteration_seconds"][rows[which == one]]) for one in range(len(first))]
+    columns = take(trials, rows[first])
+    return Recorded(model, nodes, columns, np.array(seconds), tuple(map(str, columns["status"])))
+
+
+def _median(seconds: NDArray[Any]) -> float:
+    finished = seconds[np.isfinite(seconds)]
+    return float(np.median(finished)) if len(finished) else float("nan")
