@@ -103,6 +103,7 @@ def _next_trial_ends(victim: Victim, kind: str, shot: Shot) -> bool:
 def _check_command(victim: Victim, kind: str, shot: Shot) -> None:
     """How the command ended, and what it left behind."""
     error = victim.error()
+    shot.words += f"; the command ended with {victim.exit_code}"
     if victim.exit_code != _ENDS.get(kind):
         shot.problems.append(f"the command ended with {victim.exit_code}: {error[-400:]}")
     if "Traceback" in error or (kind == "disk_full" and not error.splitlines()[-1:][0].startswith("error:")):
