@@ -27,15 +27,27 @@ class Mirror:
         self._folder, self._encoding = folder, encoding
         self._storage: RDBStorage | None = None
         self._study: optuna.Study | None = None
+        self._taken = 0
 
     def follow(self, state: StudyState) -> str:
-        """Bring the file up to the journal; says what had to be done beyond adding trials."""
-        wanted = [found for trial in state.trials if (found := frozen(trial, self._encoding))]
+        """Bring the file up to the journal; says what had to be done beyond adding trials. The first time, what is in
+        the file is compared with the journal; from then on only what is new is added.
+        """
         try:
-            self._add_missing(wanted)
-            return ""
+            if self._taken and self._taken <= len(state.trials):
+                for trial in self._frozen(state, self._taken):
+                    self._open().add_trial(trial)
+            else:
+                self._add_missing(self._frozen(state))
+            note = ""
         except Exception as error:  # an index is not worth a study: whatever it is, start the file afresh
-            return self._start_afresh(wanted, error)
+            note = self._start_afresh(self._frozen(state), error)
+        running = (place for place, trial in enumerate(state.trials) if trial.outcome is None)
+        self._taken = next(running, len(state.trials)) if self._study is not None else 0
+        return note
+
+    def _frozen(self, state: StudyState, first: int = 0) -> list[FrozenTrial]:
+        return [found for trial in state.trials[first:] if (found := frozen(trial, self._encoding))]
 
     def close(self) -> None:
         """Let go of the file."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profilers.statistics import Interval
-from tuning import ranking, wording
+from tuning import course, ranking, wording
 from tuning.confidence import Comparison, compare
 from tuning.ranking import Standing
 from tuning.state import StudyState, Trial
@@ -65,7 +65,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "space_note": file.space_note,
         "skipped_illegal": sum(trial.skipped_illegal for trial in state.trials),
         "damage": list(state.damage),
-    }
+    } | course.document(state, file)
     return document | {"result_line": wording.result_line(document, state)}
 
 
@@ -144,4 +144,6 @@ def _row(trial: Trial, file: StudyFile) -> Document:
     copied = ("number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of",
               "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps")  # fmt: skip
     row = {name: getattr(trial, name) for name in copied}
-    return row | {"outcome": trial.outcome or "running", "label": file.search_space.label(trial.config)}
+    space = file.search_space
+    label = space.remember("label", trial.config, space.label)
+    return row | {"outcome": trial.outcome or "running", "label": label}

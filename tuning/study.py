@@ -5,22 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
-from tuning import agenda, objective, opening, owner, ranking
+from tuning import agenda, course, mask, objective, opening, owner, ranking, samplers
 from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
+from tuning.inheritance import inherit
 from tuning.interruption import Interruption
-from tuning.journal import Journal
+from tuning.journal import Journal, load
+from tuning.mask import Mask
 from tuning.points import Point
+from tuning.readers import JOURNAL
+from tuning.space import Space
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
+from tuning.succession import follow
+
+if TYPE_CHECKING:
+    from tuning.optuna_index import Draw
 
 
 class Execute(Protocol):
@@ -36,6 +44,10 @@ class Execute(Protocol):
     ) -> tuple[RunOutcome, RunSummary]: ...
 
 
+#: How a study ends whose space grew: another one goes on.
+CONTINUED = "continued"
+
+
 def run_study(
     file: StudyFile, folder: Path, execute: Execute, on_update: Callable[[Update], None] | None = None
 ) -> dict[str, Any]:
@@ -45,11 +57,24 @@ def run_study(
         InputError: another study has this name, a process runs it already, or its folder cannot be written.
     """
     file = opening.as_before(folder, file)
+    opening.check_same(load(folder / JOURNAL).file, file)
+    folder, file = follow(folder, file)
+    while True:
+        document = _run(file, folder, execute, on_update)
+        if document["state"] != CONTINUED:
+            return document
+        folder, file = follow(folder, file)
+
+
+def _run(
+    file: StudyFile, folder: Path, execute: Execute, on_update: Callable[[Update], None] | None
+) -> dict[str, Any]:
     opening.prepare(folder, file)
     board = Board(folder, file, owner.take(folder), on_update)
     board.state = "interrupted"
     journal = opening.open_journal(folder, file)
     try:
+        inherit(folder, file, journal)
         study = Study(file, folder, journal, execute, board)
         try:
             with Interruption() as interruption:
@@ -59,7 +84,7 @@ def run_study(
     finally:
         journal.close()
         board.show(journal.state)
-    return board.write_result(journal.state)
+    return board.write_result(journal.state, last=True)
 
 
 class Study:
@@ -71,13 +96,37 @@ class Study:
         from tuning.mirror import Mirror
         from tuning.optuna_index import Index
 
-        self._file, self._journal, self._execute, self._board = file, journal, execute, board
+        self._given, self._journal, self._execute, self._board = file, journal, execute, board
+        samplers.check(file.sampler, file.search_space)
         self._control = Control(folder, file, journal)
         encoding = Encoding(file.search_space)
-        seed = (file.seed + len(journal.state.trials)) % 2**31  # a resumed study must not draw the same again
-        self._index = Index(encoding, seed, agenda.startup_trials(file.trials))
+        self._sampler = self._choice()
+        self._index = Index(encoding, *self._plan(), self._sampler)
         self._mirror = Mirror(folder, encoding)
-        self._exhausted = False
+        self._exhausted: Mask | None = None
+        self._narrowed: tuple[Mask, Space] | None = None
+
+    @property
+    def _file(self) -> StudyFile:
+        """The file, with what commands changed in it since."""
+        state = self._journal.state
+        if "file" not in state.memo:
+            state.memo["file"] = course.steered(self._given, state)
+        file: StudyFile = state.memo["file"]
+        return file
+
+    @property
+    def _mask(self) -> Mask:
+        return mask.of_state(self._journal.state, self._given.search_space)
+
+    def _choice(self) -> samplers.Name:
+        return course.sampler(self._file, self._journal.state).name
+
+    def _plan(self) -> tuple[int, int, int]:
+        """Seed, trials that explore, and the budget. A resumed study must not draw the same again."""
+        file = self._file
+        seed = (file.seed + len(self._journal.state.trials)) % 2**31
+        return seed, agenda.startup_trials(file.trials), file.trials
 
     def run(self, interruption: Interruption) -> None:
         """Measure until nothing is left to do, or until somebody wants it to end."""
@@ -94,9 +143,12 @@ class Study:
             self._control.poll()
             if self._control.stopping:
                 return "ended"
+            if self._journal.state.successor is not None:
+                return CONTINUED
             if self._wait_while_paused():
                 continue
-            step = agenda.next_step(self._journal.state, self._file, self._exhausted)
+            self._board.file = self._file
+            step = agenda.next_step(self._journal.state, self._file, self._exhausted == self._mask)
             if step.phase == "done":
                 self._board.phase = "done"
                 return "ended"
@@ -113,7 +165,10 @@ class Study:
             reason = "the process that ran the study died during this trial"
             self._journal.append("tell", number=trial.number, run=trial.run, outcome="lost", reason=reason)
         state = self._journal.state
-        for trial in state.trials:
+        for trial in [
+            *(each for earlier in state.inherited if earlier.same for each in earlier.trials),
+            *state.trials,
+        ]:
             self._index.tell(trial)
         for words in state.damage:
             if words not in state.notes:
@@ -141,19 +196,35 @@ class Study:
         params: dict[str, Any] = {}
         skipped, point = 0, step.point
         if point is None:
-            state = self._journal.state
-            draw = self._index.ask(
-                ranking.visited(state, self._file.search_space),
-                lambda drawn: agenda.wanted(drawn, state, self._file),
-            )
+            draw = self._draw()
             if draw is None:
-                self._exhausted = True
-                self._journal.append("note", text="every legal point of the space was measured")
                 return
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
         self._board.phase = step.phase
         trial = self._propose(step, point, params, skipped)
         self._measure(trial, interruption)
+
+    def _draw(self) -> Draw | None:
+        """What the sampler proposes inside the mask; None, and a note, when nothing is left there."""
+        state, file, open_now = self._journal.state, self._file, self._mask
+        if (name := self._choice()) != self._sampler:
+            self._sampler = name
+            self._index.turn_to(name, *self._plan())
+        draw = self._index.ask(
+            ranking.visited(state, file.search_space),
+            lambda drawn: agenda.wanted(drawn, state, file),
+            self._space_of(open_now) if open_now.limits else None,
+        )
+        if draw is None:
+            self._exhausted = open_now
+            where = f"inside the mask ({open_now})" if open_now.limits else "of the space"
+            self._journal.append("note", text=f"every legal point {where} was measured")
+        return draw
+
+    def _space_of(self, open_now: Mask) -> Space:
+        if self._narrowed is None or self._narrowed[0] != open_now:
+            self._narrowed = (open_now, mask.narrowed(self._given.search_space, open_now))
+        return self._narrowed[1]
 
     def _propose(self, step: Step, point: Point, params: dict[str, Any], skipped: int) -> Trial:
         number = self._journal.state.next_number
@@ -189,7 +260,7 @@ class Study:
         ended = self._trial(trial.number)
         self._index.tell(ended)
         self._board.show(self._journal.state, ended, self._follow())
-        self._board.write_result(self._journal.state)
+        self._board.result_changed(self._journal.state)
 
     def _run(self, trial: Trial, interruption: Interruption) -> dict[str, Any]:
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
@@ -237,4 +308,6 @@ class Study:
         return f"the study was interrupted ({interruption.seen})" if interruption.seen else ""
 
     def _trial(self, number: int) -> Trial:
-        return next(trial for trial in self._journal.state.trials if trial.number == number)
+        found = self._journal.state.trial(number)
+        assert found is not None
+        return found

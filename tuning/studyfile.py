@@ -19,12 +19,13 @@ from engine.sections import Count, Section
 from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
+from tuning.samplers import Asked
 from tuning.space import Space
 from tuning.yamlfile import StrictLoader
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
-MAY_CHANGE = ("trials", "seed", "confirm_repeats", "budget_seconds")
+MAY_CHANGE = ("trials", "seed", "confirm_repeats", "budget_seconds", "sampler", "inherit")
 
 
 class LossGuard(Section):
@@ -46,7 +47,8 @@ class StudyFile(Section):
     """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched.
 
     The ``objective`` is tokens_per_second, or ``{time_to_loss: 3.2}``: the seconds of training until the loss on
-    held-out text, taken after every ``base.train.validate_every`` steps, is at most that.
+    held-out text, taken after every ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of
+    Optuna's, or ``auto`` (:mod:`tuning.samplers`); ``inherit`` names earlier studies (:mod:`tuning.inheritance`).
     """
 
     name: str
@@ -61,6 +63,8 @@ class StudyFile(Section):
     quality: Quality | None = None
     confirm_repeats: Annotated[int, Field(ge=0)] = 1
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
+    sampler: Asked = "auto"
+    inherit: list[str] = Field(default_factory=list)
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
 
@@ -133,6 +137,7 @@ class StudyFile(Section):
         """
         space = {knob.key: knob.document() for knob in self.knobs}
         unasked = {key for key in ("quality", "target_loss") if getattr(self, key) is None}
+        unasked |= {key for key in ("sampler", "inherit") if getattr(self, key) in ("auto", [])}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

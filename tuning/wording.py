@@ -17,11 +17,16 @@ def result_line(document: Document, state: StudyState) -> str:
     best = document["best"]
     if best is None:
         return _nothing(state)
-    running = document["state"] in ("running", "paused", "stopping", "interrupted")
+    running = document["state"] in ("running", "paused", "stopping", "interrupted", "continued")
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
     parts.append(_gain(document, state))
-    return SEPARATOR.join(parts) + _lossy(document)
+    return SEPARATOR.join(parts) + _lossy(document) + _onwards(document)
+
+
+def _onwards(document: Document) -> str:
+    """Where a study goes on whose space was widened."""
+    return f"; continued in {document['continued_in']}" if document.get("continued_in") else ""
 
 
 def _nothing(state: StudyState) -> str:
