@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.outcome import FROM_OUTSIDE, RETRY_ONCE, Ending
+from engine.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.objective import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.points import Point, Points, point_key
 from tuning.state import StudyState, Trial
@@ -30,8 +30,8 @@ def wants_retry(state: StudyState, trial: Trial) -> bool:
     """Whether a trial that ended should be proposed again: bad luck, or stopped by something from outside."""
     if trial.outcome is None or trial.by_command:
         return False
-    outside = Ending(trial.outcome) in FROM_OUTSIDE or trial.killed_from_outside
-    if not outside and Ending(trial.outcome) not in RETRY_ONCE:
+    outside = trial.killed_from_outside or trial.outcome in FROM_OUTSIDE
+    if not outside and trial.outcome not in RETRY_ONCE:
         return False
     patience = BASELINE_RETRIES if outside and is_baseline(state, trial) else RETRIES
     return trial.attempt < patience and trial.number not in retried(state)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
-from tuning import agenda, course, mask, objective, opening, owner, ranking, samplers
+from tuning import agenda, objective, opening, owner, ranking
 from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
@@ -19,16 +19,11 @@ from tuning.encoding import Encoding
 from tuning.inheritance import inherit
 from tuning.interruption import Interruption
 from tuning.journal import Journal, load
-from tuning.mask import Mask
 from tuning.points import Point
 from tuning.readers import JOURNAL
-from tuning.space import Space
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 from tuning.succession import follow
-
-if TYPE_CHECKING:
-    from tuning.optuna_index import Draw
 
 
 class Execute(Protocol):
@@ -59,16 +54,22 @@ def run_study(
     file = opening.as_before(folder, file)
     opening.check_same(load(folder / JOURNAL).file, file)
     folder, file = follow(folder, file)
+    paused = False
     while True:
-        document = _run(file, folder, execute, on_update)
+        document, paused = _run(file, folder, execute, on_update, paused)
         if document["state"] != CONTINUED:
             return document
         folder, file = follow(folder, file)
 
 
 def _run(
-    file: StudyFile, folder: Path, execute: Execute, on_update: Callable[[Update], None] | None
-) -> dict[str, Any]:
+    file: StudyFile,
+    folder: Path,
+    execute: Execute,
+    on_update: Callable[[Update], None] | None,
+    paused: bool,
+) -> tuple[dict[str, Any], bool]:
+    """The document of a study, and whether it ended while it was paused, as one may whose space was widened."""
     opening.prepare(folder, file)
     board = Board(folder, file, owner.take(folder), on_update)
     board.state = "interrupted"
@@ -76,6 +77,7 @@ def _run(
     try:
         inherit(folder, file, journal)
         study = Study(file, folder, journal, execute, board)
+        study.control.paused = paused
         try:
             with Interruption() as interruption:
                 study.run(interruption)
@@ -84,7 +86,7 @@ def _run(
     finally:
         journal.close()
         board.show(journal.state)
-    return board.write_result(journal.state, last=True)
+    return board.write_result(journal.state, last=True), study.control.paused
 
 
 class Study:
@@ -94,39 +96,17 @@ class Study:
         self, file: StudyFile, folder: Path, journal: Journal, execute: Execute, board: Board
     ) -> None:
         from tuning.mirror import Mirror
-        from tuning.optuna_index import Index
+        from tuning.proposing import Proposer
 
-        self._given, self._journal, self._execute, self._board = file, journal, execute, board
-        samplers.check(file.sampler, file.search_space)
-        self._control = Control(folder, file, journal)
+        self._journal, self._execute, self._board = journal, execute, board
+        self.control = Control(folder, file, journal)
         encoding = Encoding(file.search_space)
-        self._sampler = self._choice()
-        self._index = Index(encoding, *self._plan(), self._sampler)
+        self._proposer = Proposer(file, journal, encoding)
         self._mirror = Mirror(folder, encoding)
-        self._exhausted: Mask | None = None
-        self._narrowed: tuple[Mask, Space] | None = None
 
     @property
     def _file(self) -> StudyFile:
-        """The file, with what commands changed in it since."""
-        state = self._journal.state
-        if "file" not in state.memo:
-            state.memo["file"] = course.steered(self._given, state)
-        file: StudyFile = state.memo["file"]
-        return file
-
-    @property
-    def _mask(self) -> Mask:
-        return mask.of_state(self._journal.state, self._given.search_space)
-
-    def _choice(self) -> samplers.Name:
-        return course.sampler(self._file, self._journal.state).name
-
-    def _plan(self) -> tuple[int, int, int]:
-        """Seed, trials that explore, and the budget. A resumed study must not draw the same again."""
-        file = self._file
-        seed = (file.seed + len(self._journal.state.trials)) % 2**31
-        return seed, agenda.startup_trials(file.trials), file.trials
+        return self._proposer.file
 
     def run(self, interruption: Interruption) -> None:
         """Measure until nothing is left to do, or until somebody wants it to end."""
@@ -140,15 +120,15 @@ class Study:
         self._board.state = "running"
         self._catch_up()
         while not interruption.seen:
-            self._control.poll()
-            if self._control.stopping:
+            self.control.poll()
+            if self.control.stopping:
                 return "ended"
             if self._journal.state.successor is not None:
                 return CONTINUED
             if self._wait_while_paused():
                 continue
             self._board.file = self._file
-            step = agenda.next_step(self._journal.state, self._file, self._exhausted == self._mask)
+            step = agenda.next_step(self._journal.state, self._file, self._proposer.exhausted)
             if step.phase == "done":
                 self._board.phase = "done"
                 return "ended"
@@ -165,11 +145,7 @@ class Study:
             reason = "the process that ran the study died during this trial"
             self._journal.append("tell", number=trial.number, run=trial.run, outcome="lost", reason=reason)
         state = self._journal.state
-        for trial in [
-            *(each for earlier in state.inherited if earlier.same for each in earlier.trials),
-            *state.trials,
-        ]:
-            self._index.tell(trial)
+        self._proposer.tell_all()
         for words in state.damage:
             if words not in state.notes:
                 self._journal.append("note", text=words)
@@ -183,48 +159,26 @@ class Study:
         return note
 
     def _wait_while_paused(self) -> bool:
-        state = "paused" if self._control.paused else "running"
+        state = "paused" if self.control.paused else "running"
         if self._board.state != state:
             self._board.state = state
             self._board.show(self._journal.state)
-        if self._control.paused:
+        if self.control.paused:
             self._board.heartbeat()
             time.sleep(POLL_SECONDS)
-        return self._control.paused
+        return self.control.paused
 
     def _take(self, step: Step, interruption: Interruption) -> None:
         params: dict[str, Any] = {}
         skipped, point = 0, step.point
         if point is None:
-            draw = self._draw()
+            draw = self._proposer.draw()
             if draw is None:
                 return
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
         self._board.phase = step.phase
         trial = self._propose(step, point, params, skipped)
         self._measure(trial, interruption)
-
-    def _draw(self) -> Draw | None:
-        """What the sampler proposes inside the mask; None, and a note, when nothing is left there."""
-        state, file, open_now = self._journal.state, self._file, self._mask
-        if (name := self._choice()) != self._sampler:
-            self._sampler = name
-            self._index.turn_to(name, *self._plan())
-        draw = self._index.ask(
-            ranking.visited(state, file.search_space),
-            lambda drawn: agenda.wanted(drawn, state, file),
-            self._space_of(open_now) if open_now.limits else None,
-        )
-        if draw is None:
-            self._exhausted = open_now
-            where = f"inside the mask ({open_now})" if open_now.limits else "of the space"
-            self._journal.append("note", text=f"every legal point {where} was measured")
-        return draw
-
-    def _space_of(self, open_now: Mask) -> Space:
-        if self._narrowed is None or self._narrowed[0] != open_now:
-            self._narrowed = (open_now, mask.narrowed(self._given.search_space, open_now))
-        return self._narrowed[1]
 
     def _propose(self, step: Step, point: Point, params: dict[str, Any], skipped: int) -> Trial:
         number = self._journal.state.next_number
@@ -258,7 +212,7 @@ class Study:
             raise
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
         ended = self._trial(trial.number)
-        self._index.tell(ended)
+        self._proposer.tell(ended)
         self._board.show(self._journal.state, ended, self._follow())
         self._board.result_changed(self._journal.state)
 
@@ -268,12 +222,12 @@ class Study:
         number = trial.number
 
         def should_stop() -> bool:
-            self._control.poll()
+            self.control.poll()
             self._board.heartbeat()
-            if self._control.stopping and self._board.state != "stopping":
+            if self.control.stopping and self._board.state != "stopping":
                 self._board.state = "stopping"
                 self._board.show(self._journal.state, run=self._trial(number).run)
-            return bool(interruption.seen) or self._control.stopping or number in self._control.killed
+            return bool(interruption.seen) or self.control.stopping or number in self.control.killed
 
         def on_start(run: Path) -> None:
             self._journal.append("started", number=number, run=run.name)
@@ -286,7 +240,7 @@ class Study:
         if outcome.good and judged is not None and judged.state != "satisfied":
             told["reason"] = outcome.reason or judged.reason
         if outcome.ending is Ending.STOPPED:
-            told["by_command"] = self._control.killed.get(number)
+            told["by_command"] = self.control.killed.get(number)
             told["reason"] = self._why_stopped(number, interruption) or outcome.reason
         return told
 
@@ -301,9 +255,9 @@ class Study:
         return objective.judge(summary.validation_loss, loss, len(summary.losses), self._file.guard)
 
     def _why_stopped(self, number: int, interruption: Interruption) -> str:
-        if number in self._control.killed:
+        if number in self.control.killed:
             return "killed by command"
-        if self._control.stopping:
+        if self.control.stopping:
             return "the study was stopped by command"
         return f"the study was interrupted ({interruption.seen})" if interruption.seen else ""
 

@@ -9,6 +9,7 @@ from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, seconds, study
 from tuning import journal, readers, samplers
+from tuning.command import send
 from tuning.encoding import Encoding
 from tuning.optuna_index import Index
 from tuning.points import point_key
@@ -99,6 +100,7 @@ def oom(config: Any) -> RunOutcome | None:
 
 
 def test_the_same_question_on_the_same_machine_is_not_asked_again(tmp_path: Path) -> None:
+    send(tmp_path / "first", "enqueue", {"parallel.pp": 2, "batch.micro_batch": 2}, "test")
     earlier = run_study(study(trials=16), tmp_path / "first", Machine(by_config=oom))
     found = run_study(
         study(name="second", trials=8, inherit=["first"], space=study().resolved()["space"]),
@@ -151,5 +153,5 @@ def test_points_outside_the_space_are_not_inherited(tmp_path: Path) -> None:
 
 def test_a_study_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     for name in ("nowhere", "second"):
-        with pytest.raises(InputError, match="no such study beside this one|is this study itself"):
+        with pytest.raises(InputError, match=r"no such study beside this one|is this study itself"):
             run_study(study(name="second", inherit=[name]), tmp_path / "second", Machine())
