@@ -25,6 +25,8 @@ from tuning.space import Space, everything
 from tuning.state import Trial
 
 REDRAWS = 50
+#: So many legal points are looked at when none of the redraws could be kept.
+NEIGHBOURS = 64
 #: Redrawing stops here even before: the ranks are waiting.
 REDRAW_SECONDS = 0.25
 
@@ -72,7 +74,9 @@ class Index:
             return None
         if within is not None:
             wanted = _both(wanted, lambda point: space.problem(point) is None)
-        self._sampler.prepare(visited, wanted, fallback)
+        self._sampler.prepare(
+            visited, wanted, fallback, lambda: space.random_point(self._random, visited, wanted)
+        )
         self._asked = self._study.ask(distributions(self._encoding))
         point = self._sampler.chosen
         return Draw(point, dict(self._asked.params), self._sampler.skipped_illegal)
@@ -94,7 +98,9 @@ def _both(first: Callable[[Point], bool], second: Callable[[Point], bool]) -> Ca
 
 
 class LegalSampler(BaseSampler):
-    """One of Optuna's, drawing again while a point is illegal, known or unwanted; at last a random legal one."""
+    """One of Optuna's, drawing again while a point is illegal, known or unwanted; at last a legal one that is
+    like the last draw.
+    """
 
     def __init__(self, encoding: Encoding, seed: int, inner: BaseSampler) -> None:
         self._encoding = encoding
@@ -102,9 +108,15 @@ class LegalSampler(BaseSampler):
         self._independent = RandomSampler(seed=seed)
         self._space = distributions(encoding)
 
-    def prepare(self, visited: Collection[str], wanted: Callable[[Point], bool], fallback: Point) -> None:
-        """Set what the next draw must keep to; ``fallback`` is a legal, new point."""
-        self._visited, self._wanted, self.chosen = visited, wanted, fallback
+    def prepare(
+        self,
+        visited: Collection[str],
+        wanted: Callable[[Point], bool],
+        fallback: Point,
+        another: Callable[[], Point | None],
+    ) -> None:
+        """Set what the next draw must keep to; ``fallback`` is a legal, new point, and so is ``another`` one."""
+        self._visited, self._wanted, self.chosen, self._another = visited, wanted, fallback, another
         self.skipped_illegal = 0
 
     def infer_relative_search_space(
@@ -121,15 +133,28 @@ class LegalSampler(BaseSampler):
         for _ in range(REDRAWS):
             drawn = self.inner.sample_relative(study, trial, search_space)
             if not drawn:  # too few trials so far: explore
-                break
+                return self._encoding.encode(self.chosen) or {}
             drawn |= {  # what a genetic algorithm mutates is drawn anew
                 name: self._independent.sample_independent(study, trial, name, kind)
                 for name, kind in search_space.items()
                 if name not in drawn
             }
-            if self._keeps(drawn) or time.monotonic() > deadline:
+            if self._keeps(drawn):
                 break
+            if time.monotonic() > deadline:
+                self.chosen = self._nearest(drawn)
+                break
+        else:
+            self.chosen = self._nearest(drawn)
         return self._encoding.encode(self.chosen) or {}
+
+    def _nearest(self, drawn: dict[str, Any]) -> Point:
+        """Of some legal, new points the one that is most like what the sampler wanted."""
+        others = (self._another() for _ in range(NEIGHBOURS))
+        points = [self.chosen, *(point for point in others if point is not None)]
+        return min(
+            points, key=lambda point: self._encoding.distance(self._encoding.encode(point) or {}, drawn)
+        )
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """As the sampler wants it; some keep count of generations."""
