@@ -84,6 +84,13 @@ def has_cmaes() -> bool:
     return importlib.util.find_spec("cmaes") is not None
 
 
+def _one_thread() -> None:
+    """Fits of a few dozen points gain nothing from threads, and wait long for cores that ranks keep busy."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler:
     """The sampler itself. ``startup_trials`` explore first; ``trials`` is the budget, which sizes a generation."""
     import optuna
@@ -91,6 +98,7 @@ def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if name == "gp":
+            _one_thread()
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials)
         if name == "cmaes":
             return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
