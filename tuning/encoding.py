@@ -12,6 +12,7 @@ from tuning.points import Point
 from tuning.space import Space
 
 LAYOUT = "layout"
+EXPONENT = "log2_"
 #: Knobs whose missing value means all there are, the most.
 WIDTHS = ("parallel.shard_ranks",)
 #: From this many ordered numbers on, their order says more than their names.
@@ -127,7 +128,7 @@ def _axis(key: str) -> str:
 
 
 def _exponent(key: str) -> str:
-    return f"log2_{_axis(key)}"
+    return f"{EXPONENT}{_axis(key)}"
 
 
 def _varies(knob: Knob) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from engine.errors import InputError
-from tuning.encoding import Encoding
+from tuning.encoding import EXPONENT, Encoding
 from tuning.space import Space
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ ASKED: tuple[str, ...] = get_args(Asked)
 GP_TRIALS = 150
 #: Up to this many trials ``auto`` gives a space of ordered numbers to a Gaussian process.
 AUTO_GP_TRIALS = 60
-#: CMA-ES learns from whole generations; with fewer trials it has seen too few of them.
-AUTO_CMAES_TRIALS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,8 @@ def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
     """The sampler of a study of so many ``trials``, of which it has ``told`` so far.
 
     ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
-    ordered number and the budget is up to 60 trials, CMA-ES where all are continuous and the budget is 300 trials or
-    more, TPE for the rest. A Gaussian process hands over to TPE after 150 trials, whoever chose it.
+    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest. CMA-ES, NSGA-II and
+    random draws are taken only when asked for. A Gaussian process hands over to TPE after 150 trials.
     """
     if asked == "auto":
         return _automatic(space, trials)
@@ -48,18 +46,22 @@ def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
 
 
 def _automatic(space: Space, trials: int) -> Choice:
-    kinds = [parameter.kind for parameter in Encoding(space).parameters]
-    categories = kinds.count("category")
-    if kinds and not categories and trials <= AUTO_GP_TRIALS:
-        words = f"{len(kinds)} ordered numbers and a budget of {trials} trials, which a Gaussian process uses best"
-        return Choice("gp", words)
-    if len(kinds) > 1 and set(kinds) == {"number"} and trials >= AUTO_CMAES_TRIALS and has_cmaes():
-        return Choice("cmaes", f"{len(kinds)} continuous numbers and a budget of {trials} trials")
+    parameters = Encoding(space).parameters
+    categories = sum(parameter.kind == "category" for parameter in parameters)
     if categories:
-        return Choice("tpe", f"{categories} of {len(kinds)} parameters are categories, which TPE can weigh")
-    return Choice(
-        "tpe", f"a budget of {trials} trials, too many to fit a Gaussian process to at each proposal"
-    )
+        return Choice(
+            "tpe", f"{categories} of {len(parameters)} parameters are categories, which TPE can weigh"
+        )
+    if any(parameter.name.startswith(EXPONENT) for parameter in parameters):
+        return Choice(
+            "tpe", "layouts are searched, where the best draws of a Gaussian process are often illegal"
+        )
+    if trials > AUTO_GP_TRIALS:
+        return Choice(
+            "tpe", f"a budget of {trials} trials, too many to fit a Gaussian process to at each proposal"
+        )
+    words = f"{len(parameters)} ordered numbers and a budget of {trials} trials, which a Gaussian process uses best"
+    return Choice("gp", words) if parameters else Choice("tpe", "there is nothing to draw")
 
 
 def check(asked: Asked, space: Space) -> None:
