@@ -39,10 +39,10 @@ def trace_name(first: int, steps: int) -> str:
     return f"step-{first}-{steps}"
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
+def write_json(path: Path, document: dict[str, Any], indented: bool = True) -> None:
     """Replace a document in one step: readers see the old or the new one, never half."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    scratch.write_text(json.dumps(document, indent=2 if indented else None) + "\n", encoding="utf-8")
     scratch.replace(path)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from tuning import confirm, ranking
+from tuning import confirm, mask, ranking
 from tuning.budgets import used_up
 from tuning.objective import is_lossy
 from tuning.points import RANKS, Point, point_key
@@ -77,12 +77,11 @@ def startup_trials(trials: int) -> int:
 
 def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
-    values = file.config.flat()
+    space = file.search_space
     provable = file.target_loss is not None or file.config.train.steps >= file.guard.min_steps
-    if provable or not is_lossy(values | point):
+    if provable or not is_lossy(space.base_values | point):
         return True
-    lossy = [trial for trial in state.trials if is_lossy(values | trial.config)]
-    return len(lossy) < UNPROVABLE_SHARE * file.trials
+    return ranking.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials
 
 
 def first_tries(space: Space, trials: int) -> list[tuple[Point, str]]:
@@ -110,11 +109,21 @@ def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
 
 
 def _next_first_try(state: StudyState, file: StudyFile) -> Step | None:
-    known = ranking.visited(state, file.search_space)
-    for point, why in first_tries(file.search_space, file.trials):
-        if point_key(point) not in known:
+    space = file.search_space
+    known, open_now = ranking.visited(state, space), mask.of_state(state, space)
+    for point, why in [*_of_earlier_studies(state), *space.once("first tries", file.trials, first_tries)]:
+        if point_key(point) not in known and open_now.allows(point, space):
             return Step("search", "sampler", point, why)
     return None
+
+
+def _of_earlier_studies(state: StudyState) -> list[tuple[Point, str]]:
+    """The best points of the studies that were inherited, measured here first."""
+    return [
+        (point, f"among the best of study {earlier.study}")
+        for earlier in state.inherited
+        for point in earlier.first
+    ]
 
 
 def _retry(state: StudyState, trial: Trial) -> Step:

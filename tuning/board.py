@@ -17,6 +17,14 @@ from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
 HEARTBEAT_SECONDS = 5.0
+#: The result is written after each trial while that is cheap, and never later than this.
+RESULT_SECONDS = 5.0
+#: How much longer than writing it takes, a result is left as it is.
+RESULT_PATIENCE = 20.0
+#: Importance is worked out again once there are so many more trials.
+IMPORTANCE_GROWTH = 1.05
+#: From here on files are for machines: writing them indented takes five times as long.
+LONG_RESULT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,11 @@ class Board:
     def __init__(
         self, folder: Path, file: StudyFile, owner: Document, on_update: Callable[[Update], None] | None
     ) -> None:
-        self._folder, self._file, self._owner, self._on_update = folder, file, owner, on_update
+        self._folder, self.file, self._owner, self._on_update = folder, file, owner, on_update
         self._written = 0.0
+        self._result_due = 0.0
+        self._waiting: StudyState | None = None
+        self._importance: tuple[int, Document] = (0, {})
         self._status: Document = {}
         self.state, self.phase = "running", "baseline"
 
@@ -48,48 +59,68 @@ class Board:
         """Write the status and tell the display."""
         done = len(ranking.counted(study))
         self._status = {
-            "study": self._file.name,
+            "study": self.file.name,
             "state": self.state,
             "phase": self.phase,
             "owner": self._owner,
             "current_run": run,
             "trials_done": done,
-            "trials_total": self._file.trials,
-            "budget": budgets.document(study, self._file, self.state),
+            "trials_total": self.file.trials,
+            "budget": budgets.document(study, self.file, self.state),
+            "continues": list(study.continues),
+            "continued_in": (study.successor or {}).get("name"),
             "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
         }
         self._write_status()
         if self._on_update is not None:
-            self._on_update(Update(self.state, self.phase, done, self._file.trials, trial, note))
+            self._on_update(Update(self.state, self.phase, done, self.file.trials, trial, note))
 
     def heartbeat(self) -> None:
-        """Show now and then that the owner lives."""
+        """Show now and then that the owner lives, and write a result that waits."""
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
             self._write_status()
+        if self._waiting is not None:
+            self.result_changed(self._waiting)
 
-    def write_result(self, study: StudyState) -> Document:
+    def result_changed(self, study: StudyState) -> None:
+        """Write the result so far, or let it wait a little: with thousands of trials that takes a while."""
+        self._waiting = study
+        began = time.monotonic()
+        if began >= self._result_due:
+            self.write_result(study)
+            ended = time.monotonic()
+            self._result_due = ended + min(RESULT_SECONDS, RESULT_PATIENCE * (ended - began))
+
+    def write_result(self, study: StudyState, last: bool = False) -> Document:
         """Write the result so far; the knobs' importance is in it, so that the page needs no optuna."""
-        document = result(study, self._file, self.state)
-        document["importance"] = importance(study, self._file.search_space)
-        self._write(readers.RESULT, document)
+        self._waiting = None
+        document = result(study, self.file, self.state)
+        document["importance"] = self._importance_of(study, last)
+        self._write(readers.RESULT, document, indented=len(study.trials) < LONG_RESULT)
         return document
+
+    def _importance_of(self, study: StudyState, last: bool) -> Document:
+        count = len(study.trials)
+        if last or count >= IMPORTANCE_GROWTH * self._importance[0]:
+            self._importance = (count, importance(study, self.file.search_space))
+        return self._importance[1]
 
     def _write_status(self) -> None:
         self._written = time.monotonic()
         self._write(rundir.STATUS, self._status | {"updated_unix": time.time()})
 
-    def _write(self, name: str, document: dict[str, Any]) -> None:
-        write(self._folder / name, document)
+    def _write(self, name: str, document: dict[str, Any], indented: bool = True) -> None:
+        write(self._folder / name, document, indented)
 
 
-def write(path: Path, document: Document) -> None:
+def write(path: Path, document: Document, indented: bool = True) -> None:
     """Replace a document.
 
     Raises:
         InputError: the folder is full or read-only.
     """
     try:
-        rundir.write_json(path, document)
+        rundir.write_json(path, document, indented)
     except OSError as error:
         remedy = f"cannot be written ({error.strerror}); free space or give another --home"
         raise InputError("home", str(path), remedy) from None

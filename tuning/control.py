@@ -7,26 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError
-from tuning import agenda, ranking
+from tuning import agenda, mask, ranking
 from tuning.command import Command, pending
+from tuning.course import steered
 from tuning.journal import Journal
 from tuning.points import Point, point_key
 from tuning.state import StudyState, Trial
+from tuning.steering import STEERING
 from tuning.studyfile import StudyFile
 
 POLL_SECONDS = 0.2
-KNOWN = ("pause", "resume", "stop", "kill", "enqueue")
+KNOWN = ("pause", "resume", "stop", "kill", "enqueue", *STEERING)
 
 
 class Control:
     """What people asked a study to do, as flags that its loop obeys."""
 
     def __init__(self, folder: Path, file: StudyFile, journal: Journal) -> None:
-        self._folder, self._file, self._journal = folder, file, journal
+        self._folder, self._given, self._journal = folder, file, journal
         self._looked = 0.0
         self.paused = False
         self.stopping = False
         self.killed: dict[int, str] = {}
+
+    @property
+    def _file(self) -> StudyFile:
+        return steered(self._given, self._journal.state)
 
     def poll(self) -> None:
         """Apply what has arrived; looks at the folder a few times a second at most."""
@@ -56,7 +62,18 @@ class Control:
             return self._enqueue(command.arguments, state)
         if command.command == "kill":
             return self._kill(command, state.running), {}
+        if command.command in STEERING:
+            return self._steer(command, state)
         return getattr(self, f"_{command.command}")(), {}
+
+    def _steer(self, command: Command, state: StudyState) -> tuple[str, dict[str, Any]]:
+        if state.successor is not None:
+            raise InputError("study", self._given.name, f"goes on as {state.successor['name']}; ask that one")
+        reason, kept = STEERING[command.command](command.arguments, state, self._file)
+        successor = kept["changes"].get("successor")
+        if successor and (self._folder.parent / successor["name"]).exists():
+            raise InputError("widen", successor["name"], "is the name of another study; move its folder away")
+        return reason, kept
 
     def _pause(self) -> str:
         self.paused = True
@@ -88,10 +105,12 @@ class Control:
         self._check_new(point, state)
         waiting = len(agenda.enqueued(state)) + (state.running is not None)
         if len(ranking.counted(state)) + waiting >= self._file.trials:
-            remedy = f"all {self._file.trials} trials are used up; start the study again with more trials"
+            remedy = f"all {self._file.trials} trials are used up; ask for more with budget trials=.."
             raise InputError("enqueue", space.label(point), remedy)
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
         note = f"; {', '.join(silent)} without effect there" if silent else ""
+        masked = mask.of_state(state, space).outside(point, space)
+        note += f"; {masked}, measured all the same" if masked else ""
         return f"next: {space.label(point)}{note}", {"point": point}
 
     def _check_new(self, point: Point, state: StudyState) -> None:

@@ -12,6 +12,7 @@ from tuning.points import Point
 from tuning.space import Space
 
 LAYOUT = "layout"
+EXPONENT = "log2_"
 #: Knobs whose missing value means all there are, the most.
 WIDTHS = ("parallel.shard_ranks",)
 #: From this many ordered numbers on, their order says more than their names.
@@ -94,6 +95,11 @@ class Encoding:
         params = self._encode(point)
         return params if self.decode(params) == point else None
 
+    def distance(self, one: dict[str, Any], other: dict[str, Any]) -> float:
+        """How unlike two draws are, summed over what both have: 1 for another category, else the part of the range."""
+        both = (each for each in self.parameters if each.name in one and each.name in other)
+        return sum(_apart(parameter, one[parameter.name], other[parameter.name]) for parameter in both)
+
     def _encode(self, point: Point) -> dict[str, Any]:
         params: dict[str, Any] = {}
         exponents = {_exponent(key): point[key].bit_length() - 1 for key in self.space.layout_keys}
@@ -108,12 +114,21 @@ class Encoding:
         return params
 
 
+def _apart(parameter: Parameter, one: Any, other: Any) -> float:
+    if parameter.kind == "category":
+        return float(one != other)
+    low, high = parameter.low, parameter.high
+    if parameter.log:
+        one, other, low, high = (math.log(value) for value in (one, other, low, high))
+    return float(abs(one - other) / (high - low))
+
+
 def _axis(key: str) -> str:
     return key.rpartition(".")[2]
 
 
 def _exponent(key: str) -> str:
-    return f"log2_{_axis(key)}"
+    return f"{EXPONENT}{_axis(key)}"
 
 
 def _varies(knob: Knob) -> bool:

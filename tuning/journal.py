@@ -26,13 +26,16 @@ class Journal:
         self._file = self._check(lambda: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
         lines, self._damage = read(path)
         self._folding = Folding()
+        self._state: StudyState | None = None
         for line in lines:
             self._folding.take(line)
 
     @property
     def state(self) -> StudyState:
         """What the lines so far amount to."""
-        return with_damage(self._folding.state(), self._damage)
+        if self._state is None:
+            self._state = with_damage(self._folding.state(), self._damage)
+        return self._state
 
     @property
     def answered(self) -> Collection[str]:
@@ -52,6 +55,7 @@ class Journal:
 
         self._check(write)
         self._folding.take(line)
+        self._state = None
 
     def close(self) -> None:
         """Close the file."""

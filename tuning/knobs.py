@@ -155,6 +155,18 @@ def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
     return Knob(key, low=low, high=high, log=log, integer=isinstance(now, int))
 
 
+def checked_value(key: str, value: Any, base: RunConfig) -> Any:
+    """A value as a run's configuration writes it.
+
+    Raises:
+        InputError: a run refuses it.
+    """
+    try:
+        return base.with_values({key: value}).flat()[key]
+    except InputError as error:
+        raise InputError(key, value, error.remedy) from None
+
+
 def _end(key: str, end: str, value: Any, base: RunConfig) -> Any:
     if value is None:
         raise InputError(f"space.{key}.{end}", value, "must be a number")
@@ -163,6 +175,6 @@ def _end(key: str, end: str, value: Any, base: RunConfig) -> Any:
 
 def _normal(key: str, value: Any, base: RunConfig) -> Any:
     try:
-        return base.with_values({key: value}).flat()[key]
+        return checked_value(key, value, base)
     except InputError as error:
         raise InputError(f"space.{key}", value, error.remedy) from None

@@ -31,21 +31,34 @@ class Mirror:
         self._folder, self._encoding, self._several = folder, encoding, several
         self._storage: RDBStorage | None = None
         self._study: optuna.Study | None = None
+        self._taken = 0
 
     def follow(self, state: StudyState) -> str:
-        """Bring the file up to the journal; says what had to be done beyond adding trials."""
-        wanted = self._wanted(state)
+        """Bring the file up to the journal; says what had to be done beyond adding trials. The first time, what is in
+        the file is compared with the journal; from then on only what is new is added.
+        """
         try:
-            self._add_missing(wanted)
-            return ""
+            if self._taken and self._taken <= len(state.trials):
+                for trial in self._frozen(state, self._taken):
+                    self._open().add_trial(trial)
+            else:
+                self._add_missing(self._frozen(state))
+            note = ""
         except Exception as error:  # an index is not worth a study: whatever it is, start the file afresh
-            return self._start_afresh(wanted, error)
+            note = self._start_afresh(self._frozen(state), error)
+        running = (place for place, trial in enumerate(state.trials) if trial.outcome is None)
+        self._taken = next(running, len(state.trials)) if self._study is not None else 0
+        return note
+
+    def _frozen(self, state: StudyState, first: int = 0) -> list[FrozenTrial]:
+        told = (frozen(trial, self._encoding, self._several) for trial in state.trials[first:])
+        return [found for found in told if found]
 
     def check(self, state: StudyState) -> str:
         """Read the whole file again, as others will, and make it anew if it was harmed; says what had to be done."""
         self.close()
         harm = _harm(self._folder / DATABASE)
-        return self._start_afresh(self._wanted(state), ValueError(harm)) if harm else self.follow(state)
+        return self._start_afresh(self._frozen(state), ValueError(harm)) if harm else self.follow(state)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -53,10 +66,6 @@ class Mirror:
             self._storage.remove_session()
             self._storage.engine.dispose()
         self._storage = self._study = None
-
-    def _wanted(self, state: StudyState) -> list[FrozenTrial]:
-        told = (frozen(trial, self._encoding, self._several) for trial in state.trials)
-        return [found for found in told if found]
 
     def _start_afresh(self, wanted: list[FrozenTrial], error: Exception) -> str:
         reason = " ".join(str(error).split())[:160]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import ownership, rundir
+from engine.calibration import fingerprint
 from engine.errors import InputError
 from tuning import board, journal, readers, studyfile
 from tuning.journal import Journal
@@ -65,7 +66,8 @@ def open_journal(folder: Path, file: StudyFile) -> Journal:
     opened = Journal(folder / readers.JOURNAL)
     resolved = file.resolved()
     if opened.state.file != resolved:
-        opened.append("study", file=resolved, fingerprint=file.fingerprint())
+        machine = fingerprint.here().id
+        opened.append("study", file=resolved, fingerprint=file.fingerprint(), machine=machine)
         board.write(folder / readers.STUDY, resolved)
         _write_text(folder / readers.STUDY_GIVEN, file.text)
     return opened

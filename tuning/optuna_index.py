@@ -15,17 +15,20 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tuning.aims import Aim
 from tuning.encoding import Encoding, Parameter
 from tuning.points import Point, point_key
-from tuning.space import everything
+from tuning.samplers import Name, make
+from tuning.space import Space, everything
 from tuning.state import Trial
 
 REDRAWS = 50
+#: So many legal points are looked at when none of the redraws could be kept.
+NEIGHBOURS = 64
 #: Redrawing stops here even before: the ranks are waiting.
 REDRAW_SECONDS = 0.25
 
@@ -43,24 +46,45 @@ class Index:
     """Ask and tell over the trials of one study, in memory; of ``several`` aims where it has more than one."""
 
     def __init__(
-        self, encoding: Encoding, seed: int, startup_trials: int, several: Sequence[Aim] = ()
+        self,
+        encoding: Encoding,
+        seed: int,
+        startup_trials: int,
+        trials: int = 60,
+        name: Name = "tpe",
+        several: Sequence[Aim] = (),
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._encoding, self._several = encoding, several
         self._random = Random(seed)
-        self._sampler = LegalSampler(encoding, seed, startup_trials)
+        self._sampler = LegalSampler(encoding, seed, make(name, seed, startup_trials, trials))
         self._study = optuna.create_study(sampler=self._sampler, directions=directions(several))
         self._asked: optuna.trial.Trial | None = None
 
-    def ask(self, visited: Collection[str], wanted: Callable[[Point], bool] = everything) -> Draw | None:
-        """A legal point that was not visited; None when the space is exhausted. What is unwanted comes last."""
-        space = self._encoding.space
+    def turn_to(self, name: Name, seed: int, startup_trials: int, trials: int) -> None:
+        """Let another sampler propose from here on; it sees what all others were told."""
+        self._sampler.inner = make(name, seed, startup_trials, trials)
+
+    def ask(
+        self,
+        visited: Collection[str],
+        wanted: Callable[[Point], bool] = everything,
+        within: Space | None = None,
+    ) -> Draw | None:
+        """A legal point that was not visited; None when the space, or the part ``within`` it, is exhausted. What is
+        unwanted comes last.
+        """
+        space = within or self._encoding.space
         fallback = space.random_point(self._random, visited, wanted)
         if fallback is None:
             wanted, fallback = everything, space.random_point(self._random, visited)
         if fallback is None:
             return None
-        self._sampler.prepare(visited, wanted, fallback)
+        if within is not None:
+            wanted = _both(wanted, lambda point: space.problem(point) is None)
+        self._sampler.prepare(
+            visited, wanted, fallback, lambda: space.random_point(self._random, visited, wanted)
+        )
         self._asked = self._study.ask(distributions(self._encoding))
         point = self._sampler.chosen
         return Draw(point, dict(self._asked.params), self._sampler.skipped_illegal)
@@ -77,19 +101,30 @@ class Index:
             self._study.add_trial(finished)
 
 
-class LegalSampler(BaseSampler):
-    """TPE, drawing again while a point is illegal, known or unwanted; at last a random legal one."""
+def _both(first: Callable[[Point], bool], second: Callable[[Point], bool]) -> Callable[[Point], bool]:
+    return lambda point: first(point) and second(point)
 
-    def __init__(self, encoding: Encoding, seed: int, startup_trials: int) -> None:
+
+class LegalSampler(BaseSampler):
+    """One of Optuna's, drawing again while a point is illegal, known or unwanted; at last a legal one that is
+    like the last draw.
+    """
+
+    def __init__(self, encoding: Encoding, seed: int, inner: BaseSampler) -> None:
         self._encoding = encoding
-        # One controller asks for one point at a time: there is no other worker to tell lies to.
-        self._tpe = TPESampler(seed=seed, n_startup_trials=startup_trials, constant_liar=False)
+        self.inner = inner
         self._independent = RandomSampler(seed=seed)
         self._space = distributions(encoding)
 
-    def prepare(self, visited: Collection[str], wanted: Callable[[Point], bool], fallback: Point) -> None:
-        """Set what the next draw must keep to; ``fallback`` is a legal, new point."""
-        self._visited, self._wanted, self.chosen = visited, wanted, fallback
+    def prepare(
+        self,
+        visited: Collection[str],
+        wanted: Callable[[Point], bool],
+        fallback: Point,
+        another: Callable[[], Point | None],
+    ) -> None:
+        """Set what the next draw must keep to; ``fallback`` is a legal, new point, and so is ``another`` one."""
+        self._visited, self._wanted, self.chosen, self._another = visited, wanted, fallback, another
         self.skipped_illegal = 0
 
     def infer_relative_search_space(
@@ -104,12 +139,40 @@ class LegalSampler(BaseSampler):
         """The parameters of the point that is kept in ``chosen``."""
         deadline = time.monotonic() + REDRAW_SECONDS
         for _ in range(REDRAWS):
-            drawn = self._tpe.sample_relative(study, trial, search_space)
+            drawn = self.inner.sample_relative(study, trial, search_space)
             if not drawn:  # too few trials so far: explore
+                return self._encoding.encode(self.chosen) or {}
+            drawn |= {  # what a genetic algorithm mutates is drawn anew
+                name: self._independent.sample_independent(study, trial, name, kind)
+                for name, kind in search_space.items()
+                if name not in drawn
+            }
+            if self._keeps(drawn):
                 break
-            if self._keeps(drawn) or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
+                self.chosen = self._nearest(drawn)
                 break
+        else:
+            self.chosen = self._nearest(drawn)
         return self._encoding.encode(self.chosen) or {}
+
+    def _nearest(self, drawn: dict[str, Any]) -> Point:
+        """Of some legal, new points the one that is most like what the sampler wanted."""
+        others = (self._another() for _ in range(NEIGHBOURS))
+        points = [self.chosen, *(point for point in others if point is not None)]
+        return min(
+            points, key=lambda point: self._encoding.distance(self._encoding.encode(point) or {}, drawn)
+        )
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """As the sampler wants it; some keep count of generations."""
+        self.inner.before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """As the sampler wants it."""
+        self.inner.after_trial(study, trial, state, values)
 
     def _keeps(self, drawn: dict[str, Any]) -> bool:
         point = self._encoding.decode(drawn)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.config import RunConfig
 from engine.rules import problems
@@ -21,6 +22,7 @@ from tuning.knobs import Knob
 from tuning.twins import best_known
 
 Point = dict[str, Any]
+Result = TypeVar("Result")
 
 #: Every point names these, turned or not.
 NAMED_DEGREES = ("parallel.tp", "parallel.pp")
@@ -70,6 +72,18 @@ class Points:
     def by_key(self) -> dict[str, Knob]:
         """Knobs by their key."""
         return {knob.key: knob for knob in self.knobs}
+
+    @cached_property
+    def _remembered(self) -> dict[tuple[str, int], tuple[Point, Any]]:
+        return {}
+
+    def remember(self, what: str, point: Point, make: Callable[[Point], Result]) -> Result:
+        """What ``make`` says of a journaled point, worked out once: its trial is asked about again and again."""
+        known = self._remembered.get((what, id(point)))
+        if known is None:  # the point is kept beside it, so that no other one gets its id
+            known = self._remembered[(what, id(point))] = (point, make(point))
+        result: Result = known[1]
+        return result
 
     @cached_property
     def base_values(self) -> Point:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.outcome import FROM_OUTSIDE, RETRY_ONCE, Ending
+from engine.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.limits import Checked, checked, is_about, worst
 from tuning.objective import LOSS_GUARD, Judged, is_lossy, judge
-from tuning.points import Points, point_key
+from tuning.points import Point, Points, point_key
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
@@ -31,18 +31,30 @@ def wants_retry(state: StudyState, trial: Trial) -> bool:
     """Whether a trial that ended should be proposed again: bad luck, or stopped by something from outside."""
     if trial.outcome is None or trial.by_command:
         return False
-    outside = Ending(trial.outcome) in FROM_OUTSIDE or trial.killed_from_outside
-    if not outside and Ending(trial.outcome) not in RETRY_ONCE:
+    outside = trial.killed_from_outside or trial.outcome in FROM_OUTSIDE
+    if not outside and trial.outcome not in RETRY_ONCE:
         return False
     patience = BASELINE_RETRIES if outside and is_baseline(state, trial) else RETRIES
-    return trial.attempt < patience and all(other.retry_of != trial.number for other in state.trials)
+    return trial.attempt < patience and trial.number not in retried(state)
 
 
 def counted(state: StudyState) -> list[Trial]:
     """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
-    again = {trial.retry_of for trial in state.trials}
-    ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
-    return [trial for trial in ended if trial.number not in again and not wants_retry(state, trial)]
+    if "counted" not in state.memo:
+        again = retried(state)
+        ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
+        found = [trial for trial in ended if trial.number not in again and not wants_retry(state, trial)]
+        state.memo["counted"] = found
+    counted: list[Trial] = state.memo["counted"]
+    return counted
+
+
+def retried(state: StudyState) -> set[int | None]:
+    """Numbers of the trials that were tried again."""
+    if "retried" not in state.memo:
+        state.memo["retried"] = {trial.retry_of for trial in state.trials}
+    numbers: set[int | None] = state.memo["retried"]
+    return numbers
 
 
 def measured(state: StudyState) -> list[Trial]:
@@ -52,9 +64,15 @@ def measured(state: StudyState) -> list[Trial]:
 
 def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
     """Every ended re-measurement of a trial that is not tried again."""
-    again = {other.retry_of for other in state.trials}
-    found = [other for other in state.trials if other.confirms == trial.number and other.outcome is not None]
-    return [other for other in found if other.number not in again and not wants_retry(state, other)]
+    if "confirmations" not in state.memo:
+        again, known = retried(state), dict[int, list[Trial]]()
+        for other in state.trials:
+            ended = other.confirms is not None and other.outcome is not None
+            if ended and other.number not in again and not wants_retry(state, other):
+                known.setdefault(other.confirms or 0, []).append(other)
+        state.memo["confirmations"] = known
+    found: dict[int, list[Trial]] = state.memo["confirmations"]
+    return found.get(trial.number, [])
 
 
 def repeats(state: StudyState, trial: Trial) -> list[Trial]:
@@ -63,13 +81,40 @@ def repeats(state: StudyState, trial: Trial) -> list[Trial]:
 
 
 def visited(state: StudyState, points: Points) -> set[str]:
-    """Keys of every point that was proposed, also as this version would write it."""
-    return {key for trial in state.trials for key in keys(trial, points)}
+    """Keys of every point that was proposed, also as this version would write it; and of what an earlier study measured
+    for the same question, except the points of it that are to be measured here first.
+    """
+    known: tuple[Points, set[str]] | None = state.memo.get("visited")
+    if known is None or known[0] is not points:
+        found = {key for trial in state.trials for key in keys(trial, points)}
+        known = state.memo["visited"] = (points, found | _inherited(state, points))
+    return known[1]
 
 
-def keys(trial: Trial, points: Points) -> set[str]:
+def _inherited(state: StudyState, points: Points) -> set[str]:
+    again = {point_key(point) for earlier in state.inherited for point in earlier.first}
+    same = [trial for earlier in state.inherited if earlier.same for trial in earlier.trials]
+    return {key for trial in same for key in keys(trial, points)} - again
+
+
+def keys(trial: Trial, points: Points) -> frozenset[str]:
     """A trial's point as it was written, and as this version would write it."""
-    return {point_key(trial.config), point_key(points.settled(trial.config))}
+    return points.remember(
+        "keys", trial.config, lambda point: frozenset((point_key(point), point_key(points.settled(point))))
+    )
+
+
+def lossy_points(state: StudyState, points: Points) -> int:
+    """Trials whose settings change what is computed."""
+    if "lossy" not in state.memo:
+        state.memo["lossy"] = sum(changes_result(points, trial.config) for trial in state.trials)
+    count: int = state.memo["lossy"]
+    return count
+
+
+def changes_result(points: Points, point: Point) -> bool:
+    """Whether a trial's settings are lossy."""
+    return points.remember("lossy", point, lambda point: is_lossy(points.base_values | point))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +162,7 @@ def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
 
 
 def _lossy(trial: Trial, file: StudyFile) -> bool:
-    return is_lossy(file.search_space.base_values | trial.config)
+    return changes_result(file.search_space, trial.config)
 
 
 def may_win(state: StudyState, file: StudyFile) -> list[Trial]:

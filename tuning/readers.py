@@ -9,6 +9,7 @@ from typing import Any
 from engine import rundir
 from engine.errors import InputError
 from tuning import journal, owner, studyfile
+from tuning.course import steered
 from tuning.state import StudyState
 from tuning.studyfile import StudyFile
 
@@ -49,14 +50,37 @@ def load_study(folder: Path) -> StudyView:
     if state.file is None and not status:
         raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
     result = rundir.read_json(folder / RESULT)
-    file = _file(state.file or rundir.read_json(folder / STUDY))
+    file = _file(state.file or rundir.read_json(folder / STUDY), state)
     return StudyView(folder, folder.name, _state(status), state, status, result, file)
 
 
-def list_studies(home: Path) -> list[Path]:
+def every_study(home: Path) -> list[Path]:
     """Folders of all studies of a home, by name."""
     places = home / STUDIES
     return sorted(path for path in places.iterdir() if path.is_dir()) if places.is_dir() else []
+
+
+def list_studies(home: Path) -> list[Path]:
+    """As :func:`every_study`, without those that went on under another name: it has all their trials."""
+    return [folder for folder in every_study(home) if latest(folder) == folder]
+
+
+def latest(folder: Path) -> Path:
+    """Where a study goes on by now, after its space was widened; the folder itself if it was not."""
+    seen = {folder}
+    while name := (rundir.read_json(folder / rundir.STATUS) or {}).get("continued_in"):
+        following = folder.parent / str(name)
+        if following in seen or not (following / JOURNAL).exists():
+            break
+        seen.add(folder := following)
+    return folder
+
+
+def history(home: Path, name: str) -> set[str]:
+    """Every name that a study has had."""
+    folder = latest(home / STUDIES / name)
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    return {name, folder.name, *map(str, status.get("continues") or ())}
 
 
 def _state(status: dict[str, Any]) -> str:
@@ -64,9 +88,9 @@ def _state(status: dict[str, Any]) -> str:
     return "interrupted" if state in owner.HELD and not owner.is_alive(status) else state
 
 
-def _file(document: dict[str, Any] | None) -> StudyFile | None:
-    """None for a file that this version refuses: the journal stays readable."""
+def _file(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
+    """As commands changed it since; None for a file that this version refuses: the journal stays readable."""
     try:
-        return studyfile.parse(document) if document else None
+        return steered(studyfile.parse(document), state) if document else None
     except InputError:
         return None

@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from profilers.statistics import Interval
-from tuning import budgets, confirm, failures, ranking, repeats, result_terms, rounds, wording
+from tuning import (
+    budgets,
+    confirm,
+    course,
+    failures,
+    ranking,
+    repeats,
+    result_terms,
+    rounds,
+    wording,
+)
 from tuning.confidence import Comparison, compare
 from tuning.confirm import Confirmed
 from tuning.deciding import Decision, decide
@@ -77,7 +87,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "skipped_illegal": sum(trial.skipped_illegal for trial in state.trials),
         "damage": list(state.damage),
         "failures": failures.board(state, file),
-    }
+    } | course.document(state, file)
     return document | {"result_line": wording.result_line(document, state)}
 
 
@@ -200,4 +210,6 @@ def _row(trial: Trial, file: StudyFile) -> Document:
               "peak_memory_bytes")  # fmt: skip
     row = {name: getattr(trial, name) for name in (*copied, "measures")}
     row["shown"] = result_terms.shown(trial.value, trial.low, trial.high, file.aim)
-    return row | {"outcome": trial.outcome or "running", "label": file.search_space.label(trial.config)}
+    space = file.search_space
+    label = space.remember("label", trial.config, space.label)
+    return row | {"outcome": trial.outcome or "running", "label": label}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.errors import InputError
 from tuning import listing
@@ -17,6 +17,7 @@ from tuning.points import WORLD_DEGREES, Point, Points, point_key
 #: Larger spaces are never listed; their points are drawn and counted by sampling.
 ENUMERATION_LIMIT = 60_000
 DRAWS = 300
+Result = TypeVar("Result")
 
 
 def everything(_: Point) -> bool:
@@ -46,6 +47,22 @@ class Space(Points):
         """Every legal point, ranges on a small grid; empty when the space is too large to list."""
         return listing.legal(self, self._cases) if self.is_listed else ()
 
+    @cached_property
+    def legal_by_key(self) -> dict[str, Point]:
+        """Every legal point by its key."""
+        return {point_key(point): point for point in self.legal_points}
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, int], Any]:
+        return {}
+
+    def once(self, what: str, count: int, make: Callable[[Space, int], Result]) -> Result:
+        """What ``make`` says of this space and a count, worked out once."""
+        if (what, count) not in self._known:
+            self._known[what, count] = make(self, count)
+        result: Result = self._known[what, count]
+        return result
+
     def random_point(
         self, random: Random, visited: Collection[str], wanted: Callable[[Point], bool] = everything
     ) -> Point | None:
@@ -56,7 +73,7 @@ class Space(Points):
             point = self.point(values)
             if point_key(point) not in visited and wanted(point) and self.problem(point) is None:
                 return point
-        left = [point for point in self.legal_points if point_key(point) not in visited and wanted(point)]
+        left = [point for key, point in self.legal_by_key.items() if key not in visited and wanted(point)]
         return random.choice(left) if left else None
 
     def completed(self, values: Point) -> Point:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -48,7 +49,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a command. ``point``: what an accepted ``enqueue`` will measure."""
+    """What became of a command. ``point``: what an accepted ``enqueue`` will measure. ``changes``: what an accepted one
+    changes from there on: ``limits`` of knobs, keys of the file that are ``turned``, or the ``successor``.
+    """
 
     id: str
     command: str
@@ -58,11 +61,27 @@ class Answer:
     reason: str
     at_unix: float
     point: dict[str, Any] | None = None
+    changes: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What an earlier study measured. ``same``: it asked the same question on the same machine, so its values count for
+    the sampler; otherwise only its best points are tried first. ``first``: points to measure again first.
+    """
+
+    study: str
+    same: bool
+    words: str
+    trials: tuple[Trial, ...] = ()
+    first: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StudyState:
-    """Everything a journal says, folded."""
+    """Everything a journal says, folded. ``limits`` are of a mask (:mod:`tuning.mask`), ``turned`` are keys of the
+    study file as commands set them since, ``continues`` names the studies whose trials these were, oldest first.
+    """
 
     file: dict[str, Any] | None = None
     fingerprint: str | None = None
@@ -70,20 +89,30 @@ class StudyState:
     answers: dict[str, Answer] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+    limits: dict[str, Any] = field(default_factory=dict)
+    turned: dict[str, Any] = field(default_factory=dict)
+    continues: tuple[str, ...] = ()
+    successor: dict[str, Any] | None = None
+    inherited: tuple[Inherited, ...] = ()
+    machine: str | None = None
+    #: What was worked out of this very state: it never changes, and is asked many times a trial.
+    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def trial(self, number: int) -> Trial | None:
         """The trial of a number."""
-        return next((trial for trial in self.trials if trial.number == number), None)
+        place = bisect_left(self.trials, number, key=lambda trial: trial.number)
+        found = self.trials[place] if place < len(self.trials) else None
+        return found if found is not None and found.number == number else None
 
     @property
     def running(self) -> Trial | None:
         """The proposal that has no end yet."""
-        return next((trial for trial in self.trials if trial.outcome is None), None)
+        return next((trial for trial in reversed(self.trials) if trial.outcome is None), None)
 
     @property
     def next_number(self) -> int:
         """A number that no trial has."""
-        return max((trial.number for trial in self.trials), default=-1) + 1
+        return self.trials[-1].number + 1 if self.trials else 0
 
 
 def fold(lines: Iterable[Line]) -> StudyState:
@@ -101,6 +130,11 @@ class Folding:
         self._trials: dict[int, Trial] = {}
         self.answers: dict[str, Answer] = {}
         self._study: list[Line] = []
+        self._limits: dict[str, Any] = {}
+        self._turned: dict[str, Any] = {}
+        self._continues: tuple[str, ...] = ()
+        self._successor: dict[str, Any] | None = None
+        self._inherited: list[Inherited] = []
         self._notes: list[str] = []
         self._damage: list[str] = []
 
@@ -122,10 +156,32 @@ class Folding:
             answers=dict(self.answers),
             notes=tuple(self._notes),
             damage=tuple(self._damage),
+            limits=dict(self._limits),
+            turned=dict(self._turned),
+            continues=self._continues,
+            successor=self._successor,
+            inherited=tuple(self._inherited),
+            machine=self._study[-1]["machine"] if self._study else None,
         )
 
     def _take_study(self, line: Line) -> None:
-        self._study.append({"file": line["file"], "fingerprint": line["fingerprint"]})
+        before = self._study[-1]["file"] if self._study else line["file"]
+        for key in [key for key in self._turned if before.get(key) != line["file"].get(key)]:
+            del self._turned[key]  # the file was changed after the command: what was said last holds
+        kept = {name: line[name] for name in ("file", "fingerprint")}
+        self._study.append(kept | {"machine": line.get("machine")})
+
+    def _take_continues(self, line: Line) -> None:
+        self._continues = tuple(str(name) for name in line["studies"])
+
+    def _take_inherited(self, line: Line) -> None:
+        names = frozenset(Trial.__dataclass_fields__)
+        trials = tuple(
+            Trial(**{name: value for name, value in row.items() if name in names} | {"samples": ()})
+            for row in line["trials"]
+        )
+        first = tuple(line["first"])
+        self._inherited.append(Inherited(line["study"], bool(line["same"]), line["words"], trials, first))
 
     def _take_proposal(self, line: Line) -> None:
         number = int(line["number"])
@@ -150,7 +206,17 @@ class Folding:
 
     def _take_command(self, line: Line) -> None:
         known = {name: line[name] for name in Answer.__dataclass_fields__ if name in line}
-        self.answers.setdefault(line["id"], Answer(**known))
+        if line["id"] not in self.answers:
+            answer = self.answers[line["id"]] = Answer(**known)
+            self._change_course(answer.changes or {})
+
+    def _change_course(self, changes: dict[str, Any]) -> None:
+        for key, limit in changes.get("limits", {}).items():
+            self._limits.pop(key, None)
+            if limit is not None:
+                self._limits[key] = limit
+        self._turned |= changes.get("turned", {})
+        self._successor = changes.get("successor", self._successor)
 
     def _take_note(self, line: Line) -> None:
         self._notes.append(str(line["text"]))

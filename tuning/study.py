@@ -14,16 +14,18 @@ from profilers.summary import RunSummary
 from tuning import agenda, objective, opening, owner, ranking, recovered
 from tuning.agenda import Step
 from tuning.board import Board, Update
-from tuning.budgets import SPACE_IS_MEASURED
 from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
 from tuning.frequency import ProcessorClock
+from tuning.inheritance import inherit
 from tuning.interruption import Interruption
-from tuning.journal import Journal
+from tuning.journal import Journal, load
 from tuning.points import Point
 from tuning.race import race_of
+from tuning.readers import JOURNAL
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
+from tuning.succession import follow
 
 
 class Execute(Protocol):
@@ -39,6 +41,10 @@ class Execute(Protocol):
     ) -> tuple[RunOutcome, RunSummary]: ...
 
 
+#: How a study ends whose space grew: another one goes on.
+CONTINUED = "continued"
+
+
 def run_study(
     file: StudyFile, folder: Path, execute: Execute, on_update: Callable[[Update], None] | None = None
 ) -> dict[str, Any]:
@@ -48,12 +54,32 @@ def run_study(
         InputError: another study has this name, a process runs it already, or its folder cannot be written.
     """
     file = opening.as_before(folder, file)
+    opening.check_same(load(folder / JOURNAL).file, file)
+    folder, file = follow(folder, file)
+    paused = False
+    while True:
+        document, paused = _run(file, folder, execute, on_update, paused)
+        if document["state"] != CONTINUED:
+            return document
+        folder, file = follow(folder, file)
+
+
+def _run(
+    file: StudyFile,
+    folder: Path,
+    execute: Execute,
+    on_update: Callable[[Update], None] | None,
+    paused: bool,
+) -> tuple[dict[str, Any], bool]:
+    """The document of a study, and whether it ended while it was paused, as one may whose space was widened."""
     opening.prepare(folder, file)
     board = Board(folder, file, owner.take(folder), on_update)
     board.state = "interrupted"
     journal = opening.open_journal(folder, file)
     try:
+        inherit(folder, file, journal)
         study = Study(file, folder, journal, execute, board)
+        study.control.paused = paused
         try:
             with Interruption() as interruption:
                 study.run(interruption)
@@ -62,7 +88,7 @@ def run_study(
     finally:
         journal.close()
         board.show(journal.state)
-    return board.write_result(journal.state)
+    return board.write_result(journal.state, last=True), study.control.paused
 
 
 class Study:
@@ -72,17 +98,18 @@ class Study:
         self, file: StudyFile, folder: Path, journal: Journal, execute: Execute, board: Board
     ) -> None:
         from tuning.mirror import Mirror
-        from tuning.optuna_index import Index
+        from tuning.proposing import Proposer
 
-        self._file, self._journal, self._execute, self._board = file, journal, execute, board
+        self._journal, self._execute, self._board = journal, execute, board
         self._folder = folder
-        self._control = Control(folder, file, journal)
+        self.control = Control(folder, file, journal)
         encoding = Encoding(file.search_space)
-        seed = (file.seed + len(journal.state.trials)) % 2**31  # a resumed study must not draw the same again
-        several = file.aims if file.objectives else ()
-        self._index = Index(encoding, seed, agenda.startup_trials(file.trials), several)
-        self._mirror = Mirror(folder, encoding, several)
-        self._exhausted = False
+        self._proposer = Proposer(file, journal, encoding)
+        self._mirror = Mirror(folder, encoding, file.aims if file.objectives else ())
+
+    @property
+    def _file(self) -> StudyFile:
+        return self._proposer.file
 
     def run(self, interruption: Interruption) -> None:
         """Measure until nothing is left to do, or until somebody wants it to end."""
@@ -97,12 +124,15 @@ class Study:
         self._board.state = "running"
         self._catch_up()
         while not interruption.seen:
-            self._control.poll()
-            if self._control.stopping:
+            self.control.poll()
+            if self.control.stopping:
                 return "ended"
+            if self._journal.state.successor is not None:
+                return CONTINUED
             if self._wait_while_paused():
                 continue
-            step = agenda.next_step(self._journal.state, self._file, self._exhausted)
+            self._board.file = self._file
+            step = agenda.next_step(self._journal.state, self._file, self._proposer.exhausted)
             if step.phase == "done":
                 self._board.phase = "done"
                 return "ended"
@@ -118,8 +148,7 @@ class Study:
         for trial in [trial for trial in self._journal.state.trials if trial.outcome is None]:
             self._journal.append("tell", number=trial.number, **self._left_by(trial))
         state = self._journal.state
-        for trial in state.trials:
-            self._index.tell(trial)
+        self._proposer.tell_all()
         for words in state.damage:
             if words not in state.notes:
                 self._journal.append("note", text=words)
@@ -145,27 +174,21 @@ class Study:
         return text
 
     def _wait_while_paused(self) -> bool:
-        state = "paused" if self._control.paused else "running"
+        state = "paused" if self.control.paused else "running"
         if self._board.state != state:
             self._board.state = state
             self._board.show(self._journal.state)
-        if self._control.paused:
+        if self.control.paused:
             self._board.heartbeat()
             time.sleep(POLL_SECONDS)
-        return self._control.paused
+        return self.control.paused
 
     def _take(self, step: Step, interruption: Interruption) -> None:
         params: dict[str, Any] = {}
         skipped, point = 0, step.point
         if point is None:
-            state = self._journal.state
-            draw = self._index.ask(
-                ranking.visited(state, self._file.search_space),
-                lambda drawn: agenda.wanted(drawn, state, self._file),
-            )
+            draw = self._proposer.draw()
             if draw is None:
-                self._exhausted = True
-                self._journal.append("note", text=SPACE_IS_MEASURED)
                 return
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
         self._board.phase = step.phase
@@ -204,9 +227,9 @@ class Study:
             raise
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
         ended = self._trial(trial.number)
-        self._index.tell(ended)
+        self._proposer.tell(ended)
         self._board.show(self._journal.state, ended, self._follow())
-        self._board.write_result(self._journal.state)
+        self._board.result_changed(self._journal.state)
 
     def _run(self, trial: Trial, interruption: Interruption) -> dict[str, Any]:
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
@@ -216,13 +239,13 @@ class Study:
         clock = ProcessorClock()
 
         def should_stop() -> StopAnswer:
-            self._control.poll()
+            self.control.poll()
             clock.look()
             self._board.heartbeat()
-            if self._control.stopping and self._board.state != "stopping":
+            if self.control.stopping and self._board.state != "stopping":
                 self._board.state = "stopping"
                 self._board.show(self._journal.state, run=self._trial(number).run)
-            wanted = bool(interruption.seen) or self._control.stopping or number in self._control.killed
+            wanted = bool(interruption.seen) or self.control.stopping or number in self.control.killed
             return wanted or race.answer() or False
 
         def on_start(run: Path) -> None:
@@ -234,7 +257,7 @@ class Study:
         told = self._told(trial, outcome, summary)
         told["conditions"] |= clock.known()
         if outcome.ending is Ending.STOPPED:
-            told["by_command"] = self._control.killed.get(number)
+            told["by_command"] = self.control.killed.get(number)
             told["reason"] = self._why_stopped(number, interruption) or outcome.reason
         return told
 
@@ -258,11 +281,13 @@ class Study:
         return objective.judge(summary.validation_loss, loss, len(summary.losses), self._file.guard)
 
     def _why_stopped(self, number: int, interruption: Interruption) -> str:
-        if number in self._control.killed:
+        if number in self.control.killed:
             return "killed by command"
-        if self._control.stopping:
+        if self.control.stopping:
             return "the study was stopped by command"
         return f"the study was interrupted ({interruption.seen})" if interruption.seen else ""
 
     def _trial(self, number: int) -> Trial:
-        return next(trial for trial in self._journal.state.trials if trial.number == number)
+        found = self._journal.state.trial(number)
+        assert found is not None
+        return found

@@ -19,17 +19,21 @@ from engine.sections import Count, Section
 from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
+from tuning.samplers import Asked
 from tuning.space import Space
 from tuning.terms import Budget, Constraints, Price, check_budget, check_objectives, check_price, spread
 from tuning.yamlfile import StrictLoader
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
-MAY_CHANGE = ("trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget")
+MAY_CHANGE = (
+    "trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget", "sampler",
+    "inherit",
+)  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
-    "racing", "confirm_runners_up",
+    "racing", "confirm_runners_up", "sampler", "inherit",
 )  # fmt: skip
 
 
@@ -71,7 +75,8 @@ class StudyFile(Section):
 
     The ``objective`` is one of ``tuning/objectives.py``, or several, of which ``prefer`` (else the first) decides.
     ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
-    ``base.train.validate_every`` steps, is at most that.
+    ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of Optuna's, or ``auto``
+    (:mod:`tuning.samplers`); ``inherit`` names earlier studies (:mod:`tuning.inheritance`).
     """
 
     name: str
@@ -94,6 +99,8 @@ class StudyFile(Section):
     racing: bool | Racing | None = None
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
     simulate: Simulated | None = None
+    sampler: Asked = "auto"
+    inherit: list[str] = Field(default_factory=list)
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
 
@@ -192,7 +199,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in UNASKED if getattr(self, key) is None}
+        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [])}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

@@ -18,13 +18,18 @@ def result_line(document: Document, state: StudyState) -> str:
     best = document["best"]
     if best is None:
         return wording_terms.none_keeps(document) or _nothing(document, state)
-    running = document["state"] in ("running", "paused", "stopping", "interrupted")
+    running = document["state"] in ("running", "paused", "stopping", "interrupted", "continued")
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
     parts.append(_gain(document, state))
     ruled_out = wording_terms.ruled_out(document)
     said = (ruled_out or _lossy(document)) + wording_terms.front(document)
-    return SEPARATOR.join(parts) + _advice(document) + said
+    return SEPARATOR.join(parts) + _advice(document) + said + _onwards(document)
+
+
+def _onwards(document: Document) -> str:
+    """Where a study goes on whose space was widened."""
+    return f"; continued in {document['continued_in']}" if document.get("continued_in") else ""
 
 
 def _nothing(document: Document, state: StudyState) -> str:

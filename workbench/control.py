@@ -12,6 +12,7 @@ from engine import orders, rundir
 from engine.errors import InputError
 from engine.ownership import alive
 from tuning import command, journal, readers
+from tuning.samplers import ASKED
 from workbench import orders as run_orders
 from workbench import runs, traces, turning, words
 from workbench.inputs import assignments
@@ -21,6 +22,14 @@ ANSWER_SECONDS = 5.0
 #: Orders to ranks wait for their next steps.
 ORDER_SECONDS = 30.0
 _POLL_SECONDS = 0.1
+#: Commands that take keys and values.
+_EXAMPLES = {
+    "enqueue": "parallel.tp=2",
+    "pin": "parallel.tp=2",
+    "narrow": "batch.micro_batch=1,2",
+    "widen": "batch.micro_batch=1,2,4",
+    "budget": "trials=40",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +65,22 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
         return turning.checked(target.folder, values)
     if action in orders.STEPS:
         return dict(orders.arguments_of(action, values))
-    if action == "enqueue":
+    return _of_study(action, values)
+
+
+def _of_study(action: str, values: list[str]) -> dict[str, Any]:
+    if action in _EXAMPLES:
         if not values:
-            raise InputError("enqueue", None, "give at least one key, for example parallel.tp=2")
+            raise InputError(action, None, f"give at least one key, for example {_EXAMPLES[action]}")
         return assignments(values)
+    if action == "unpin":
+        if not values or any("=" in value for value in values):
+            raise InputError(action, " ".join(values), "give keys without values, for example parallel.tp")
+        return dict.fromkeys(values, "all")
+    if action == "sampler":
+        if len(values) != 1 or values[0] not in ASKED:
+            raise InputError(action, " ".join(values), f"give one of {', '.join(ASKED)}")
+        return {"name": values[0]}
     if action == "kill":
         if len(values) != 1 or not values[0].isdecimal():
             raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InputError
-from tuning.readers import list_studies
+from tuning.readers import every_study
 from workbench.compaction import compact_all
 from workbench.runs import run_folders
 from workbench.store import Store
@@ -33,7 +33,7 @@ def reindex(home: Path) -> Reindexed:
     store = Store(home)
     runs, studies = store.rebuild()
     notes = [store.note] if store.note else []
-    notes += [note for folder in list_studies(home) if (note := _optuna(folder))]
+    notes += [note for folder in every_study(home) if (note := _optuna(folder))]
     compacted = compact_all(run_folders(home))
     return Reindexed(runs, studies, notes + compacted.notes, compacted.files)
 

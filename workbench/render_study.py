@@ -68,6 +68,8 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
     for trial in trials:
         if trial.get("reason"):
             console.print(f"trial {trial.get('number')}: {trial['reason']}", markup=False, soft_wrap=True)
+    for line in _course(document):
+        console.print(line, markup=False, soft_wrap=True)
     print_rounds(console, document)
     print_result(console, document)
 
@@ -82,6 +84,21 @@ def print_rounds(console: Console, document: dict[str, Any]) -> None:
         table.add_row(*row)
     console.print(table)
     console.print(rounds.caption(document), markup=False, soft_wrap=True)
+
+
+def _course(document: dict[str, Any]) -> list[str]:
+    """What was asked of a study, and where it goes by now."""
+    lines = [f"inherited: {earlier['words']}" for earlier in document.get("inherited") or []]
+    if document.get("continues"):
+        lines.append(f"continues {', '.join(document['continues'])}, with all trials")
+    for event in document.get("steering") or []:
+        given = " ".join(f"{key}={words.value(value)}" for key, value in event["arguments"].items())
+        answer = "accepted" if event["accepted"] else "refused"
+        said = f"{words.ago(event['at_unix'])} by {event['by']}: {event['command']} {given}".rstrip()
+        lines.append(f"{said}: {answer}" + (f", {event['reason']}" if event["reason"] else ""))
+    if document.get("sampler"):
+        lines.append(f"sampler: {document['sampler']['name']} ({document['sampler']['reason']})")
+    return lines
 
 
 def print_result(console: Console, document: dict[str, Any]) -> None:

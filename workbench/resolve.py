@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.errors import InputError
-from tuning.readers import list_studies
+from tuning.readers import every_study, latest
 from workbench.runs import run_folders
 
 Kind = Literal["run", "study"]
@@ -26,24 +26,30 @@ class Target:
 def targets(home: Path) -> list[Target]:
     """Everything that can be named: studies by name, then runs from the newest to the oldest."""
     runs = [Target("run", folder.name, folder) for folder in run_folders(home)]
-    return [Target("study", folder.name, folder) for folder in list_studies(home)] + runs[::-1]
+    return [Target("study", folder.name, folder) for folder in every_study(home)] + runs[::-1]
 
 
 def resolve(home: Path, text: str) -> Target:
-    """The one run or study that ``text`` names.
+    """The one run or study that ``text`` names. Of a study that went on under another name, all names mean the last.
 
     Raises:
         InputError: nothing has this name, or more than one thing does.
     """
     known = targets(home)
     for matches in (_exact(known, text), _beginning(known, text), _ending(known, text)):
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise InputError(
-                "id", text, f"names {len(matches)} of them: {_names(matches)}; give more characters"
-            )
+        found = list(dict.fromkeys(map(_by_now, matches)))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError("id", text, f"names {len(found)} of them: {_names(found)}; give more characters")
     raise InputError("id", text, _unknown(home, known))
+
+
+def _by_now(target: Target) -> Target:
+    if target.kind == "run":
+        return target
+    folder = latest(target.folder)
+    return Target("study", folder.name, folder)
 
 
 def _exact(known: list[Target], text: str) -> list[Target]:

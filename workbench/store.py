@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from engine import rundir
 from engine.errors import InputError
-from tuning.readers import RESULT, list_studies
+from tuning.readers import RESULT, history, list_studies
 from workbench.rows import RunRow, StudyRow, run_now, run_row, study_now, study_row
 from workbench.runs import run_folders
 from workbench.settings import INDEX
@@ -63,10 +63,11 @@ class Store:
         self.note: str | None = None
 
     def runs(self, study: str | None = None) -> list[RunRow]:
-        """All runs, newest first; of one study if it is named."""
+        """All runs, newest first; of one study, under all its names, if it is named."""
         with self._synced() as index:
             found = [run_now(row) for row in select(index, RUNS)]
-        return sorted((row for row in found if study in (None, row.study)), key=_age, reverse=True)
+        names = None if study is None else history(self._home, study)
+        return sorted((row for row in found if names is None or row.study in names), key=_age, reverse=True)
 
     def studies(self) -> list[StudyRow]:
         """All studies, the one that changed last first."""

@@ -23,6 +23,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "stopping": ("yellow", ":material/stop_circle:"),
     "interrupted": ("orange", ":material/link_off:"),
     "ended": ("green", ":material/check_circle:"),
+    "continued": ("blue", ":material/fork_right:"),
     "timed_out": ("orange", ":material/timer_off:"),
     "illegal": ("orange", ":material/block:"),
     "predicted_oom": ("orange", ":material/memory:"),

@@ -19,9 +19,10 @@ from profilers.nvml import Nvml
 
 _GIB = 2**30
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-#: Variables that change how fast ranks compute or talk, and those among them that do not.
+#: Variables that change how fast ranks compute or talk, and those among them that do not; scikit-learn sets the last
+#: two when it is imported.
 _VARIABLES = ("NCCL_", "GLOO_", "OMP_", "MKL_NUM_THREADS", "KMP_")
-_HARMLESS = ("NCCL_DEBUG", "NCCL_HOSTID")
+_HARMLESS = ("NCCL_DEBUG", "NCCL_HOSTID", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 

@@ -207,3 +207,15 @@ def test_an_interrupted_study_can_be_continued(home: Path, monkeypatch: pytest.M
     app.button(key="continue").click().run()
     assert not app.exception
     assert started == [["tune", str(home / STUDY / "study.json")]]
+
+
+def test_what_was_steered_is_shown_with_who_and_the_answer(home: Path) -> None:
+    full_home(home)
+    asked = {"id": "1", "command": "narrow", "arguments": {"batch.micro_batch": "1,2"}, "by": "somebody"}
+    journal = Journal(home / STUDY / "journal.jsonl")
+    journal.append("command", **asked, accepted=True, reason="proposals keep to batch.micro_batch: 1, 2",
+                   changes={"limits": {"batch.micro_batch": [1, 2]}})  # fmt: skip
+    journal.close()
+    shown = texts(visit("tune", view="watch", study="quickstart"))
+    assert "Sampler" in shown
+    assert "proposals keep to" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.workbench.conftest import Furnished, Run
 from tuning.command import Command, pending
 from tuning.journal import Journal
 from workbench import control
+from workbench.resolve import resolve
 
 
 def study(furnished: Furnished) -> Path:
@@ -114,3 +116,54 @@ def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
     command("control", "quickstart", "enqueue", "tp").refused("key=value")
     command("control", "quickstart", "pause", "now").refused("pause='now'", "nothing after it")
     assert pending(study(own_home), ()) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "arguments"),
+    [
+        (("pin", "parallel.tp=2"), {"parallel.tp": 2}),
+        (("narrow", "batch.micro_batch=1,2", "compression.ratio=0.01..0.1"),
+         {"batch.micro_batch": "1,2", "compression.ratio": "0.01..0.1"}),
+        (("unpin", "parallel.tp"), {"parallel.tp": "all"}),
+        (("widen", "batch.micro_batch=8"), {"batch.micro_batch": 8}),
+        (("budget", "trials=40"), {"trials": 40}),
+        (("sampler", "gp"), {"name": "gp"}),
+    ],
+)  # fmt: skip
+def test_what_is_typed_to_steer(
+    own_home: Furnished,
+    command: Run,
+    answering: Callable[..., threading.Thread],
+    typed: tuple[str, ...],
+    arguments: dict[str, object],
+) -> None:
+    owner = answering(True, "as you say")
+    done = command("control", "quickstart", *typed, "--json")
+    owner.join()
+    assert (done.code, done.document["arguments"]) == (0, arguments)
+
+
+@pytest.mark.parametrize(
+    "typed", [("pin",), ("unpin", "parallel.tp=2"), ("sampler", "luck"), ("sampler",), ("budget", "trials")]
+)
+def test_a_command_that_makes_no_sense_is_not_sent(
+    own_home: Furnished, command: Run, typed: tuple[str, ...]
+) -> None:
+    done = command("control", "quickstart", *typed)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert pending(study(own_home), ()) == []
+
+
+def test_all_names_of_a_study_mean_the_one_that_goes_on(own_home: Furnished, command: Run) -> None:
+    old = study(own_home)
+    shutil.copytree(old, old.with_name("quickstart.2"))
+    status = rundir.read_json(old / "status.json") or {}
+    rundir.write_json(old / "status.json", status | {"state": "continued", "continued_in": "quickstart.2"})
+    new = rundir.read_json(old.with_name("quickstart.2") / "status.json") or {}
+    rundir.write_json(old.with_name("quickstart.2") / "status.json", new | {"continues": ["quickstart"]})
+    for name in ("quickstart", "quickstart.2", "quick"):
+        assert resolve(own_home.home, name).id == "quickstart.2"
+    listed = command("ls", "--json").document
+    assert [row["name"] for row in listed["studies"]] == ["quickstart.2"]
+    assert command("ls", "--study", "quickstart.2", "--json").document["runs"] != []

@@ -11,13 +11,19 @@ from workbench.commands.options import Home, Id, Json
 
 
 class Action(StrEnum):
-    """What can be asked: of a study the first five, of a run to stop and what it can do as it goes on."""
+    """What can be asked: of a study all but the last three, of a run to stop and those."""
 
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"
     KILL = "kill"
     ENQUEUE = "enqueue"
+    PIN = "pin"
+    UNPIN = "unpin"
+    NARROW = "narrow"
+    WIDEN = "widen"
+    BUDGET = "budget"
+    SAMPLER = "sampler"
     SNAPSHOT = "snapshot"
     TRACE = "trace"
     SET = "set"
@@ -36,13 +42,15 @@ def control(
         list[str] | None,
         typer.Argument(
             metavar="TRIAL|KEY=VALUE",
-            help="A trial for kill, keys for enqueue and set, steps=N for snapshot and trace.",
+            help="A trial for kill; keys for enqueue, set, pin (one value), unpin (no value), narrow and widen (1,2 or "
+            "low..high); trials=N for budget; a name for sampler; steps=N for snapshot and trace.",
         ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Pause, resume or stop a study, kill its running trial, or enqueue a configuration by hand; stop a run, or have
-    its ranks write a snapshot of their memory or a trace of their next steps, or set keys from the same step on.
+    """Steer a study: pause, resume, stop, kill its running trial, enqueue a configuration by hand, pin, narrow or widen
+    what it searches, change its budget or sampler. Stop a run, have its ranks write a snapshot of their memory or a
+    trace of their next steps, or set keys from the same step on.
     """
     from workbench.control import arguments_of, ask
     from workbench.output import emit_json, say

@@ -12,7 +12,7 @@ from tuning.command import send
 from tuning.readers import StudyView
 from workbench import jobs, study_figures, words
 from workbench.study_series import importance_series, trial_series
-from workbench.ui import asked, study_terms, tune_enqueue
+from workbench.ui import asked, study_terms, tune_enqueue, tune_steer
 from workbench.ui.chart import chart
 from workbench.ui.shared import (
     PAGES,
@@ -43,11 +43,21 @@ def watch() -> None:
     if not names:
         nothing_yet("There is no study yet.", "workbench tune examples/quickstart.yaml")
         return
+    _go_on_with_the_latest(names)
     from_link("study", names)
     name = st.selectbox("Study", names, key="study", width=420)
     to_link("study", name)
     st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
+    guarded(lambda: tune_steer.form(study(name).view))
     guarded(lambda: tune_enqueue.form(study(name).view))
+
+
+def _go_on_with_the_latest(names: list[str]) -> None:
+    """A study that was being watched, or is linked to, may go on under another name."""
+    for place in (st.session_state, st.query_params):
+        name = place.get("study")
+        if name and name not in names:
+            place["study"] = readers.latest(home() / readers.STUDIES / str(name)).name
 
 
 def _moving(name: str) -> None:
@@ -58,6 +68,7 @@ def _draw(name: str) -> None:
     found = study(name)
     _headline(found)
     _answers(found.view)
+    tune_steer.course(found.document)
     result_line(found.document)
     metrics(numbers(found.document), "tune-numbers")
     why_it_wins(found.document)

@@ -1,0 +1,73 @@
+"""Where a study goes by now: its file as commands changed it, its mask, sampler and budget, and who asked for what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from engine import config as runconfig
+from tuning import mask, samplers
+from tuning.samplers import Choice
+from tuning.state import StudyState
+from tuning.studyfile import MAY_CHANGE, StudyFile
+
+#: Keys of the file that are no budget, though they may change.
+NO_BUDGET = ("seed", "sampler", "inherit", "racing")
+
+
+def steered(file: StudyFile, state: StudyState) -> StudyFile:
+    """The file with what commands changed in it since; all that a trial measures is as it was."""
+    if not state.turned:
+        return file
+    return changed(file, {key: value for key, value in state.turned.items() if key in StudyFile.model_fields})
+
+
+def changed(file: StudyFile, changes: dict[str, Any]) -> StudyFile:
+    """The file with other values of what may change.
+
+    Raises:
+        InputError: a value is none.
+    """
+    try:
+        checked = StudyFile.model_validate(file.model_dump(mode="json") | changes)
+    except ValidationError as error:
+        raise runconfig.input_error(error, StudyFile) from None
+    return file.model_copy(update={key: getattr(checked, key) for key in changes})
+
+
+def sampler(file: StudyFile, state: StudyState) -> Choice:
+    """What proposes now, and why."""
+    if file.objectives and file.sampler == "auto":
+        return Choice("tpe", f"{len(file.objectives)} objectives, whose front TPE finds in few trials")
+    return samplers.choose(file.sampler, file.search_space, file.trials, len(state.trials))
+
+
+def document(state: StudyState, file: StudyFile) -> dict[str, Any]:
+    """What was steered, by whom and when, and how the study goes now. ``file`` is the steered one."""
+    events = ("at_unix", "by", "command", "arguments", "accepted", "reason")
+    choice = sampler(file, state)
+    return {
+        "steering": [{name: getattr(answer, name) for name in events} for answer in state.answers.values()],
+        "mask": mask.of_state(state, file.search_space).document(),
+        "sampler": {"name": choice.name, "reason": choice.reason},
+        "budget_settings": budget(file),
+        "continues": list(state.continues),
+        "continued_in": (state.successor or {}).get("name"),
+        "inherited": [
+            {
+                "study": earlier.study,
+                "same": earlier.same,
+                "trials": len(earlier.trials),
+                "words": earlier.words,
+            }
+            for earlier in state.inherited
+        ],
+    }
+
+
+def budget(file: StudyFile) -> dict[str, Any]:
+    """Every budget of the file that is set, by the name it is changed by."""
+    flat = {key.removeprefix("budget_"): getattr(file, key) for key in MAY_CHANGE if key not in NO_BUDGET}
+    nested = file.model_dump(mode="json").get("budget") or {}
+    return {key: value for key, value in (flat | nested).items() if isinstance(value, int | float)}

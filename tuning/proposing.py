@@ -1,0 +1,92 @@
+"""What is proposed next: the sampler of the moment, inside the mask of the moment, over the trials of a journal."""
+
+from __future__ import annotations
+
+from tuning import agenda, course, mask, ranking, samplers
+from tuning.budgets import SPACE_IS_MEASURED
+from tuning.encoding import Encoding
+from tuning.journal import Journal
+from tuning.mask import Mask
+from tuning.optuna_index import Draw, Index
+from tuning.space import Space
+from tuning.state import Trial
+from tuning.studyfile import StudyFile
+
+
+class Proposer:
+    """Asks Optuna, as commands have it by now.
+
+    Raises:
+        InputError: the sampler that the file asks for does not fit its space.
+    """
+
+    def __init__(self, given: StudyFile, journal: Journal, encoding: Encoding) -> None:
+        samplers.check(given.sampler, given.search_space)
+        self._given, self._journal = given, journal
+        self._sampler = self._choice()
+        several = given.aims if given.objectives else ()
+        self._index = Index(encoding, *self._plan(), self._sampler, several)
+        self._exhausted: Mask | None = None
+        self._narrowed: tuple[Mask, Space] | None = None
+
+    @property
+    def file(self) -> StudyFile:
+        """The file, with what commands changed in it since."""
+        state = self._journal.state
+        if "file" not in state.memo:
+            state.memo["file"] = course.steered(self._given, state)
+        file: StudyFile = state.memo["file"]
+        return file
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing was left when the sampler was asked last, and the mask is still the same."""
+        return self._exhausted == self._mask
+
+    def tell(self, trial: Trial) -> None:
+        """Take over how a journaled trial ended."""
+        self._index.tell(trial)
+
+    def tell_all(self) -> None:
+        """Take over what the journal says, and what earlier studies measured for the same question."""
+        state = self._journal.state
+        for earlier in state.inherited:
+            for trial in earlier.trials if earlier.same else ():
+                self._index.tell(trial)
+        for trial in state.trials:
+            self._index.tell(trial)
+
+    def draw(self) -> Draw | None:
+        """A point inside the mask; None, and a note, when nothing is left there."""
+        state, file, open_now = self._journal.state, self.file, self._mask
+        if (name := self._choice()) != self._sampler:
+            self._sampler = name
+            self._index.turn_to(name, *self._plan())
+        drawn = self._index.ask(
+            ranking.visited(state, file.search_space),
+            lambda point: agenda.wanted(point, state, file),
+            self._space_of(open_now) if open_now.limits else None,
+        )
+        if drawn is None:
+            self._exhausted = open_now
+            masked = f"every legal point inside the mask ({open_now}) was measured"
+            self._journal.append("note", text=masked if open_now.limits else SPACE_IS_MEASURED)
+        return drawn
+
+    @property
+    def _mask(self) -> Mask:
+        return mask.of_state(self._journal.state, self._given.search_space)
+
+    def _choice(self) -> samplers.Name:
+        return course.sampler(self.file, self._journal.state).name
+
+    def _plan(self) -> tuple[int, int, int]:
+        """Seed, trials that explore, and the budget. A resumed study must not draw the same again."""
+        file = self.file
+        seed = (file.seed + len(self._journal.state.trials)) % 2**31
+        return seed, agenda.startup_trials(file.trials), file.trials
+
+    def _space_of(self, open_now: Mask) -> Space:
+        if self._narrowed is None or self._narrowed[0] != open_now:
+            self._narrowed = (open_now, mask.narrowed(self._given.search_space, open_now))
+        return self._narrowed[1]

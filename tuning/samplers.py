@@ -1,0 +1,112 @@
+"""Which of Optuna's samplers proposes: by rule, from the kind of space and the budget, with the reason in words."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from engine.errors import InputError
+from tuning.encoding import EXPONENT, Encoding
+from tuning.space import Space
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+Asked = Literal["auto", "tpe", "gp", "cmaes", "random", "nsga2"]
+Name = Literal["tpe", "gp", "cmaes", "random", "nsga2"]
+ASKED: tuple[str, ...] = get_args(Asked)
+#: A Gaussian process is fitted to all trials at each proposal: from here on that takes longer than a second.
+GP_TRIALS = 150
+#: Up to this many trials ``auto`` gives a space of ordered numbers to a Gaussian process.
+AUTO_GP_TRIALS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A sampler, and why it was taken."""
+
+    name: Name
+    reason: str
+
+
+def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
+    """The sampler of a study of so many ``trials``, of which it has ``told`` so far.
+
+    ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
+    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest. CMA-ES, NSGA-II and
+    random draws are taken only when asked for. A Gaussian process hands over to TPE after 150 trials.
+    """
+    if asked == "auto":
+        return _automatic(space, trials)
+    if asked == "gp" and told >= GP_TRIALS:
+        return Choice("tpe", f"a Gaussian process is too slow beyond {GP_TRIALS} trials; TPE goes on")
+    return Choice(asked, "asked for")
+
+
+def _automatic(space: Space, trials: int) -> Choice:
+    parameters = Encoding(space).parameters
+    categories = sum(parameter.kind == "category" for parameter in parameters)
+    if categories:
+        return Choice(
+            "tpe", f"{categories} of {len(parameters)} parameters are categories, which TPE can weigh"
+        )
+    if any(parameter.name.startswith(EXPONENT) for parameter in parameters):
+        return Choice(
+            "tpe", "layouts are searched, where the best draws of a Gaussian process are often illegal"
+        )
+    if trials > AUTO_GP_TRIALS:
+        return Choice(
+            "tpe", f"a budget of {trials} trials, too many to fit a Gaussian process to at each proposal"
+        )
+    words = f"{len(parameters)} ordered numbers and a budget of {trials} trials, which a Gaussian process uses best"
+    return Choice("gp", words) if parameters else Choice("tpe", "there is nothing to draw")
+
+
+def check(asked: Asked, space: Space) -> None:
+    """Raise where the sampler that was asked for cannot draw from the space.
+
+    Raises:
+        InputError: CMA-ES, with categories in the space or without its package.
+    """
+    if asked != "cmaes":
+        return
+    kinds = {parameter.name: parameter.kind for parameter in Encoding(space).parameters}
+    categories = [name for name, kind in kinds.items() if kind == "category"]
+    if categories or len(kinds) < 2:
+        what = f"{categories[0]} is a category" if categories else "there are fewer than two parameters"
+        raise InputError("sampler", "cmaes", f"draws two or more ordered numbers only, and {what}; take tpe")
+    if not has_cmaes():
+        raise InputError("sampler", "cmaes", "needs a package that is not installed: pip install cmaes")
+
+
+def has_cmaes() -> bool:
+    """Whether the package is there that Optuna's CMA-ES needs."""
+    return importlib.util.find_spec("cmaes") is not None
+
+
+def _one_thread() -> None:
+    """Fits of a few dozen points gain nothing from threads, and wait long for cores that ranks keep busy."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """The sampler itself. ``startup_trials`` explore first; ``trials`` is the budget, which sizes a generation."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if name == "gp":
+            _one_thread()
+            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials)
+        if name == "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
+        if name == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        if name == "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed, population_size=max(4, min(50, trials // 4)))
+        # One controller asks for one point at a time: there is no other worker to tell lies to.
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup_trials, constant_liar=False)

@@ -1,0 +1,124 @@
+"""Steering a study from its page: where it goes now, what was asked of it by whom, and a form to ask for more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from tuning import mask
+from tuning.command import send
+from tuning.knobs import Knob
+from tuning.readers import StudyView
+from tuning.samplers import ASKED
+from workbench import words
+from workbench.ui import asked
+from workbench.ui.shared import pressed, table
+
+SHOWN_EVENTS = 50
+
+
+def course(document: Mapping[str, Any]) -> None:
+    """Sampler with its reason, mask, budget and history in a few quiet lines; then every command so far."""
+    sampler = document.get("sampler") or {}
+    if not sampler:
+        return
+    budget = ", ".join(f"{words.value(value)} {name}" for name, value in (document.get("budget_settings") or {}).items()
+                       if name != "confirm_repeats")  # fmt: skip
+    st.caption(f":material/explore: Sampler **{sampler['name']}** ({sampler['reason']}) · budget: {budget}")
+    for earlier in document.get("inherited") or []:
+        st.caption(f":material/history: {earlier['words']}")
+    if document.get("continues"):
+        st.caption(f":material/fork_right: continues {', '.join(document['continues'])}, with all trials")
+    if document.get("mask"):
+        kept = "; ".join(
+            f"{words.short(key)}: {_values(key, left)}" for key, left in document["mask"].items()
+        )
+        st.caption(f":material/filter_alt: proposals keep to {kept}")
+    _events(document.get("steering") or [])
+
+
+def _values(key: str, left: Any) -> str:
+    if isinstance(left, dict):
+        return f"{words.value(left['low'])} to {words.value(left['high'])}"
+    return ", ".join(words.choice(key, value) for value in left)
+
+
+def _events(events: list[Mapping[str, Any]]) -> None:
+    if not events:
+        return
+    newest = events[::-1][:SHOWN_EVENTS]
+    with st.expander(f"Commands so far ({len(events)})", icon=":material/history:", key="steering"):
+        table(
+            {
+                "when": [
+                    time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event["at_unix"])) for event in newest
+                ],
+                "by": [event["by"] for event in newest],
+                "command": [_said(event) for event in newest],
+                "answer": ["accepted" if event["accepted"] else "refused" for event in newest],
+                "reason": [event["reason"] for event in newest],
+            },
+            key="steering-table",
+        )
+
+
+def _said(event: Mapping[str, Any]) -> str:
+    given = " ".join(f"{key}={words.value(value)}" for key, value in event["arguments"].items())
+    return f"{event['command']} {given}".strip()
+
+
+def form(view: StudyView) -> None:
+    """What to keep to, for how long, and with which sampler; the owner answers above."""
+    if view.file is None or not view.alive:
+        return
+    with st.expander("Steer the search", icon=":material/explore:", key="steer"):
+        st.caption("What is masked is not proposed; it is never told as a failure. The owner answers above.")
+        limited, budget, sampler = st.columns([2.4, 1, 1], vertical_alignment="bottom")
+        with limited:
+            _mask(view, list(view.file.search_space.knobs))
+        with budget:
+            _budget(view, view.file.trials)
+        with sampler:
+            _sampler(view)
+
+
+def _mask(view: StudyView, knobs: list[Knob]) -> None:
+    by_key = {knob.key: knob for knob in knobs}
+    which, values = st.columns(2, vertical_alignment="bottom")
+    key = which.selectbox("Knob", list(by_key), format_func=words.short, key="steer-knob")
+    knob = by_key[key]
+    if knob.is_range:
+        low, high = float(knob.low or 0.0), float(knob.high or 0.0)
+        ends = values.slider("Keep to", low, high, (low, high), key=f"steer-range-{key}")
+        left: Any = f"{ends[0]}{mask.SEPARATOR}{ends[1]}"
+    else:
+        spoken = partial(words.choice, key)
+        left = values.multiselect("Keep to", list(knob.grid()), format_func=spoken, key=f"steer-values-{key}")
+    with st.container(horizontal=True, key="steer-buttons"):
+        if pressed(
+            st.button, "Keep to these", "steer-narrow", icon=":material/filter_alt:", disabled=not left
+        ):
+            _send(view, "narrow", {key: left})
+        if pressed(st.button, "All again", "steer-all", icon=":material/filter_alt_off:"):
+            _send(view, "unpin", {key: mask.ALL})
+
+
+def _budget(view: StudyView, trials: int) -> None:
+    wanted = st.number_input("Trials", 1, None, trials, 1, key=f"steer-trials-{view.name}")
+    if pressed(st.button, "Change the budget", "steer-budget", icon=":material/timer:"):
+        _send(view, "budget", {"trials": int(wanted)})
+
+
+def _sampler(view: StudyView) -> None:
+    name = st.selectbox("Sampler", ASKED, key=f"steer-sampler-{view.name}")
+    if pressed(st.button, "Use it", "steer-sampler", icon=":material/casino:"):
+        _send(view, "sampler", {"name": name})
+
+
+def _send(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
+    sent = send(view.folder, command, arguments, by="page")
+    asked.remember(view.name, sent, _said({"command": command, "arguments": arguments}))
