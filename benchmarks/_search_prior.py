@@ -107,7 +107,7 @@ def _constants(finished: Cases, seconds: Array, near: Constants | None) -> Const
     def residuals(tried: Constants) -> Array:
         return np.asarray(np.log(cost.step(some, machine, tried).seconds / measured), np.float64)
 
-    return fit(residuals, beliefs.START, beliefs.FREE, near, _REFIT_STEPS).constants
+    return fit(residuals, beliefs.START, beliefs.FREE, guess=near, steps=_REFIT_STEPS).constants
 
 
 def _spread(finished: Cases, seconds: Array, without: Array, stalls: Stalls) -> float:

@@ -13,6 +13,7 @@ from tuning.knobs import Knob
 from tuning.mask import Mask
 from tuning.state import StudyState
 from tuning.studyfile import MAY_CHANGE, StudyFile
+from tuning.terms import Budget
 
 Arguments = dict[str, Any]
 #: What is answered, and what the journal keeps of it.
@@ -149,8 +150,8 @@ def _budget_key(name: str, value: Any, file: StudyFile, before: dict[str, Any]) 
         return {name: value}
     if f"budget_{name}" in known:
         return {f"budget_{name}": value}
-    if "budget" in StudyFile.model_fields:
+    if name in Budget.model_fields:
         now = before.get("budget") or file.model_dump(mode="json", exclude_unset=True).get("budget") or {}
         return {"budget": now | {name: value}}
-    names = ", ".join(key.removeprefix("budget_") for key in known)
+    names = ", ".join(dict.fromkeys([*(key.removeprefix("budget_") for key in known), *Budget.model_fields]))
     raise InputError("budget", name, f"is none of this study's; known: {names}")

@@ -51,7 +51,7 @@ def test_proposals_keep_to_what_is_pinned_and_nothing_fails(folder: Path) -> Non
     event = found["steering"][0]
     assert (event["by"], event["arguments"]) == ("test", {"parallel.pp": 2, "memory.recompute": "none"})
     assert event["at_unix"] > 0
-    assert [row["confirms"] for row in found["confirmations"]] == [0, found["best"]["trial"]]
+    assert {0, found["best"]["trial"]} <= {row["confirms"] for row in found["confirmations"]}
 
 
 def test_a_mask_outlives_its_owner_and_can_be_lifted(folder: Path) -> None:
@@ -82,7 +82,11 @@ def test_a_mask_outlives_its_owner_and_can_be_lifted(folder: Path) -> None:
         ("widen", {"parallel.tp": 3}, "no legal point of 4 ranks has it"),
         ("widen", {"batch.global_batch": 3}, "stays the same inside a study"),
         ("budget", {"trials": 0}, "greater than or equal to 1"),
-        ("budget", {"weather": 3}, "is none of this study's; known: trials, confirm_repeats, seconds"),
+        (
+            "budget",
+            {"weather": 3},
+            "is none of this study's; known: trials, confirm_repeats, confirm_runners_up, seconds, wall_seconds",
+        ),
         ("sampler", {"name": "luck"}, "sampler"),
         ("sampler", {"name": "cmaes"}, "is a category"),
     ],
@@ -93,7 +97,7 @@ def test_what_cannot_be_is_refused_with_the_reason(
     send(folder, command, arguments, "test")
     found = run_study(study(trials=1, confirm_repeats=0), folder, Machine())
     ((said, accepted, why),) = answers(found)
-    assert (said, accepted, found["mask"], found["budget"]["trials"]) == (command, False, {}, 1)
+    assert (said, accepted, found["mask"], found["budget_settings"]["trials"]) == (command, False, {}, 1)
     assert reason in why
     assert "\n" not in why
 
@@ -120,7 +124,7 @@ def test_a_point_by_hand_may_lie_outside(folder: Path) -> None:
 
 def test_the_budget_grows_and_shrinks(folder: Path) -> None:
     found = steered(folder, study(trials=3), (1, "budget", {"trials": 5}))
-    assert (found["trials_done"], found["trials_total"], found["budget"]["trials"]) == (5, 5, 5)
+    assert (found["trials_done"], found["trials_total"], found["budget_settings"]["trials"]) == (5, 5, 5)
     assert run_study(study(trials=3), folder, Machine())["trials_done"] == 5
     send(folder, "budget", {"trials": 2, "seconds": 600}, "test")
     found = run_study(study(trials=3), folder, Machine())
@@ -128,9 +132,9 @@ def test_the_budget_grows_and_shrinks(folder: Path) -> None:
         answers(found)[-1][2]
         == "the budget is trials=2, seconds=600 from here on; 5 are done, so the search ends"
     )
-    assert found["budget"]["seconds"] == 600
+    assert found["budget_settings"]["seconds"] == 600
     grown = run_study(study(trials=6), folder, Machine())
-    assert (grown["trials_done"], grown["budget"]["trials"]) == (6, 6)
+    assert (grown["trials_done"], grown["budget_settings"]["trials"]) == (6, 6)
 
 
 def test_the_sampler_changes_and_says_why(folder: Path) -> None:
