@@ -85,7 +85,7 @@ def test_a_mask_outlives_its_owner_and_can_be_lifted(folder: Path) -> None:
         (
             "budget",
             {"weather": 3},
-            "is none of this study's; known: trials, confirm_repeats, confirm_runners_up, seconds, wall_seconds",
+            "known: trials, confirm_repeats, confirm_runners_up, seconds, wall_seconds",
         ),
         ("sampler", {"name": "luck"}, "sampler"),
         ("sampler", {"name": "cmaes"}, "is a category"),
