@@ -21,8 +21,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tuning.aims import Aim
 from tuning.encoding import Encoding, Parameter
+from tuning.optuna_samplers import make
 from tuning.points import Point, point_key
-from tuning.samplers import Name, make
+from tuning.samplers import Name
 from tuning.space import Space, everything
 from tuning.state import Trial
 

@@ -15,7 +15,8 @@ from tuning.confidence import spread_of
 from tuning.objective import is_lossy
 from tuning.pruning import Leader, Rules, Steps
 from tuning.state import StudyState, Trial
-from tuning.studyfile import Racing, StudyFile
+from tuning.studyfile import StudyFile
+from tuning.terms import Racing
 
 #: How often records are looked for.
 POLL_SECONDS = 0.2

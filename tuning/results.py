@@ -66,21 +66,14 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "recommended": _recommended(
             stands, gain, file, decision, result_terms.is_kept(state, stands.baseline, file)
         ),
-        "trials": [
-            _row(trial, file) | _guard(trial, stands, file) | result_terms.limits(state, trial, file)
-            for trial in state.trials
-            if trial.confirms is None
-        ],
-        "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
+        **_rows(state, stands, file),
         "confirmation_rounds": rounds.document(found, decision, file) if found and decision else None,
         "racing": _racing(state, file),
         "trials_done": len(ranking.counted(state)),
         "trials_total": file.trials,
         "budget": budgets.document(state, file, study_state),
         **result_terms.front(state, stands, file),
-        "best_exact": _entry(stands.best_exact, file, None),
-        "fastest_lossy": _lossy(stands, file),
-        "runner_up": _entry(stands.runner_up, file, None),
+        **_others(stands, file),
         "loss_guard": file.guard.model_dump() | {"steps": file.config.train.steps},
         "baseline_note": file.search_space.baseline[1],
         "space_note": file.space_note,
@@ -89,6 +82,27 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "failures": failures.board(state, file),
     } | course.document(state, file)
     return document | {"result_line": wording.result_line(document, state)}
+
+
+def _rows(state: StudyState, stands: Standing, file: StudyFile) -> Document:
+    """All trials, those that measured one again apart."""
+    return {
+        "trials": [
+            _row(trial, file) | _guard(trial, stands, file) | result_terms.limits(state, trial, file)
+            for trial in state.trials
+            if trial.confirms is None
+        ],
+        "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
+    }
+
+
+def _others(stands: Standing, file: StudyFile) -> Document:
+    """The best of their kind."""
+    return {
+        "best_exact": _entry(stands.best_exact, file, None),
+        "fastest_lossy": _lossy(stands, file),
+        "runner_up": _entry(stands.runner_up, file, None),
+    }
 
 
 def _decided(found: Confirmed, state: StudyState, file: StudyFile) -> Decision:

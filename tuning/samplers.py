@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from engine.errors import InputError
 from tuning.encoding import EXPONENT, Encoding
 from tuning.space import Space
-
-if TYPE_CHECKING:
-    from optuna.samplers import BaseSampler
 
 Asked = Literal["auto", "tpe", "gp", "cmaes", "random", "nsga2"]
 Name = Literal["tpe", "gp", "cmaes", "random", "nsga2"]
@@ -84,29 +80,3 @@ def check(asked: Asked, space: Space) -> None:
 def has_cmaes() -> bool:
     """Whether the package is there that Optuna's CMA-ES needs."""
     return importlib.util.find_spec("cmaes") is not None
-
-
-def _one_thread() -> None:
-    """Fits of a few dozen points gain nothing from threads, and wait long for cores that ranks keep busy."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler:
-    """The sampler itself. ``startup_trials`` explore first; ``trials`` is the budget, which sizes a generation."""
-    import optuna
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if name == "gp":
-            _one_thread()
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials)
-        if name == "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
-        if name == "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        if name == "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed, population_size=max(4, min(50, trials // 4)))
-        # One controller asks for one point at a time: there is no other worker to tell lies to.
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup_trials, constant_liar=False)

@@ -21,7 +21,17 @@ from tuning.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
 from tuning.samplers import Asked
 from tuning.space import Space
-from tuning.terms import Budget, Constraints, Price, check_budget, check_objectives, check_price, spread
+from tuning.terms import (
+    Budget,
+    Constraints,
+    Price,
+    Racing,
+    Simulated,
+    check_budget,
+    check_objectives,
+    check_price,
+    spread,
+)  # fmt: skip
 from tuning.yamlfile import StrictLoader
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -50,24 +60,6 @@ class Quality(Section):
     """
 
     max_loss_increase: Annotated[float, Field(ge=0)]
-
-
-class Simulated(Section):
-    """Trials are played on a model of a cluster: a known one or a TOML file. Steps stray by ``noise``, a share."""
-
-    cluster: str
-    noise: Annotated[float, Field(ge=0, le=0.5)] = 0.01
-
-
-class Racing(Section):
-    """Trials that cannot reach the leader any more, or whose steps have settled to within ``settle`` (0.01 is 1 % to
-    each side), end early; not before ``least_steps`` measured steps. ``spread`` is the noise from run to run that is
-    assumed as long as the study has seen little of its own: a standard deviation, 0.03 is 3 %.
-    """
-
-    settle: Annotated[float, Field(gt=0)] = 0.01
-    least_steps: Annotated[int, Field(ge=3)] = 5
-    spread: Annotated[float, Field(ge=0)] = 0.03
 
 
 class StudyFile(Section):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from engine import rundir
 from engine.calibration import fingerprint, store
-from engine.config import RunConfig, parse
-from engine.dryrun.check import DryRun
-from engine.footprint import footprints
+from engine.config import RunConfig
 from tests.support import calibrations
 from tests.workbench.conftest import Run
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
 from workbench.inputs import parsed
-from workbench.render_predict import print_dry_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
 LARGE = (
@@ -280,27 +275,3 @@ def test_clusters_that_are_wrong(command: Run, tmp_path: Path) -> None:
     file.write_text('[[groups]]\naccelerator = "a100-80gb"\ndevices_per_node = 8\nnetwork = "n"\n')
     refused("ours.groups.0.nodes", "is missing", asked=("--cluster", file))
     refused("ours.groups.0.between", asked=("--cluster", file, "--nodes", "2"))
-
-
-@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
-def test_a_long_pipeline_is_shortened(kind: str) -> None:
-    config = parse({"model": {"preset": "1t"}, "parallel": {"pp": 64}, "schedule": {"kind": kind}})
-    config = config.with_values({"batch.global_batch": 256})
-    rows = footprints(config)
-    console = Console(file=io.StringIO(), width=160)
-    print_dry_run(console, config, DryRun((), {"pp": 64}, 64, rows, rows))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ("..." in text) == (kind == "1f1b")
-    assert ("1 to 62" in text) == (kind == "gpipe")
-    assert len(text.splitlines()) < 20
-
-
-def test_a_mistake_of_ours_is_shown() -> None:
-    config = parse({})
-    rows = footprints(config)
-    console = Console(file=io.StringIO(), width=160)
-    found = DryRun(
-        (), {}, 1, rows, rows, mismatches=("rank 0 was built with 2 parameters; the formula says 3",)
-    )
-    print_dry_run(console, config, found)
-    assert "mistake of ours: rank 0 was built with 2" in console.file.getvalue()  # type: ignore[attr-defined]
