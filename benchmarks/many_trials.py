@@ -119,7 +119,7 @@ def main() -> None:
     header = ["trials", "processor, median ms", "between trials, median ms", "p95 ms", "max ms", "journal MiB",
               "result MiB", "Optuna's MiB",
               "all, kB a trial"]  # fmt: skip
-    title = f"A study of {given.trials:,} trials, {given.sampler}"
+    title = f"A study of {found['trials_done']:,} trials, {given.sampler}"
     _table.show("many_trials", title, header, rows(watched), given.save)
 
 
