@@ -25,6 +25,7 @@ from tuning.terms import (
     Budget,
     Constraints,
     Price,
+    Quality,
     Racing,
     Simulated,
     check_budget,
@@ -52,14 +53,6 @@ class LossGuard(Section):
 
     threshold: Annotated[float, Field(ge=0)] = 0.02
     min_steps: Count = 100
-
-
-class Quality(Section):
-    """A lossy setting may win if its validation loss is at most so much above the baseline's, after the same tokens:
-    0.02 is 2 %. As ``loss_guard``, however few the steps are.
-    """
-
-    max_loss_increase: Annotated[float, Field(ge=0)]
 
 
 class StudyFile(Section):

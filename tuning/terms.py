@@ -49,6 +49,14 @@ class Budget(Section):
     money: Positive | None = None
 
 
+class Quality(Section):
+    """A lossy setting may win if its validation loss is at most so much above the baseline's, after the same tokens:
+    0.02 is 2 %. As ``loss_guard``, however few the steps are.
+    """
+
+    max_loss_increase: Annotated[float, Field(ge=0)]
+
+
 class Racing(Section):
     """Trials that cannot reach the leader any more, or whose steps have settled to within ``settle`` (0.01 is 1 % to
     each side), end early; not before ``least_steps`` measured steps. ``spread`` is the noise from run to run that is
