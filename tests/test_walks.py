@@ -32,6 +32,7 @@ STUDY: dict[str, Any] = {
     },
     "space": {"parallel.tp": [1, 2], "parallel.pp": [1, 2], "batch.micro_batch": [1, 2, 4]},
     "confirm_repeats": 0,
+    "racing": False,
 }
 
 

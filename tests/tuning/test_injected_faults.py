@@ -12,13 +12,13 @@ from benchmarks._faults import KINDS, possible
 from tests.support import drawn
 
 pytestmark = pytest.mark.timeout(280)
-PER_STUDY = 2
+PER_STUDY = 1
 
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_study_survives(kind: str, tmp_path: Path) -> None:
-    """The kind and another one, drawn: three in a usual run of the tests, with the last one's end."""
+    """The kind and another one, drawn: two in a usual run of the tests, with the last one's end."""
     if kind in possible():
         pytest.skip(possible()[kind])
     seed = Random(f"{drawn.SEED} {kind}").randrange(10**6)

@@ -26,12 +26,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def kill_at(words: str) -> child.Tell:
-    """Kills the process once it has said so."""
+    """Kills the process once it has said so; what this process began before is not its business."""
+    before = {process.pid for process in psutil.Process().children()}
 
     def tell(_: float, doing: str) -> None:
         if doing.startswith(words):
             for process in psutil.Process().children():
-                process.kill()
+                if process.pid not in before:
+                    process.kill()
 
     return tell
 

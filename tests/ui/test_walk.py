@@ -111,12 +111,12 @@ def download(tab: Visit, address: str, folder: Path) -> Path:
 
 
 def check_winner(home: Path, archive: Path) -> None:
-    """The archive holds the configuration of the run that the study calls the best."""
+    """The archive holds the configuration of the run that the study recommends."""
     with zipfile.ZipFile(archive) as files:
         content = {name.rpartition("/")[2]: files.read(name).decode() for name in files.namelist()}
     provenance = json.loads(content["provenance.json"])
     assert provenance["study"] == NAME
-    assert provenance["is_best_of_study"]
+    assert provenance["is_recommended_by_study"]
     run = home / provenance["run"]
     assert config.parse(json.loads(content["config.json"])) == config.load(run / "config.json")
     assert "torch.distributed.run" in content["run.sh"]
