@@ -48,6 +48,7 @@ class Board:
         self._folder, self.file, self._owner, self._on_update = folder, file, owner, on_update
         self._written = 0.0
         self._result_due = 0.0
+        self.predictions: Callable[[], Document | None] = lambda: None
         self._waiting: StudyState | None = None
         self._importance: tuple[int, Document] = (0, {})
         self._status: Document = {}
@@ -96,6 +97,7 @@ class Board:
         self._waiting = None
         document = result(study, self.file, self.state)
         document["importance"] = self._importance_of(study, last)
+        document["prior"] = self.predictions()
         self._write(readers.RESULT, document, indented=len(study.trials) < LONG_RESULT)
         return document
 

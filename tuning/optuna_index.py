@@ -36,11 +36,15 @@ REDRAW_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A point to measure, as the sampler names it, and how many illegal ones were drawn before it."""
+    """A point to measure, as the sampler names it, and how many illegal ones were drawn before it; whose it is, and
+    why it was taken.
+    """
 
     point: Point
     params: dict[str, Any]
     skipped_illegal: int
+    source: str = "sampler"
+    why: str = ""
 
 
 class Index:

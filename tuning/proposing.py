@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tuning import agenda, course, mask, ranking, samplers
 from tuning.budgets import SPACE_IS_MEASURED
 from tuning.encoding import Encoding
+from tuning.foresight import Foresight
 from tuning.journal import Journal
 from tuning.mask import Mask
 from tuning.optuna_index import Draw, Index
+from tuning.points import Point, point_key
 from tuning.space import Space
-from tuning.state import Trial
+from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
 
@@ -20,9 +24,11 @@ class Proposer:
         InputError: the sampler that the file asks for does not fit its space.
     """
 
-    def __init__(self, given: StudyFile, journal: Journal, encoding: Encoding) -> None:
+    def __init__(
+        self, given: StudyFile, journal: Journal, encoding: Encoding, foresight: Foresight | None = None
+    ) -> None:
         samplers.check(given.sampler, given.search_space)
-        self._given, self._journal = given, journal
+        self._given, self._journal, self._encoding, self._foresight = given, journal, encoding, foresight
         self._sampler = self._choice()
         several = given.aims if given.objectives else ()
         self._index = Index(encoding, *self._plan(), self._sampler, several)
@@ -62,6 +68,8 @@ class Proposer:
         if (name := self._choice()) != self._sampler:
             self._sampler = name
             self._index.turn_to(name, *self._plan())
+        if (foreseen := self._foreseen(state, file, open_now)) is not None:
+            return foreseen
         drawn = self._index.ask(
             ranking.visited(state, file.search_space),
             lambda point: agenda.wanted(point, state, file),
@@ -72,6 +80,29 @@ class Proposer:
             masked = f"every legal point inside the mask ({open_now}) was measured"
             self._journal.append("note", text=masked if open_now.limits else SPACE_IS_MEASURED)
         return drawn
+
+    def predictions(self) -> dict[str, Any] | None:
+        """How wrong they were so far; None where they are not asked."""
+        return self._foresight.document(self._journal.state) if self._foresight else None
+
+    def _foreseen(self, state: StudyState, file: StudyFile, open_now: Mask) -> Draw | None:
+        """What predictions would measure next."""
+        if self._foresight is None:
+            return None
+        space = self._given.search_space
+        visited = ranking.visited(state, space)
+
+        def allows(point: Point) -> bool:
+            return (
+                point_key(point) not in visited
+                and agenda.wanted(point, state, file)
+                and open_now.allows(point, space)
+            )
+
+        found = self._foresight.propose(state, allows)
+        if found is None:
+            return None
+        return Draw(found.point, self._encoding.encode(found.point) or {}, 0, "prior", found.why)
 
     @property
     def _mask(self) -> Mask:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome, StopAnswer
 from profilers.summary import RunSummary
@@ -16,6 +16,8 @@ from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
 from tuning.encoding import Encoding
+from tuning.execute import Execute
+from tuning.foresight import Foresee
 from tuning.frequency import ProcessorClock
 from tuning.inheritance import inherit
 from tuning.interruption import Interruption
@@ -27,28 +29,19 @@ from tuning.state import Trial
 from tuning.studyfile import StudyFile
 from tuning.succession import follow
 
-
-class Execute(Protocol):
-    """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder."""
-
-    def __call__(
-        self,
-        config: RunConfig,
-        labels: dict[str, str],
-        should_stop: Callable[[], StopAnswer],
-        on_start: Callable[[Path], None] | None = None,
-        /,
-    ) -> tuple[RunOutcome, RunSummary]: ...
-
-
 #: How a study ends whose space grew: another one goes on.
 CONTINUED = "continued"
 
 
 def run_study(
-    file: StudyFile, folder: Path, execute: Execute, on_update: Callable[[Update], None] | None = None
+    file: StudyFile,
+    folder: Path,
+    execute: Execute,
+    on_update: Callable[[Update], None] | None = None,
+    foresee: Foresee | None = None,
 ) -> dict[str, Any]:
-    """Run a study, or go on with it; the document of its result. ``state`` in it: ended or interrupted.
+    """Run a study, or go on with it; the document of its result. ``state`` in it: ended or interrupted. ``foresee``
+    makes predictions of a study's space, if there are some.
 
     Raises:
         InputError: another study has this name, a process runs it already, or its folder cannot be written.
@@ -58,7 +51,7 @@ def run_study(
     folder, file = follow(folder, file)
     paused = False
     while True:
-        document, paused = _run(file, folder, execute, on_update, paused)
+        document, paused = _run(file, folder, execute, on_update, foresee, paused)
         if document["state"] != CONTINUED:
             return document
         folder, file = follow(folder, file)
@@ -69,6 +62,7 @@ def _run(
     folder: Path,
     execute: Execute,
     on_update: Callable[[Update], None] | None,
+    foresee: Foresee | None,
     paused: bool,
 ) -> tuple[dict[str, Any], bool]:
     """The document of a study, and whether it ended while it was paused, as one may whose space was widened."""
@@ -78,7 +72,7 @@ def _run(
     journal = opening.open_journal(folder, file)
     try:
         inherit(folder, file, journal)
-        study = Study(file, folder, journal, execute, board)
+        study = Study(file, folder, journal, execute, board, foresee)
         study.control.paused = paused
         try:
             with Interruption() as interruption:
@@ -95,7 +89,13 @@ class Study:
     """The loop over the trials of one study."""
 
     def __init__(
-        self, file: StudyFile, folder: Path, journal: Journal, execute: Execute, board: Board
+        self,
+        file: StudyFile,
+        folder: Path,
+        journal: Journal,
+        execute: Execute,
+        board: Board,
+        foresee: Foresee | None = None,
     ) -> None:
         from tuning.mirror import Mirror
         from tuning.proposing import Proposer
@@ -104,7 +104,8 @@ class Study:
         self._folder = folder
         self.control = Control(folder, file, journal)
         encoding = Encoding(file.search_space)
-        self._proposer = Proposer(file, journal, encoding)
+        self._proposer = Proposer(file, journal, encoding, foresee(file.search_space) if foresee else None)
+        board.predictions = self._proposer.predictions
         self._mirror = Mirror(folder, encoding, file.aims if file.objectives else ())
 
     @property
@@ -191,6 +192,7 @@ class Study:
             if draw is None:
                 return
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
+            step = replace(step, source=draw.source, why=draw.why or step.why)
         self._board.phase = step.phase
         trial = self._propose(step, point, params, skipped)
         self._measure(trial, interruption)

@@ -7,7 +7,7 @@ import json
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
@@ -39,12 +39,12 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
 MAY_CHANGE = (
     "trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget", "sampler",
-    "inherit",
+    "prior", "inherit",
 )  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
-    "racing", "confirm_runners_up", "sampler", "inherit",
+    "racing", "confirm_runners_up", "sampler", "prior", "inherit",
 )  # fmt: skip
 
 
@@ -85,6 +85,7 @@ class StudyFile(Section):
     budget_seconds: Annotated[float, Field(gt=0)] | None = None
     simulate: Simulated | None = None
     sampler: Asked = "auto"
+    prior: Literal["auto", "none"] = "auto"
     inherit: list[str] = Field(default_factory=list)
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)

@@ -10,7 +10,7 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
-    from tuning.study import Execute
+    from tuning.execute import Execute
     from tuning.studyfile import StudyFile
 
 
@@ -58,6 +58,7 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from tuning.study import run_study
     from workbench import why
     from workbench.compaction import compact_at_end
+    from workbench.foresight import foresight_of
     from workbench.output import say
     from workbench.store import Store
     from workbench.study_progress import StudyProgress
@@ -65,7 +66,8 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
     with started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
-        document = run_study(file, home / STUDIES / file.name, execute, shown.update)
+        foresee = None if file.simulate else foresight_of(home, file)
+        document = run_study(file, home / STUDIES / file.name, execute, shown.update, foresee)
     if document["state"] == "ended":
         compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":

@@ -1,0 +1,85 @@
+"""Studies that ask predictions what to measure next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.tuning.fake import Machine, study
+from tuning.foresight import SAMPLED, Foresight
+from tuning.predict.forecast import forecasts
+from tuning.predict.target import Target, named
+from tuning.simulated import Simulation
+from tuning.space import Space
+from tuning.study import run_study
+from tuning.studyfile import StudyFile
+
+RANKS = 8
+
+
+def asked(**more: Any) -> StudyFile:
+    base = {
+        "model": {"preset": "1b"},
+        "data": {"sequence_length": 2048},
+        "batch": {"global_batch": 64, "micro_batch": 1},
+        "precision": "bf16",
+        "train": {"steps": 8, "warmup": 2},
+    }
+    space = {
+        "parallel.tp": [1, 2, 4, 8],
+        "parallel.pp": [1, 2, 4, 8],
+        "parallel.zero_stage": [0, 1, 3],
+        "batch.micro_batch": [1, 2, 4, 8, 16],
+        "memory.recompute": ["none", "full"],
+    }
+    told = {"name": "asked", "ranks": RANKS, "trials": 9, "base": base, "space": space, "confirm_repeats": 0}
+    return study(**told | more)
+
+
+def here() -> Target:
+    return named("selene", None, RANKS)
+
+
+def foresee(space: Space) -> Foresight:
+    return Foresight(space, here(), 0)
+
+
+def sources(document: dict[str, Any]) -> list[str]:
+    return [row["source"] for row in document["trials"]]
+
+
+def test_predictions_find_the_best_in_few_trials_and_tell_how_wrong_they_were(tmp_path: Path) -> None:
+    file = asked(trials=6)
+    found = run_study(file, tmp_path / "studies" / "asked", Simulation(tmp_path, "selene"), None, foresee)
+    points = file.search_space.legal_points
+    told = forecasts([file.search_space.config(point) for point in points], here())
+    fitting = max(one.tokens_per_second for one in told if one.out_of_memory_probability <= 0.5)
+    assert found["best"]["value"] > 0.97 * fitting
+    assert "prior" in sources(found)
+    first = next(row for row in found["trials"] if row["source"] == "prior")
+    assert first["why"].startswith(("the best prediction", "promises most"))
+    assert found["prior"]["trials"] == 6
+    assert found["prior"]["candidates"] == len(points)
+    assert found["prior"]["within"] == 1.0
+
+
+def test_wrong_predictions_leave_the_sampler_its_share(tmp_path: Path) -> None:
+    found = run_study(asked(trials=12), tmp_path / "asked", Machine(), None, foresee)
+    of_search = [source for source in sources(found) if source in ("prior", "sampler")]
+    assert {"prior", "sampler"} <= set(of_search)
+    assert of_search.count("sampler") >= len(of_search) // SAMPLED
+    assert abs(found["prior"]["bias"]) > 0.5  # that machine is another one
+    assert (found["state"], found["trials_done"]) == ("ended", 12)
+
+
+def test_without_predictions_nothing_is_said_of_them(tmp_path: Path) -> None:
+    found = run_study(asked(trials=4), tmp_path / "asked", Machine())
+    assert found["prior"] is None
+    assert "prior" not in sources(found)
+
+
+def test_only_exact_settings_are_predicted() -> None:
+    file = asked(space={"parallel.tp": [1, 2], "compression.method": ["none", "topk"]})
+    points = foresee(file.search_space).points
+    assert points
+    assert {point["compression.method"] for point in points} == {"none"}

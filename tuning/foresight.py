@@ -1,0 +1,130 @@
+"""What a study asks of predictions while it runs: the legal point that promises most, by them and by its own trials.
+
+Predictions are of exact settings; whether a lossy one may win is not theirs to say. Every fourth proposal is the
+sampler's own, so that what predictions are wrong about is found, too; they fall silent where nothing is left that
+promises a gain of 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.errors import InputError
+from tuning import foreseen, prior
+from tuning.points import Point, point_key
+from tuning.posterior import Array, Belief, Seen
+from tuning.predict.target import Target
+from tuning.prior import HOPELESS
+from tuning.ranking import changes_result
+from tuning.space import Space
+from tuning.state import StudyState, Trial
+
+#: Of larger spaces so many points are drawn.
+MOST = 1_000
+#: A proposal of so many is the sampler's own.
+SAMPLED = 4
+#: Least gain that a proposal has to promise, as a share of the best throughput.
+WORTH = 0.01
+
+
+#: Makes the predictions of a space.
+Foresee = Callable[[Space], "Foresight"]
+
+
+class Foreseen(NamedTuple):
+    """A point, and why it is next."""
+
+    point: Point
+    why: str
+
+
+class Foresight:
+    """Predictions of a space on a target; they are worked out when they are first asked for."""
+
+    def __init__(self, space: Space, target: Target, seed: int) -> None:
+        self._space, self._target, self._seed = space, target, seed
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """The exact candidates."""
+        space = self._space
+        if space.is_listed and len(space.legal_points) <= MOST:
+            known: Sequence[Point] = space.legal_points
+        else:
+            random, keys, drawn = Random(self._seed), set[str](), list[Point]()
+            while len(drawn) < MOST and (point := space.random_point(random, keys)) is not None:
+                keys.add(point_key(point))
+                drawn.append(point)
+            known = drawn
+        return tuple(point for point in known if not changes_result(space, point))
+
+    @cached_property
+    def belief(self) -> Belief | None:
+        """What is believed of them; None where the target cannot tell."""
+        try:
+            return foreseen.belief([self._space.config(point) for point in self.points], self._target)
+        except InputError:
+            return None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {point_key(point): row for row, point in enumerate(self.points)}
+
+    def propose(self, state: StudyState, allows: Callable[[Point], bool]) -> Foreseen | None:
+        """The next point; None where it is the sampler's turn, or predictions promise nothing any more."""
+        belief = self.belief
+        if belief is None or _proposals(state) % SAMPLED == SAMPLED - 1:
+            return None
+        rows, values = self._seen(state)
+        known = set(rows)
+        pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
+        place = {row: number for number, row in enumerate(pool)}
+        found = prior.propose(_take(belief, pool), Seen.of([place[row] for row in rows], values))
+        if found is None or found.fails >= HOPELESS or (values and found.gain < WORTH):
+            return None
+        return Foreseen(self.points[pool[found.row]], found.why)
+
+    def document(self, state: StudyState) -> dict[str, Any] | None:
+        """How wrong predictions were so far, for the study's document."""
+        rows, values = self._seen(state)
+        if self.belief is None or not rows:
+            return None
+        watched = prior.watch(self.belief, Seen.of(rows, values))._asdict()
+        watched["within"] = watched["within"] if np.isfinite(watched["within"]) else None
+        return watched | {"candidates": len(self.points), "source": self._target.constants_source}
+
+    def _seen(self, state: StudyState) -> tuple[list[int], list[float]]:
+        found = [
+            (self._rows[key], seconds)
+            for trial in state.trials
+            if (key := point_key(self._space.settled(trial.config))) in self._rows
+            and (seconds := _log_seconds(trial)) is not None
+        ]
+        return [row for row, _ in found], [seconds for _, seconds in found]
+
+
+def _log_seconds(trial: Trial) -> float | None:
+    """Of a token; NaN where the configuration failed, None where nothing is known of it."""
+    if trial.confirms is not None or trial.outcome is None:
+        return None
+    rate = (trial.measures.get("tokens_per_second") or {}).get("value")
+    if rate:
+        return float(-np.log(rate))
+    return float("nan") if any(value > 0 for value in trial.constraints.values()) else None
+
+
+def _proposals(state: StudyState) -> int:
+    return sum(trial.source in ("sampler", "prior") for trial in state.trials)
+
+
+def _take(belief: Belief, rows: list[int]) -> Belief:
+    chosen = np.array(rows, np.intp)
+    names = ("features", "log_seconds", "spread", "slower", "slow_chance", "risk", "faults", "fills")
+    columns: dict[str, Array] = {name: getattr(belief, name)[chosen] for name in names}
+    return replace(belief, **columns, refused=tuple(belief.refused[row] for row in rows))
