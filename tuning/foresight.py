@@ -34,7 +34,7 @@ WORTH = 0.01
 
 
 #: Makes the predictions of a space.
-Foresee = Callable[[Space], "Foresight"]
+Foresee = Callable[[Space], "Foresight | None"]
 
 
 class Foreseen(NamedTuple):

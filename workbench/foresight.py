@@ -10,28 +10,35 @@ from workbench.output import say
 
 if TYPE_CHECKING:
     from tuning.foresight import Foresee, Foresight
+    from tuning.predict.target import Target
     from tuning.space import Space
     from tuning.studyfile import StudyFile
 
 
 def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
-    """What predicts a study's space; None, and a line that says why, where nothing can."""
-    if file.prior == "none":
+    """What predicts a study's space; it says why, once the study begins, where nothing can."""
+    if file.prior == "none" or file.simulate is not None:
         return None
+
+    def foresee(space: Space) -> Foresight | None:
+        from tuning.foresight import Foresight
+
+        target = _target(home, file)
+        return None if target is None else Foresight(space, target, file.seed)
+
+    return foresee
+
+
+def _target(home: Path, file: StudyFile) -> Target | None:
     from workbench.targets import target_of
 
+    if file.turns_work:
+        say("no predictions: the study turns its ranks or the tokens of a step")
+        return None
     try:
         target = target_of(home, None, None, file.ranks)
         target.check(file.ranks)
     except InputError as error:
         say(f"no predictions: {error.remedy.partition(', or name a cluster')[0]}")
         return None
-    if file.turns_work:
-        say("no predictions: the study turns its ranks or the tokens of a step")
-        return None
-    from tuning.foresight import Foresight
-
-    def foresee(space: Space) -> Foresight:
-        return Foresight(space, target, file.seed)
-
-    return foresee
+    return target

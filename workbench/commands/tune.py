@@ -66,7 +66,7 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
     with started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
-        foresee = None if file.simulate else foresight_of(home, file)
+        foresee = foresight_of(home, file)
         document = run_study(file, home / STUDIES / file.name, execute, shown.update, foresee)
     if document["state"] == "ended":
         compact_at_end(home / run.id for run in Store(home).runs(file.name))
