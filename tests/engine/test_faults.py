@@ -65,7 +65,7 @@ def test_a_killed_rank_is_named_and_keeps_its_records(session: Session) -> None:
     assert_next_run_is_good(session)
 
 
-@pytest.mark.drawn(2, of="faults")
+@pytest.mark.drawn(1, of="faults")
 def test_a_hung_rank_is_named_not_its_victims(session: Session) -> None:
     at = when_at_step(3, signal_rank(1, signal.SIGSTOP))
     began = time.monotonic()
@@ -110,7 +110,7 @@ def test_a_rank_out_of_memory_says_so(session: Session) -> None:
     assert_next_run_is_good(session)
 
 
-@pytest.mark.drawn(2, of="faults")
+@pytest.mark.drawn(1, of="faults")
 def test_a_run_past_its_deadline_is_timed_out(session: Session) -> None:
     outcome, summary = execute(session, small(**LONG | {"train__timeout_seconds": 3.0}))
     assert (outcome.ending, outcome.rank in (0, 1), outcome.phase in progress.STATES) == (
@@ -169,7 +169,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.drawn(2, of="faults")
+@pytest.mark.drawn(1, of="faults")
 def test_ranks_die_with_a_killed_controller_and_the_run_is_lost(tmp_path: Path) -> None:
     script = tmp_path / "controller.py"
     script.write_text(CONTROLLER)

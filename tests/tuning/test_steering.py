@@ -15,6 +15,8 @@ from tuning.points import point_key
 from tuning.study import run_study
 from tuning.studyfile import StudyFile
 
+pytestmark = pytest.mark.drawn(12, of="steering")
+
 Order = tuple[int, str, dict[str, Any]]
 
 

@@ -55,7 +55,7 @@ def test_a_damaged_file_is_none(home: Path, text: str) -> None:
     assert "not calibrated" in texts(app)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="sections in a browser")
 @pytest.mark.browser
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -84,7 +84,7 @@ def test_what_went_wrong_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.browser
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="sections in a browser")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_draws_in_a_browser(
