@@ -89,8 +89,17 @@ def _baseline_is_best(document: Document) -> str:
     runner, best = document["runner_up"], document["best"]
     if not runner or not runner["value"] or not best["value"]:
         return f"{words}: {others_words}"
-    nearest = f"the nearest, {runner['label']}, reaches {_ratio(runner['value'] / best['value'])}"
+    nearest = f"the nearest, {runner['label']}, reaches {_ratio(_reached(document, runner))}"
     return f"{words}: {others_words}; {nearest}"
+
+
+def _reached(document: Document, runner: Document) -> float:
+    """How the runner-up compares with the best; of the runs that both were measured again in, if there are some."""
+    arms = {arm["trial"]: arm for arm in (document["confirmation_rounds"] or {}).get("arms", ())}
+    if runner["trial"] in arms:
+        return float(arms[runner["trial"]]["ratio"])
+    own = arms.get(document["best"]["trial"], {}).get("searched_value")
+    return float(runner["value"] / (own or document["best"]["value"]))
 
 
 def _yardstick(document: Document) -> str:
