@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import comb
+from math import comb, exp, lgamma
 from typing import Any
 
 #: Fewer failures than these teach nothing.
 LEAST_FAILURES = 3
 #: A rule is told if chance alone would show one as clear in less than so many studies, all rules counted.
 ALPHA = 0.05
+#: Trials up to which chances are worked out in whole numbers; beyond that these have thousands of digits.
+EXACT = 300
+#: Of a knob's many values so many are thresholds.
+MOST_THRESHOLDS = 16
 MOST_RULES = 3
 #: Two conditions have to explain so much more than one.
 _SIMPLER = 0.1
@@ -98,7 +103,11 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
             return 1.0
         return _tail(hits, mask.bit_count(), failed.bit_count(), len(cases))
 
-    single, pair = min(alone, key=chance, default=None), min(pairs, key=chance, default=None)
+    def order(mask: int) -> tuple[float, float]:
+        """Chances below the smallest number are equal: then the share of failures tells."""
+        return chance(mask), -(mask & failed).bit_count() / mask.bit_count()
+
+    single, pair = min(alone, key=order, default=None), min(pairs, key=order, default=None)
     if single is None:
         return None
     mask, conditions, same = single, alone[single][:1], alone[single][1:]
@@ -127,11 +136,20 @@ def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
         known = {repr(case.settings[key]): case.settings[key] for case in cases if key in case.settings}
         values = list(known.values())
         if len(values) > 2 and all(_is_number(value) for value in values):
-            ordered = sorted(values)
+            ordered = _spread(sorted(values))
             yield from (Condition(key, ">=", value) for value in ordered[1:])
             yield from (Condition(key, "<=", value) for value in ordered[:-1])
         else:
             yield from (Condition(key, "=", value) for value in values)
+
+
+def _spread(ordered: list[Any]) -> list[Any]:
+    """Some of many values, evenly: a threshold between two trials of thousands says no more than one nearby."""
+    if len(ordered) <= MOST_THRESHOLDS:
+        return ordered
+    last = len(ordered) - 1
+    places = (round(place * last / (MOST_THRESHOLDS - 1)) for place in range(MOST_THRESHOLDS))
+    return [ordered[place] for place in dict.fromkeys(places)]
 
 
 def _is_number(value: Any) -> bool:
@@ -143,7 +161,7 @@ def _testable(masks: Sequence[int], failures: int, cases: int) -> int:
     sizes = [mask.bit_count() for mask in masks]
     least = sorted(_tail(min(size, failures), size, failures, cases) for size in sizes)
     count = 1
-    while sum(p <= ALPHA / count for p in least) > count:
+    while bisect_right(least, ALPHA / count) > count:
         count += 1
     return count
 
@@ -152,5 +170,25 @@ def _testable(masks: Sequence[int], failures: int, cases: int) -> int:
 def _tail(hits: int, size: int, failures: int, cases: int) -> float:
     """How likely ``size`` cases drawn from ``cases`` have ``hits`` or more of the ``failures`` (hypergeometric)."""
     most = min(size, failures)
+    if cases > EXACT:
+        return _long_tail(hits, most, size, failures, cases)
     ways = sum(comb(failures, each) * comb(cases - failures, size - each) for each in range(hits, most + 1))
     return ways / comb(cases, size)
+
+
+def _long_tail(hits: int, most: int, size: int, failures: int, cases: int) -> float:
+    """The same by logarithms, each term from the one before; 1 where so many hits are no surprise."""
+    if hits * cases <= size * failures:
+        return 1.0
+    first = (
+        _log_choose(failures, hits) + _log_choose(cases - failures, size - hits) - _log_choose(cases, size)
+    )
+    whole = term = 1.0
+    for each in range(hits, most):
+        term *= (failures - each) * (size - each) / ((each + 1) * (cases - failures - size + each + 1))
+        whole += term
+    return min(1.0, exp(first) * whole)
+
+
+def _log_choose(whole: int, part: int) -> float:
+    return lgamma(whole + 1) - lgamma(part + 1) - lgamma(whole - part + 1)
