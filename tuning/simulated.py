@@ -26,6 +26,7 @@ from profilers.summary import RunSummary
 from profilers.writer import RecordWriter
 from tuning.predict import target
 from tuning.predict.answer import Forecast
+from tuning.predict.events.recorded import note_start
 from tuning.predict.forecast import forecasts
 from tuning.predict.simulate import SIMULATED
 from tuning.predict.target import Target
@@ -72,7 +73,7 @@ class Simulation:
         found = forecasts([config], self.target(ranks))[0]
         folder = rundir.create(self.home, config, {**labels, SIMULATED: self.cluster})
         with rundir.writable(self.home):
-            _note_start(folder, config, found)
+            note_start(folder, config, found.target.cluster)
             if on_start is not None:
                 on_start(folder)
             outcome = _ending(found)
@@ -121,20 +122,6 @@ def _ending(found: Forecast) -> RunOutcome:
     needs, has = found.memory_bytes.median / _GIB, found.target.memory_bytes / _GIB
     words = f"simulated: a rank needs {needs:.0f} GiB of {has:.0f} GiB"
     return RunOutcome(Ending.OOM, words, rank=0, phase="backward")
-
-
-def _note_start(folder: Path, config: RunConfig, found: Forecast) -> None:
-    layout, cluster = layout_of(config), found.target.cluster
-    rundir.update_status(
-        folder,
-        state="running",
-        started_unix=time.time(),
-        world_size=layout.world_size,
-        layout=layout.as_dict(),
-        backend=SIMULATED,
-        backend_reason=f"a model of {cluster.name}, no rank ran",
-        devices=[group.accelerator.name for group in cluster.groups],
-    )
 
 
 def _with_axes(folder: Path, summary: RunSummary, found: Forecast) -> RunSummary:

@@ -18,6 +18,7 @@ from tuning.predict.events.memory import MemoryLine, memory_of
 from tuning.predict.events.played import Simulated
 from tuning.predict.events.player import play
 from tuning.predict.events.samples import PlayedStep
+from tuning.predict.hardware import Cluster
 from tuning.predict.messages.wire import Wire
 
 #: The backend and the label of runs that nobody ran.
@@ -51,14 +52,15 @@ def write_run(
     cluster = simulated.machine.cluster.name
     folder = rundir.create(home, config, {SIMULATED: cluster, **(labels or {})})
     with rundir.writable(home):
-        _note_start(folder, config, simulated)
+        note_start(folder, config, simulated.machine.cluster)
         _write(folder, config, _played(simulated, steps))
     outcome = RunOutcome(Ending.COMPLETED, f"simulated on a model of {cluster}")
     return folder.name, finish(folder, config, SIMULATED, outcome)
 
 
-def _note_start(folder: Path, config: RunConfig, simulated: Simulated) -> None:
-    layout, cluster = layout_of(config), simulated.machine.cluster
+def note_start(folder: Path, config: RunConfig, cluster: Cluster) -> None:
+    """Give a run that nobody runs its layout and devices, and say that it is simulated."""
+    layout = layout_of(config)
     rundir.update_status(
         folder,
         state="running",
