@@ -116,7 +116,7 @@ def main() -> None:
         row(space, sampler, given.seeds, given.trials)
         for space in given.space or SPACES
         for sampler in names
-        + (["cmaes"] if not given.sampler and samplers.has_cmaes() and space != "mixed" else [])
+        + (["cmaes"] if not given.sampler and not samplers.lacks("cmaes") and space != "mixed" else [])
     ]
     header = [
         "space",

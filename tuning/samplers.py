@@ -13,6 +13,8 @@ from tuning.space import Space
 Asked = Literal["auto", "tpe", "gp", "cmaes", "random", "nsga2"]
 Name = Literal["tpe", "gp", "cmaes", "random", "nsga2"]
 ASKED: tuple[str, ...] = get_args(Asked)
+#: What Optuna imports beside itself for a sampler.
+NEEDS = {"gp": "scipy", "cmaes": "cmaes"}
 #: A Gaussian process is fitted to all trials at each proposal: from here on that takes longer than a second.
 GP_TRIALS = 150
 #: Up to this many trials ``auto`` gives a space of ordered numbers to a Gaussian process.
@@ -31,8 +33,9 @@ def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
     """The sampler of a study of so many ``trials``, of which it has ``told`` so far.
 
     ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
-    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest. CMA-ES, NSGA-II and
-    random draws are taken only when asked for. A Gaussian process hands over to TPE after 150 trials.
+    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest, and where a Gaussian
+    process lacks its package. CMA-ES, NSGA-II and random draws are taken only when asked for. A Gaussian process hands
+    over to TPE after 150 trials.
     """
     if asked == "auto":
         return _automatic(space, trials)
@@ -56,27 +59,37 @@ def _automatic(space: Space, trials: int) -> Choice:
         return Choice(
             "tpe", f"a budget of {trials} trials, too many to fit a Gaussian process to at each proposal"
         )
-    words = f"{len(parameters)} ordered numbers and a budget of {trials} trials, which a Gaussian process uses best"
-    return Choice("gp", words) if parameters else Choice("tpe", "there is nothing to draw")
+    if not parameters:
+        return Choice("tpe", "there is nothing to draw")
+    numbers = f"{len(parameters)} ordered numbers and a budget of {trials} trials"
+    if lacks("gp"):
+        return Choice("tpe", f"{numbers}, which a Gaussian process uses best: it {lacks('gp')}")
+    return Choice("gp", f"{numbers}, which a Gaussian process uses best")
 
 
 def check(asked: Asked, space: Space) -> None:
     """Raise where the sampler that was asked for cannot draw from the space.
 
     Raises:
-        InputError: CMA-ES, with categories in the space or without its package.
+        InputError: CMA-ES with categories in the space, or a sampler without its package.
     """
-    if asked != "cmaes":
-        return
+    if asked == "cmaes":
+        _check_numbers(space)
+    if lack := lacks(asked):
+        raise InputError("sampler", asked, lack)
+
+
+def _check_numbers(space: Space) -> None:
     kinds = {parameter.name: parameter.kind for parameter in Encoding(space).parameters}
     categories = [name for name, kind in kinds.items() if kind == "category"]
     if categories or len(kinds) < 2:
         what = f"{categories[0]} is a category" if categories else "there are fewer than two parameters"
         raise InputError("sampler", "cmaes", f"draws two or more ordered numbers only, and {what}; take tpe")
-    if not has_cmaes():
-        raise InputError("sampler", "cmaes", "needs a package that is not installed: pip install cmaes")
 
 
-def has_cmaes() -> bool:
-    """Whether the package is there that Optuna's CMA-ES needs."""
-    return importlib.util.find_spec("cmaes") is not None
+def lacks(asked: Asked) -> str:
+    """What a sampler of Optuna's needs beside it and how to get that; empty where nothing is missing."""
+    package = NEEDS.get(asked)
+    if package is None or importlib.util.find_spec(package) is not None:
+        return ""
+    return f"needs {package}, which is not installed: pip install 'training-workbench[samplers]'"

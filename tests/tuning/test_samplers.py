@@ -1,5 +1,6 @@
 """Which sampler is taken and why, what each of them draws, and what earlier studies are worth."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,18 @@ def test_cmaes_is_taken_only_where_it_fits_and_is_installed(monkeypatch: pytest.
     space = study(space=RATIO, base=TOPK).search_space
     kinds = {parameter.kind for parameter in Encoding(space).parameters}
     assert kinds == {"number"}
-    monkeypatch.setattr(samplers, "has_cmaes", lambda: False)
-    with pytest.raises(InputError, match="needs a package that is not installed: pip install cmaes"):
-        samplers.check("cmaes", space)
-    monkeypatch.setattr(samplers, "has_cmaes", lambda: True)
     samplers.check("cmaes", space)
+    with monkeypatch.context() as without:
+        without.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(
+            InputError, match=r"needs cmaes, which is not installed: pip install '.*\[samplers\]'"
+        ):
+            samplers.check("cmaes", space)
+        with pytest.raises(InputError, match="needs scipy"):
+            samplers.check("gp", space)
+        chosen = samplers.choose("auto", space, 20, 0)
+        assert chosen.name == "tpe"
+        assert "needs scipy" in chosen.reason
     with pytest.raises(InputError, match=r"is a category; take tpe|is a category"):
         samplers.check("cmaes", study().search_space)
 
@@ -64,8 +72,6 @@ def test_an_unknown_sampler_is_one_line() -> None:
 
 @pytest.mark.parametrize("name", ["random", "nsga2", "gp", "cmaes"])
 def test_every_sampler_draws_legal_new_points(name: Any) -> None:
-    if name == "cmaes":
-        pytest.importorskip("cmaes")
     space = study(space=NUMBERS).search_space
     index, visited = Index(Encoding(space), 1, 4, 12, name), set[str]()
     for number in range(6 if name == "gp" else 12):
