@@ -56,18 +56,19 @@ class MadeUp:
         fails = self._fails_one_in and round(base * 1e6) % self._fails_one_in == 0
         outcome = RunOutcome(Ending.OOM, "out of memory", 0) if fails else RunOutcome(Ending.COMPLETED)
         samples = (base * (1 + _NOISE * self._random.standard_normal(_STEPS))).tolist()
-        return outcome, _summary(run, config, samples if outcome.good else [])
+        loss = {"validation_loss": 2.4} if outcome.good else {}
+        return outcome, summary(run, config, samples if outcome.good else [], **loss)
 
 
-def _summary(run: str, config: RunConfig, samples: list[float]) -> RunSummary:
+def summary(run: str, config: RunConfig, samples: list[float], **more: Any) -> RunSummary:
+    """Of a run whose measured steps took ``samples`` seconds; ``more`` are keys of a summary."""
     tokens = config.batch.global_batch * config.data.sequence_length
     tree: dict[str, Any] = {
-        "id": run, "layout": {}, "world_size": 1, "backend": "made up", "parameters": 1,
-        "tokens_per_step": tokens, "losses": [2.5] * _STEPS, "measured_steps": len(samples),
+        "id": run, "layout": {}, "world_size": 1, "backend": "made up", "parameters": 1, "tokens_per_step": tokens,
+        "losses": [2.5] * config.train.steps, "measured_steps": len(samples), "step_samples": samples, **more,
     }  # fmt: skip
     if samples:
         found = median_interval(samples)
         bounds = {"low": tokens / (found.high or found.value), "high": tokens / (found.low or found.value)}
-        tree |= {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds,
-                 "step_samples": samples, "validation_loss": 2.4}  # fmt: skip
+        tree |= {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds}
     return RunSummary.from_dict(tree)

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks import _lab_points as lab
 from benchmarks import _table as table
 from benchmarks._lab_points import Kept
+from benchmarks._made_up import summary
 from engine import netns
 from engine.config import RunConfig
 from engine.outcome import Ending, RunOutcome, StopAnswer
-from profilers.statistics import median_interval
 from profilers.summary import RunSummary
 from tuning.confidence import compare
 from tuning.foresight import Foresight
@@ -46,16 +46,19 @@ METHODS: dict[str, dict[str, Any]] = {
     "random": {"prior": "none", "sampler": "random"},
 }
 HEADER = ["method", "studies", "points measured", "of all", "within 3 % or tied", "behind the best, median",
-          "worst", "runs with confirmation", "bar"]  # fmt: skip
+          "worst", "first within 3 % at trial, median", "runs with confirmation", "bar"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one study recommends: ``behind`` the true best as a share of its seconds, and what it took."""
+    """What one study recommends: ``behind`` the true best as a share of its seconds, and what it took.
 
-    point: str
+    ``after``: the trial that was within 3 % of the best for the first time, counted from 1; 0 if none was.
+    """
+
     points: int
     runs: int
+    after: int
     behind: float
     tied: bool
 
@@ -86,20 +89,8 @@ class Recorded:
             on_start(Path(run))
         row = self._random.choice(self._kept.runs(self._keys[config.dumps()]))
         outcome = RunOutcome(Ending(row["outcome"]), row["reason"])
-        return outcome, _summary(run, config, row["samples"] if outcome.good else [])
-
-
-def _summary(run: str, config: RunConfig, samples: list[float]) -> RunSummary:
-    tokens = config.batch.global_batch * config.data.sequence_length
-    tree: dict[str, Any] = {
-        "id": run, "layout": {}, "world_size": 4, "backend": "recorded", "parameters": 1, "tokens_per_step": tokens,
-        "losses": [2.5] * config.train.steps, "measured_steps": len(samples), "step_samples": samples,
-    }  # fmt: skip
-    if samples:
-        found = median_interval(samples)
-        bounds = {"low": tokens / (found.high or found.value), "high": tokens / (found.low or found.value)}
-        tree |= {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds}
-    return RunSummary.from_dict(tree)
+        samples = row["samples"] if outcome.good else []
+        return outcome, summary(run, config, samples, world_size=4, backend="recorded")
 
 
 def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Found:
@@ -117,8 +108,14 @@ def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Fo
     best: Point = (document.get("recommended") or document["best"])["config"]
     key, truth = point_key(best), fastest(kept)
     measured = {point_key(file.search_space.settled(row["config"])) for row in rows}
-    return Found(key, len(measured), len(rows), seconds(kept, key) / seconds(kept, truth) - 1,
-                 _tied(kept, truth, key))  # fmt: skip
+    near = [seconds(kept, point_key(row["config"])) <= NEAR * seconds(kept, truth) for row in rows]
+    return Found(
+        points=len(measured),
+        runs=len(rows) + len(document["confirmations"]),
+        after=near.index(True) + 1 if any(near) else 0,
+        behind=seconds(kept, key) / seconds(kept, truth) - 1,
+        tied=_tied(kept, truth, key),
+    )
 
 
 def seconds(kept: Kept, key: str) -> float:
@@ -154,8 +151,14 @@ def _row(name: str, found: list[Found]) -> list[str]:
     share = max(one.points for one in found) / len(lab.points())
     passes = held >= OF_TWENTY / 20 * len(found) and share <= SHARE
     return [name, f"{len(found)}", f"{max(one.points for one in found)}", f"{share:.0%}", f"{held} of {len(found)}",
-            f"{np.median(behind):.1%}", f"{max(behind):.1%}", f"{np.median([one.runs for one in found]):.0f}",
-            "pass" if passes else "missed"]  # fmt: skip
+            f"{np.median(behind):.1%}", f"{max(behind):.1%}", _after(found),
+            f"{np.median([one.runs for one in found]):.0f}", "pass" if passes else "missed"]  # fmt: skip
+
+
+def _after(found: list[Found]) -> str:
+    places = [one.after for one in found if one.after]
+    never = len(found) - len(places)
+    return (f"{np.median(places):.0f}" if places else "") + (f" (never in {never})" if never else "")
 
 
 def of_points(kept: Kept, count: int = 8) -> str:
