@@ -7,7 +7,8 @@ are twelve layouts out of those that were measured in the lab. Measured seconds 
 steps; "of the study" counts warm-up and confirmation, too. "Ahead again": the confirmed winner beside the baseline,
 measured in as many new rounds as the study's.
 
-``--real N`` runs N small studies on two real ranks instead, and measures each winner and the baseline once more.
+``--real N`` runs small studies on two real ranks instead, until N of them claim a gain of 5 % or more, and measures
+each winner and the baseline once more.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def _cost(kind: str, run_noise: float, steps: int, options: argparse.Namespace) 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = table.parser(__doc__)
-    parser.add_argument("--real", type=int, default=0, metavar="N", help="real studies instead")
+    parser.add_argument(
+        "--real", type=int, default=0, metavar="N", help="real studies instead, until N claim 5 %"
+    )
     parser.add_argument("--studies", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--runners-up", type=int, default=2)
