@@ -129,7 +129,7 @@ def turn(namespace: str, interface: str, way: str) -> None:
     subprocess.run(["ip", "-n", namespace, "link", "set", interface, way], check=True)
 
 
-def until(done: object, seconds: float = 10.0) -> None:
+def until(done: object, seconds: float = 60.0) -> None:
     """Wait for something to be so; the kernel tells of carriers a moment later."""
     assert callable(done)
     deadline = time.monotonic() + seconds
