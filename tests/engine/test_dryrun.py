@@ -110,6 +110,7 @@ def test_real_forwards_save_what_a_dry_run_says(name: str, ranks: list[dict[str,
         assert kept == pytest.approx(ranks[rank][name].saved_bytes, rel=0.001)
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_formulas_agree_with_what_was_built(name: str) -> None:
     found = looked(name)
