@@ -99,7 +99,10 @@ def test_a_run_its_export_and_the_same_first_losses(
     code, _, err = finish(start("export", document["id"], "--to", "torchrun", "--out", tmp_path / "out"))
     assert code == 0, err
     script = [tmp_path / "out" / "run.sh", "--out", tmp_path / "again"]
-    again = subprocess.run(script, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    scratch = os.environ | {"TMPDIR": str(tmp_path)}  # torchrun leaves a folder there
+    again = subprocess.run(
+        script, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, env=scratch
+    )
     assert again.returncode == 0, again.stderr
     folder = next((tmp_path / "again").iterdir())
     summary = rundir.read_json(folder / rundir.SUMMARY) or {}
