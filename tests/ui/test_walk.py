@@ -14,7 +14,7 @@ import pytest
 from engine import config
 from tests.ui.conftest import Visit
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420), pytest.mark.drawn(2, of="walks")]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420), pytest.mark.drawn(1, of="walks")]
 
 NAME = "walk"
 #: More trials than there is time for: the study must not end before it is stopped.

@@ -217,7 +217,7 @@ networks = pytest.mark.parametrize("network", NETWORKS)
 @needs_lab
 @pytest.mark.usefixtures("clean")
 @networks
-@pytest.mark.drawn(2, of="commands that end early")
+@pytest.mark.drawn(1, of="commands that end early")
 def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path, network: str) -> None:
     with start(home, asked, 100_000, *NETWORKS[network]) as process:
         made = training(home, process)
@@ -229,7 +229,7 @@ def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path, network: str) -> Non
 @needs_lab
 @pytest.mark.usefixtures("clean")
 @networks
-@pytest.mark.drawn(2, of="commands that end early")
+@pytest.mark.drawn(1, of="commands that end early")
 def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked: Path, network: str) -> None:
     with start(home, asked, 100_000, *NETWORKS[network]) as process:
         made = training(home, process)

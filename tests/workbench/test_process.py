@@ -85,6 +85,7 @@ def test_help_loads_nothing_heavy() -> None:
         assert done.stdout.splitlines()[-1] == "[] 0"
 
 
+@pytest.mark.drawn(2, of="runs under torchrun")
 def test_a_run_its_export_and_the_same_first_losses(
     asked: Path, home: Path, tmp_path: Path, start: Start
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_run_its_export_and_the_same_first_losses(
     assert summary["losses"] == pytest.approx(document["losses"], abs=1e-5)
 
 
-@pytest.mark.drawn(2, of="commands that end early")
+@pytest.mark.drawn(1, of="commands that end early")
 def test_ctrl_c_stops_in_order(asked: Path, home: Path, start: Start) -> None:
     process = start("train", asked, *SMALL, "train.steps=100000", "--json")
     until(lambda: [rank for folder in home.iterdir() for rank in progress.read(folder) if rank.step > 2])
