@@ -1,11 +1,27 @@
 """Fixtures that every test may use, and the reasons for which marked tests are skipped."""
 
 import shutil
+import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support import drawn
+
+# A busy machine may take its time over an example.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers() -> None:
+    """Torch's random numbers of a test are the same whichever tests ran before it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The rules of the house: sizes, docstrings, leftovers, and who may load what."""
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -51,9 +52,16 @@ def name(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def parsed(file: Path) -> tuple[ast.AST, ...]:
+    """Modules, functions and handlers of a file; the module first."""
+    wanted = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ExceptHandler)
+    return tuple(node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, wanted))
+
+
 def nodes(*places: str) -> Iterator[tuple[str, ast.AST]]:
     for file in files(*places):
-        for node in ast.walk(ast.parse(file.read_bytes())):
+        for node in parsed(file):
             yield name(file), node
 
 

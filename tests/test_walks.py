@@ -17,7 +17,7 @@ import yaml
 from engine import progress
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.drawn(2, of="walks")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.drawn(1, of="walks")]
 
 STUDY: dict[str, Any] = {
     "name": "walk",

@@ -55,7 +55,7 @@ def timed(rank: int, config: RunConfig, folder: Path) -> list[float]:
     return seconds
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_phases_sum_to_the_step_s_wall_time(name: str, tmp_path: Path) -> None:
     """All that the loop does in a step is in its phases, but for the writing of records at its end."""
@@ -127,6 +127,7 @@ def test_nothing_is_recorded_where_there_is_nothing_or_it_is_off(
     assert bool(summary.gaps) == ("profile__collectives" not in values)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("values", "axes"),
     [

@@ -15,7 +15,7 @@ from tests.engine.test_checkpoint_kills import kill_ranks
 from tests.support.checkpoints import whole
 from tests.support.runs import execute, small
 
-pytestmark = pytest.mark.drawn(6, of="checkpoints of error memory")
+pytestmark = pytest.mark.drawn(4, of="checkpoints of error memory")
 
 TOP_K: dict[str, Any] = {
     "compression__method": "topk",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
@@ -14,7 +14,6 @@ from engine.sections import Data
 from engine.workloads.data import _permute, check_path, open_corpus
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 100))
 def test_permutation_hits_every_index_once(size: int, seed: int) -> None:
     assert sorted(_permute(index, size, seed) for index in range(size)) == list(range(size))

@@ -110,6 +110,7 @@ def test_real_forwards_save_what_a_dry_run_says(name: str, ranks: list[dict[str,
         assert kept == pytest.approx(ranks[rank][name].saved_bytes, rel=0.001)
 
 
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_formulas_agree_with_what_was_built(name: str) -> None:
     found = looked(name)
@@ -178,11 +179,12 @@ def test_a_rank_that_takes_too_long_is_told() -> None:
         build_ranks(parse({}), [0], patience_seconds=0.0)
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
-def test_random_configurations_are_built_or_explained(count: int) -> None:
+@pytest.mark.parametrize("wanted", [10, pytest.param(40, marks=pytest.mark.slow)])
+def test_random_configurations_are_built_or_explained(wanted: int) -> None:
+    """About one in five is legal: of 40 times as many draws, far fewer would be no accident."""
     seed = random.randrange(2**32)
     numbers, built = random.Random(seed), 0
-    for place in range(count):
+    for place in range(40 * wanted):
         config = drawn(numbers, turned=numbers.randint(1, 12)).with_values({"model.layers": 4})
         try:
             found = dry_run(config)
@@ -191,4 +193,6 @@ def test_random_configurations_are_built_or_explained(count: int) -> None:
         assert found.legal == bool(found.stages)
         assert not found.mismatches, config.flat()
         built += found.legal
-    assert built > count // 10
+        if built == wanted:
+            break
+    assert built == wanted, f"of the configurations of seed {seed}"

@@ -65,7 +65,7 @@ def test_a_killed_rank_is_named_and_keeps_its_records(session: Session) -> None:
     assert_next_run_is_good(session)
 
 
-@pytest.mark.drawn(1, of="faults")
+@pytest.mark.drawn(2, of="hangs")
 def test_a_hung_rank_is_named_not_its_victims(session: Session) -> None:
     at = when_at_step(3, signal_rank(1, signal.SIGSTOP))
     began = time.monotonic()
@@ -76,6 +76,7 @@ def test_a_hung_rank_is_named_not_its_victims(session: Session) -> None:
     assert_next_run_is_good(session)
 
 
+@pytest.mark.drawn(2, of="hangs")
 def test_a_rank_that_was_stopped_between_runs_is_named_though_it_never_began(session: Session) -> None:
     outcome, summary = execute(session, small(parallel__dp=2))
     assert outcome.good

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.activations import block_bytes, kept_by_stage, published_bytes
@@ -28,7 +28,6 @@ def only(**values: Any) -> Footprint:
     return row
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), st.sampled_from((None, 4)), st.sampled_from(sorted(KINDS)), st.integers(1, 4))
 def test_stages_share_out_the_model(pp: int, experts: int | None, kind: str, chunks: int) -> None:
     made = parse({"parallel": {"pp": pp}, "model": {"layers": 9, "experts": experts}})

@@ -32,6 +32,7 @@ def left(folder: Path, rank: int, calls: int, **known: object) -> None:
     (folder / rundir.FLIGHT / f"rank-{rank}.json").write_text(json.dumps(told | known))
 
 
+@pytest.mark.drawn(2, of="hangs")
 def test_the_outcome_of_a_hung_run_names_the_collective(session: Session) -> None:
     """Real gloo ranks, of which one is stopped: its peer still tells what it waits in."""
     stop = when_at_step(3, signal_rank(1, signal.SIGSTOP))
@@ -42,6 +43,7 @@ def test_the_outcome_of_a_hung_run_names_the_collective(session: Session) -> Non
     assert [path.name for path in written] == ["rank-0.json"]
 
 
+@pytest.mark.drawn(2, of="hangs")
 def test_a_stopped_rank_is_named_without_the_kernel_s_word(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

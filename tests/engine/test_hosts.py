@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -143,8 +143,8 @@ def test_other_hosts_hear_of_an_order_before_rank_0_goes_on(tmp_path: Path, serv
     controls = OrderControl(first, 0), OrderControl(other, 1)
     assert [control.due(4, busy=False) for control in controls] == [None, None]
     late = threading.Timer(0.3, follower.__enter__)
-    late.start()
     began = time.monotonic()
+    late.start()
     assert controls[0].due(5, busy=False) is None
     assert time.monotonic() - began > 0.2  # it waited for the other host
     assert other.announced_order() == first.announced_order() == (1, 6)
@@ -161,18 +161,20 @@ def test_other_hosts_hear_of_an_order_before_rank_0_goes_on(tmp_path: Path, serv
     other.close()
 
 
+def seconds_of(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
 def test_a_host_that_does_not_answer_is_waited_for_once(
     tmp_path: Path, server: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "_PATIENCE", timedelta(seconds=0.2))
     first, other, _ = pages(tmp_path, server)
     first.announce_order(1, 6)
-    began = time.monotonic()
-    first.settle()
-    assert 0.15 < time.monotonic() - began < 5
-    began = time.monotonic()
-    first.settle()
-    assert time.monotonic() - began < 0.1
+    assert 0.15 < seconds_of(first.settle) < 5
+    assert min(seconds_of(first.settle) for _ in range(5)) < 0.15
     first.close()
     other.close()
 

@@ -54,7 +54,7 @@ def tables(draw: st.DrawFn) -> list[Layer]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(tables(), st.sampled_from([0.5, 1.0, 1.5]))
 def test_the_choice_is_the_best_of_all(layers: list[Layer], alpha: float) -> None:
     choice = choose(layers, alpha)
@@ -73,7 +73,7 @@ def test_a_budget_that_is_hardly_a_number_is_kept() -> None:
     assert choose([layer, layer], 1.0, 1).candidates == (0, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(tables(), st.integers(1, 60))
 def test_few_buckets_cost_at_most_one_bucket_of_error_a_layer(layers: list[Layer], buckets: int) -> None:
     choice = choose(layers, 1.0, buckets)

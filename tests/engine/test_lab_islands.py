@@ -72,6 +72,7 @@ def test_links_that_are_not_limited_are_not_measured() -> None:
         one.down()
 
 
+@pytest.mark.drawn(1)
 @needs_lab
 @pytest.mark.parametrize("name", ["host 1", "island 1"])
 def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -129,7 +130,7 @@ def turn(namespace: str, interface: str, way: str) -> None:
     subprocess.run(["ip", "-n", namespace, "link", "set", interface, way], check=True)
 
 
-def until(done: object, seconds: float = 10.0) -> None:
+def until(done: object, seconds: float = 60.0) -> None:
     """Wait for something to be so; the kernel tells of carriers a moment later."""
     assert callable(done)
     deadline = time.monotonic() + seconds

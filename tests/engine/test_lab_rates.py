@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from statistics import median
 
 import pytest
 import torch
@@ -68,4 +67,4 @@ def test_opposing_messages_both_go_at_the_rate() -> None:
         place.close()
     alone = elements * 32e-6 / (rate_mbit * 1448 / 1514)
     for took in found:
-        assert median(took) < 1.5 * alone, (found, alone)
+        assert alone / 1.1 < min(took) < 1.5 * alone, (found, alone)

@@ -11,7 +11,7 @@ from engine.session import Session
 from tests.engine.test_communication import of
 from tests.support.outer import averages, run
 
-pytestmark = pytest.mark.drawn(9, of="outer loops")
+pytestmark = pytest.mark.drawn(6, of="outer loops")
 
 TINY = PRESETS["tiny"]
 METHODS = ("local", "diloco", "streaming", "co2")

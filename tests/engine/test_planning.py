@@ -19,7 +19,7 @@ from profilers.summary import RunSummary
 from profilers.tail import RunRecords
 from tests.support.runs import execute, small
 
-pytestmark = pytest.mark.drawn(9, of="plans of layers")
+pytestmark = pytest.mark.drawn(6, of="plans of layers")
 
 #: Two embeddings of 1 Mi values beside blocks of less than half of that.
 MODEL: dict[str, Any] = {

@@ -29,7 +29,7 @@ def test_the_checker_accepts_every_size(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_checker_accepts_sizes_beyond_the_grid(kind: str, data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, 16))

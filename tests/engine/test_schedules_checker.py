@@ -17,7 +17,7 @@ from engine.schedules.order import in_order, needs, received, result, sent
 from engine.schedules.timing import simulate
 from tests.engine.test_schedules import chunks_of
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 @st.composite

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -58,7 +58,6 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@settings(deadline=None)  # the first call of a torch function takes its time
 @given(
     kind=st.sampled_from([RingAttention, UlyssesAttention]), size=st.integers(1, 9), chunk=st.integers(1, 5)
 )
@@ -84,7 +83,6 @@ def test_heads_that_do_not_split_are_refused(heads: int, kv_heads: int) -> None:
         axis(UlyssesAttention, 4, 0).attend(query, key, key)
 
 
-@settings(deadline=None)  # the first call of a torch function takes its time
 @given(size=st.integers(1, 6), chunk=st.integers(1, 3))
 def test_visible_blocks_are_the_causal_mask(size: int, chunk: int) -> None:
     length = 2 * size * chunk
@@ -103,7 +101,6 @@ def softmax(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return scores.softmax(-1) @ value, scores.logsumexp(-1)
 
 
-@settings(deadline=None)  # the first call of a torch function takes its time
 @given(
     widths=st.lists(st.integers(1, 4), min_size=2, max_size=5),
     scale=st.sampled_from([1e-3, 1.0, 30.0, 1e3]),

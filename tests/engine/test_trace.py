@@ -163,11 +163,12 @@ def test_a_trace_that_never_began_leaves_the_profiler_usable(tmp_path: Path) -> 
     task.record(7, 1)
     before = time.time()
     torch.ones(8).add(1)
+    after = time.time()
     told = task.end(8)
     with TraceReader(tmp_path / told["files"][0]) as trace:
         (event,) = [event for event in trace.events() if event["name"] == "aten::add"]
         at = trace.base_ns / 1e9 + event["ts"] / 1e6
-    assert abs(at - before) < 0.1
+    assert before - 0.1 < at < after + 0.1
     assert [path.name for path in (tmp_path / "traces" / "step-7-1").iterdir()] == ["rank-0.json.gz"]
 
 

@@ -19,7 +19,7 @@ from tests.engine.test_faults import LONG, when_at_step
 from tests.engine.test_orders import answers, ask
 from tests.support.runs import execute, small
 
-pytestmark = pytest.mark.drawn(6, of="changes as a run goes")
+pytestmark = pytest.mark.drawn(4, of="changes as a run goes")
 
 STEPS = {"train__steps": 12, "train__warmup": 2, "train__validation_batches": 0}
 PLAIN = {"parallel__dp": 2, "batch__global_batch": 8, "batch__micro_batch": 2, "overlap__bucket_mb": 1.0}

@@ -26,8 +26,9 @@ from tests.support.ranks import on_ranks_of
 from tests.support.runs import small
 
 STEPS = {"train__steps": 10, "train__warmup": 3, "train__validation_batches": 0}
-#: About the time that a step of these runs takes without a fault, so half of the step is lost.
+#: Several times as long as a small rank's step takes without a fault, also on a slow machine.
 SLEEP_SECONDS = 0.15
+LITTLE = {"model__layers": 1, "data__sequence_length": 16}
 
 
 def planted(folder: Path, fault: str, lab: Lab | None = None, **values: Any) -> RunSummary:
@@ -109,20 +110,20 @@ def first(summary: RunSummary) -> Verdict:
 
 
 def test_a_sleeping_loader_is_input_bound(tmp_path: Path) -> None:
-    found = first(planted(tmp_path, "slow_loader"))
+    found = first(planted(tmp_path, "slow_loader", **LITTLE))
     assert (found.name, found.threshold_name) == ("input_bound", "input")
     assert found.seconds is not None and found.seconds >= SLEEP_SECONDS
     assert "data.path" in found.knobs
 
 
 def test_gaps_between_phases_are_host_bound(tmp_path: Path) -> None:
-    found = first(planted(tmp_path, "host_gaps"))
+    found = first(planted(tmp_path, "host_gaps", **LITTLE))
     assert (found.name, found.threshold_name) == ("host_bound", "host")
     assert found.seconds is not None and found.seconds >= SLEEP_SECONDS
 
 
 def test_a_slowed_rank_is_the_straggler_and_not_the_collective_that_waits_for_it(tmp_path: Path) -> None:
-    summary = planted(tmp_path, "slow_rank", parallel__dp=2)
+    summary = planted(tmp_path, "slow_rank", parallel__dp=2, **LITTLE)
     found = first(summary)
     assert (found.name, found.rank, found.host) == ("straggler", 1, socket.gethostname())
     assert "the slowest in 100 %" in found.evidence

@@ -54,7 +54,7 @@ class FakeRun:
         self.config = config.RunConfig().with_values(
             {"train.steps": self.steps, "train.warmup": 4} | self.values
         )
-        self.random = random.Random(self.id)
+        self.random = random.Random(self.id.rsplit("-", 1)[-1])  # what is before it is the time
         self.world_size = layout_of(self.config).world_size
         self.started_unix = self.started_unix or time.time() - self.steps * self.step_seconds
 

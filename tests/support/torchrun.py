@@ -53,7 +53,8 @@ def torchrun(
     """torchrun with some arguments, on a host of that name; what still runs afterwards is killed."""
     out.mkdir(exist_ok=True)
     (out.parent / "config.json").write_text(config.dumps(), encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "-m", "engine.launch.torchrun",
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous,
+               "--log-dir", str(out.parent / "torchrun"), "-m", "engine.launch.torchrun",
                str(out.parent / "config.json"), "--out", str(out)]  # fmt: skip
     named = [] if name is None else [*_NAMED, name]
     known = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}

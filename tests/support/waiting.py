@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether the condition came true within the time."""
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether the condition came true within the time, which is plenty: a busy machine may need long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -14,7 +14,7 @@ from tuning import journal, readers, studyfile
 from tuning.points import point_key
 from tuning.study import run_study
 
-pytestmark = pytest.mark.drawn(3, of="old studies")
+pytestmark = pytest.mark.drawn(2, of="old studies")
 
 OLD = Path(__file__).parent / "old_study"
 TRIALS = 6

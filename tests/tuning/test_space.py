@@ -29,7 +29,7 @@ SIX = parse({"name": "six", "ranks": 6, "base": SIX_BASE}).search_space
 SPACES = st.sampled_from([FULL, SIX, EXPERTS, THIRDS])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SPACES, st.integers(0, 10_000))
 def test_random_points_are_legal_and_add_up(space: Space, seed: int) -> None:
     point = space.random_point(Random(seed), set())
@@ -39,7 +39,7 @@ def test_random_points_are_legal_and_add_up(space: Space, seed: int) -> None:
     assert space.outside(point) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SPACES, st.integers(0, 10_000))
 def test_a_sampler_can_say_every_point(space: Space, seed: int) -> None:
     point, encoding = space.random_point(Random(seed), set()), Encoding(space)
@@ -56,7 +56,7 @@ def test_powers_of_two_are_exponents_and_other_layouts_are_listed() -> None:
     assert set(listed.choices) == {f"tp={tp} pp={pp}" for tp, pp in SIX.layouts}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(["1f1b", "gpipe"]), st.floats(0.01, 0.25), st.sampled_from([1.0, 5.0, 25.0]))
 def test_what_does_not_act_does_not_count(kind: str, ratio: float, bucket: float) -> None:
     idle = {"schedule.kind": kind, "compression.ratio": ratio, "overlap.bucket_mb": bucket}
@@ -64,7 +64,7 @@ def test_what_does_not_act_does_not_count(kind: str, ratio: float, bucket: float
     assert FULL.point(idle | {"parallel.zero_stage": 3, "compression.method": "topk"}) == plain
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(0.01, 0.25), st.floats(0.01, 0.25))
 def test_what_acts_does_count(one: float, other: float) -> None:
     points = [

@@ -9,7 +9,7 @@ import pytest
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
-from tuning import journal, readers
+from tuning import control, journal, readers
 from tuning.command import send
 from tuning.points import point_key
 from tuning.study import run_study
@@ -18,6 +18,12 @@ from tuning.studyfile import StudyFile
 pytestmark = pytest.mark.drawn(12, of="steering")
 
 Order = tuple[int, str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent during an execution is obeyed before it ends, however short it is."""
+    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def steered(folder: Path, file: StudyFile, *orders: Order, **machine: Any) -> di
             if at == number:
                 send(readers.latest(folder), command, arguments, "test")
 
-    return run_study(file, folder, Machine(during=during, run_seconds=0.25, **machine))
+    return run_study(file, folder, Machine(during=during, run_seconds=0.01, **machine))
 
 
 def answers(found: dict[str, Any]) -> list[tuple[str, bool, str]]:

@@ -126,15 +126,15 @@ class Visit:
             timeout=PATIENCE_MILLISECONDS,
         )
 
-    def screenshot(self, folder: Path, name: str) -> Path:
+    def screenshot(self, folder: Path | None, name: str) -> None:
         """The whole page as a picture; Streamlit scrolls inside, so the window is made as tall as the page."""
-        path = folder / f"{name}.png"
+        if folder is None:
+            return
         height = self.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
         self.page.set_viewport_size({"width": WIDTH, "height": max(HEIGHT, int(height))})
         self.page.wait_for_timeout(DRAWING_MILLISECONDS)
-        self.page.screenshot(path=path)
+        self.page.screenshot(path=folder / f"{name}.png")
         self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-        return path
 
 
 @pytest.fixture
@@ -158,9 +158,11 @@ def visit(browser: Any) -> Iterator[Callable[[str], Visit]]:
 
 
 @pytest.fixture(scope="session")
-def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pictures go: WORKBENCH_SCREENSHOTS if it is set, else a folder that pytest removes."""
+def screenshots() -> Path | None:
+    """Where pictures go, which take some seconds a test: WORKBENCH_SCREENSHOTS. None are made where it is not set."""
     kept = os.environ.get("WORKBENCH_SCREENSHOTS")
-    folder = Path(kept) if kept else tmp_path_factory.mktemp("screenshots")
+    if not kept:
+        return None
+    folder = Path(kept)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

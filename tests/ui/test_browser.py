@@ -49,7 +49,7 @@ def growing(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_draws_and_asks_nobody_outside(
-    full: str, visit: Callable[[str], Visit], screenshots: Path, scheme: str
+    full: str, visit: Callable[[str], Visit], screenshots: Path | None, scheme: str
 ) -> None:
     tab = visit(scheme)
     for name, (address, awaited) in VIEWS.items():
@@ -88,7 +88,7 @@ def test_an_empty_page_fills_by_itself(
 
 @pytest.mark.drawn(1, of="long visits to a live run")
 def test_a_live_run_grows_in_the_same_charts_and_keeps_a_zoom(
-    growing: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path
+    growing: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path | None
 ) -> None:
     tab = visit("light")
     tab.open(serve(growing) + "/live")

@@ -63,7 +63,7 @@ def test_it_draws_in_a_browser(
     tmp_path: Path,
     serve: Callable[[Path], str],
     visit: Callable[[str], Visit],
-    screenshots: Path,
+    screenshots: Path | None,
     scheme: str,
 ) -> None:
     store.save(tmp_path, calibration((2, 4)))

@@ -64,6 +64,7 @@ def test_an_empty_home_says_what_to_do(home: Path, page: str) -> None:
     assert app.code or page == "tune"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("page", PAGES)
 def test_damaged_files_never_show_a_traceback(home: Path, page: str) -> None:
     damaged_home(home)

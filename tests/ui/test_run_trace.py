@@ -64,7 +64,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
     training: Path,
     serve: Callable[[Path], str],
     visit: Callable[[str], Visit],
-    screenshots: Path,
+    screenshots: Path | None,
     tmp_path: Path,
 ) -> None:
     address = serve(training.parent) + f"/?id={training.name}"
@@ -98,7 +98,7 @@ def test_the_button_records_a_trace_that_can_be_downloaded(
 @pytest.mark.drawn(1, of="long visits to a live run")
 @pytest.mark.browser
 def test_a_snapshot_that_somebody_asked_for_is_followed(
-    training: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path
+    training: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], screenshots: Path | None
 ) -> None:
     address = serve(training.parent) + f"/?id={training.name}"
     tab = opened(visit("light"), address, "Host")

@@ -91,7 +91,7 @@ def test_it_draws_in_a_browser(
     tmp_path: Path,
     serve: Callable[[Path], str],
     visit: Callable[[str], Visit],
-    screenshots: Path,
+    screenshots: Path | None,
     scheme: Any,
 ) -> None:
     worked_out(known.write(tmp_path, FULL))

@@ -14,7 +14,7 @@ import pytest
 from engine import config
 from tests.ui.conftest import Visit
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420), pytest.mark.drawn(1, of="walks")]
 
 NAME = "walk"
 #: More trials than there is time for: the study must not end before it is stopped.
@@ -38,7 +38,7 @@ def walker(
     return home, serve(home), visit("light")
 
 
-def test_from_the_form_to_the_download(walker: tuple[Path, str, Visit], screenshots: Path) -> None:
+def test_from_the_form_to_the_download(walker: tuple[Path, str, Visit], screenshots: Path | None) -> None:
     home, address, tab = walker
     start_a_study(tab, address)
     tab.screenshot(screenshots, "walk-started")

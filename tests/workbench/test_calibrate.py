@@ -159,7 +159,7 @@ def test_bad_input_is_one_line(command: Run, options: tuple[str, ...], words: tu
     command("calibrate", *options).refused(*words)
 
 
-@pytest.mark.drawn(1, of="calibrations that end early")
+@pytest.mark.drawn(1, of="commands that end early")
 def test_ctrl_c_keeps_what_is_done(home: Path, at_work: subprocess.Popen[str]) -> None:
     at_work.send_signal(signal.SIGINT)
     out, err = at_work.communicate(timeout=30)
@@ -172,7 +172,7 @@ def test_ctrl_c_keeps_what_is_done(home: Path, at_work: subprocess.Popen[str]) -
     assert kept.curves
 
 
-@pytest.mark.drawn(1, of="calibrations that end early")
+@pytest.mark.drawn(1, of="commands that end early")
 def test_kill_9_leaves_a_whole_file_and_no_ranks(home: Path, at_work: subprocess.Popen[str]) -> None:
     family = psutil.Process(at_work.pid).children(recursive=True)
     os.kill(at_work.pid, signal.SIGKILL)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from engine.errors import InputError
+from tests.support.waiting import wait_until
 from workbench import jobs
 
 
-def wait_for(job: jobs.Job, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while job.alive and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not job.alive
+def wait_for(job: jobs.Job) -> None:
+    assert wait_until(lambda: not job.alive)
 
 
 def test_a_job_leaves_its_output_and_is_listed(home: Path) -> None:
@@ -25,10 +22,7 @@ def test_a_job_leaves_its_output_and_is_listed(home: Path) -> None:
     assert '"runs": []' in job.log.read_text()
     assert jobs.listed(home) == [job]
     assert jobs.last_lines(job.log, 1) == ["}"]
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(job.pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not psutil.pid_exists(job.pid), "a zombie is left"
+    assert wait_until(lambda: not psutil.pid_exists(job.pid)), "a zombie is left"
 
 
 def test_a_job_has_a_session_of_its_own_and_can_be_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,10 +37,9 @@ def test_a_job_that_does_not_listen_is_killed(home: Path, monkeypatch: pytest.Mo
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     monkeypatch.setattr(jobs, "_COMMAND", ["-c", deaf])
     job = jobs.start(home, [])
-    while not jobs.last_lines(job.log):
-        time.sleep(0.02)
+    assert wait_until(lambda: bool(jobs.last_lines(job.log)))
     assert not jobs.end(job, 0.3)
-    wait_for(job, 5.0)
+    wait_for(job)
 
 
 def test_folders_that_are_no_jobs_are_left_out(home: Path) -> None:

@@ -211,12 +211,13 @@ def test_a_run_tells_what_went_over_the_wire(command: Run, home: Path, asked: Pa
 
 #: Two hosts on one switch, and on an island each.
 NETWORKS = {"one switch": (), "islands": ("lab.islands=2", f"lab.between_mbit={RATE}")}
-networks = pytest.mark.parametrize("network", ["islands", pytest.param("one switch", marks=pytest.mark.slow)])
+networks = pytest.mark.parametrize("network", NETWORKS)
 
 
 @needs_lab
 @pytest.mark.usefixtures("clean")
 @networks
+@pytest.mark.drawn(1, of="commands that end early")
 def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path, network: str) -> None:
     with start(home, asked, 100_000, *NETWORKS[network]) as process:
         made = training(home, process)
@@ -228,6 +229,7 @@ def test_ctrl_c_takes_the_lab_down(home: Path, asked: Path, network: str) -> Non
 @needs_lab
 @pytest.mark.usefixtures("clean")
 @networks
+@pytest.mark.drawn(1, of="commands that end early")
 def test_lab_down_clears_what_a_killed_run_left(command: Run, home: Path, asked: Path, network: str) -> None:
     with start(home, asked, 100_000, *NETWORKS[network]) as process:
         made = training(home, process)

@@ -85,6 +85,7 @@ def test_help_loads_nothing_heavy() -> None:
         assert done.stdout.splitlines()[-1] == "[] 0"
 
 
+@pytest.mark.drawn(2, of="runs under torchrun")
 def test_a_run_its_export_and_the_same_first_losses(
     asked: Path, home: Path, tmp_path: Path, start: Start
 ) -> None:
@@ -99,13 +100,17 @@ def test_a_run_its_export_and_the_same_first_losses(
     code, _, err = finish(start("export", document["id"], "--to", "torchrun", "--out", tmp_path / "out"))
     assert code == 0, err
     script = [tmp_path / "out" / "run.sh", "--out", tmp_path / "again"]
-    again = subprocess.run(script, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    scratch = os.environ | {"TMPDIR": str(tmp_path)}  # torchrun leaves a folder there
+    again = subprocess.run(
+        script, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, env=scratch
+    )
     assert again.returncode == 0, again.stderr
     folder = next((tmp_path / "again").iterdir())
     summary = rundir.read_json(folder / rundir.SUMMARY) or {}
     assert summary["losses"] == pytest.approx(document["losses"], abs=1e-5)
 
 
+@pytest.mark.drawn(1, of="commands that end early")
 def test_ctrl_c_stops_in_order(asked: Path, home: Path, start: Start) -> None:
     process = start("train", asked, *SMALL, "train.steps=100000", "--json")
     until(lambda: [rank for folder in home.iterdir() for rank in progress.read(folder) if rank.step > 2])

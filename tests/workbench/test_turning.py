@@ -163,7 +163,7 @@ def test_a_value_of_the_file_or_beside_it_goes_before_an_inherited_one(
     )
 
 
-@pytest.mark.drawn(1, of="changes under torchrun")
+@pytest.mark.drawn(2, of="runs under torchrun")
 def test_a_torchrun_run_is_changed_on_all_ranks(command: Run, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     with on_one_host(tiny(), out) as process:
@@ -175,7 +175,7 @@ def test_a_torchrun_run_is_changed_on_all_ranks(command: Run, tmp_path: Path) ->
     check_changed(command, out, folder)
 
 
-@pytest.mark.drawn(1, of="changes under torchrun")
+@pytest.mark.drawn(2, of="runs under torchrun")
 @needs_names
 def test_several_hosts_are_changed_at_the_same_step(command: Run, tmp_path: Path) -> None:
     out, port = tmp_path / "runs", free_port()

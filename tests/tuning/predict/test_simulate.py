@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.schedules import closed_forms, timing
@@ -56,7 +56,6 @@ def test_in_flight_and_bubble_are_those_of_the_closed_forms(kind: str) -> None:
         assert made.bubble_fraction == pytest.approx(fraction, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sizes()), st.integers(0, 3), st.integers(1, 4), st.integers(0, 8))
 def test_every_span_is_that_of_the_plain_timing(
     size: tuple[str, int, int, int], hop: int, forward: int, seed: int
@@ -162,7 +161,6 @@ def test_a_slow_consumer_stops_its_producer() -> None:
     assert most(None) > 20
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(("1f1b", "gpipe", "zb_h1")),
     st.integers(2, 5),
