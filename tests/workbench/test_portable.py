@@ -1,4 +1,4 @@
-"""A study as one file: there and back again, in another home or under another name, and nothing half whatever happens."""
+"""A study as one file: there and back, in another home or under another name, and nothing half whatever happens."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_records_come_along_when_asked_for(command: Run, furnished: Furnished, t
     assert more["bytes"] > 3 * told["bytes"]
     unpacking.unpack(tmp_path / "b", large)
     for run in Store(furnished.home).runs(NAME):
-        records = [path for path in (furnished.home / run.id / "records").iterdir()]
+        records = list((furnished.home / run.id / "records").iterdir())
         assert records
         for path in records:
             assert (tmp_path / "b" / run.id / "records" / path.name).read_bytes() == path.read_bytes()

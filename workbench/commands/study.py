@@ -35,7 +35,7 @@ def export_study(
     from engine.errors import InputError
     from workbench.output import emit_json, say
     from workbench.portable import packing
-    from workbench.portable.left_out import mib
+    from workbench.portable.left_out import spoken
     from workbench.resolve import resolve
 
     asked = resolve(home, identity)
@@ -49,7 +49,7 @@ def export_study(
         return 0
     for line in packed.left_out:
         say(f"left out: {line}")
-    print(f"{packed.study}, {packed.trials} trials and {packed.runs} runs, is in {out} ({mib(size)})")
+    print(f"{packed.study}, {packed.trials} trials and {packed.runs} runs, is in {out} ({spoken(size)})")
     print(f"elsewhere: workbench study import {out.name}")
     return 0
 

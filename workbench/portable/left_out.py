@@ -21,10 +21,10 @@ def lines(
     found = []
     size = records_bytes(home, runs)
     if size and not with_records:
-        found.append(f"records and logs of its runs, {mib(size)}; --with-records takes them along")
+        found.append(f"records and logs of its runs, {spoken(size)}; --with-records takes them along")
     staying = _bytes(home, runs, _STAYING)
     if staying:
-        found.append(f"checkpoints, traces and snapshots of its runs, {mib(staying)}")
+        found.append(f"checkpoints, traces and snapshots of its runs, {spoken(staying)}")
     gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in runs]
     if gone:
         found.append(f"{len(gone)} runs whose folders are gone, such as {gone[0]}")
@@ -45,9 +45,9 @@ def records_bytes(home: Path, runs: list[str]) -> int:
     return _bytes(home, runs, RUN_FOLDERS)
 
 
-def mib(size: int) -> str:
+def spoken(size: int) -> str:
     """A size for people."""
-    return f"{size / 2**20:,.1f} MiB"
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
 
 
 def files(folder: Path) -> list[Path]:

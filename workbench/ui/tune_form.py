@@ -20,7 +20,6 @@ from workbench import jobs, words
 from workbench.settings import JOBS
 from workbench.ui import forms, tune_aims, tune_knobs
 from workbench.ui.shared import home, pressed, study_rows
-from workbench.ui.tune_watch import last_error
 
 DRAFT = "study.yaml"
 #: How long the page waits for a sign of the study that it started.
@@ -178,7 +177,7 @@ def _first_sign(job: jobs.Job, folder: Path) -> str | None:
     deadline = time.monotonic() + SIGN_SECONDS
     while time.monotonic() < deadline:
         if not job.alive:
-            return last_error(job)
+            return jobs.last_error(job)
         if _runs(job, folder):
             return None
         time.sleep(0.1)
