@@ -24,6 +24,12 @@ def test_a_front_is_drawn_and_listed(home: Path) -> None:
         assert {"Tokens per second and peak memory of a rank", "Tokens per second of each trial"} <= set(
             charts(app)
         )
+        drawn = next(
+            chart.proto.json
+            for chart in app.get("bidi_component")
+            if "breaks a constraint" in chart.proto.json
+        )
+        assert "Tokens per second of each trial" in drawn
         said = texts(app)
         assert "Budget: 5 of 5 trials; " in said and " of 9 EUR" in said and "trials are used up" in said
         assert "The best keeps every constraint: free memory at the peak" in said

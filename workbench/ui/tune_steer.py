@@ -19,7 +19,7 @@ from workbench.ui import asked, tune_budget, tune_knobs
 from workbench.ui.shared import pressed, table
 
 SHOWN_EVENTS = 50
-_BUDGETS = {"seconds": "s of trials", "gpu_hours": "GPU-hours", "money": "of money"}
+_BUDGETS = {"seconds": "s of trials", "gpu_hours": "GPU-hours"}
 
 
 def course(document: Mapping[str, Any]) -> None:
@@ -28,7 +28,8 @@ def course(document: Mapping[str, Any]) -> None:
     if not sampler:
         return
     known = document.get("budget_settings") or {}
-    budget = ", ".join(f"{words.value(value)} {_BUDGETS.get(name, name)}" for name, value in known.items())
+    named = _BUDGETS | {"money": (document.get("price") or {}).get("currency", "of money")}
+    budget = ", ".join(f"{words.value(value)} {named.get(name, name)}" for name, value in known.items())
     st.caption(f":material/explore: Sampler **{sampler['name']}** ({sampler['reason']}) · budget: {budget}")
     for earlier in document.get("inherited") or []:
         st.caption(f":material/history: {earlier['words']}")
@@ -83,7 +84,7 @@ def form(view: StudyView) -> None:
             _mask(view, list(view.file.search_space.knobs))
         with sampler:
             _sampler(view)
-        st.divider()
+        st.markdown("**Budgets and confirmation**")
         if asked_for := tune_budget.form(view.file):
             _send(view, "budget", asked_for)
 
