@@ -14,6 +14,8 @@ from tuning.studyfile import MAY_CHANGE, StudyFile
 
 #: Keys of the file that are no budget, though they may change.
 NO_BUDGET = ("seed", "sampler", "prior", "inherit", "racing")
+#: Changed by the same command as budgets, but what they say is how the winner is confirmed.
+CONFIRMING = ("confirm_repeats", "confirm_runners_up")
 
 
 def steered(file: StudyFile, state: StudyState) -> StudyFile:
@@ -68,6 +70,8 @@ def document(state: StudyState, file: StudyFile) -> dict[str, Any]:
 
 def budget(file: StudyFile) -> dict[str, Any]:
     """Every budget of the file that is set, by the name it is changed by."""
-    flat = {key.removeprefix("budget_"): getattr(file, key) for key in MAY_CHANGE if key not in NO_BUDGET}
-    nested = file.model_dump(mode="json").get("budget") or {}
-    return {key: value for key, value in (flat | nested).items() if isinstance(value, int | float)}
+    known = [key for key in MAY_CHANGE if key not in (*NO_BUDGET, *CONFIRMING, "budget")]
+    found = {key.removeprefix("budget_"): getattr(file, key) for key in known}
+    if file.budget is not None:  # its trials and seconds are in the file's own keys, which commands change
+        found |= {"gpu_hours": file.budget.gpu_hours, "money": file.budget.money}
+    return {key: value for key, value in found.items() if value is not None}

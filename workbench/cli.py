@@ -24,6 +24,7 @@ from workbench.commands import (
     records,
     schedule,
     sensitivity,
+    study,
     train,
     tune,
     ui,
@@ -60,6 +61,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(lab.app)
+app.add_typer(study.app)
 
 
 def _print_version(asked: bool) -> None:

@@ -33,7 +33,7 @@ def front(series: FrontSeries, revision: str = "") -> go.Figure:
             marker={"color": FRONT, "size": 17, "symbol": "circle-open", "line": {"width": 2}},
             hoverinfo="skip",
         )
-    return drawing.update_layout(hovermode="closest")
+    return drawing.update_layout(hovermode="closest", yaxis_tickformat=",~r", xaxis_tickformat=",~r")
 
 
 def _axis(aim: Aim) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from engine.errors import InputError
 from tuning.readers import every_study, latest
+from workbench.portable import landing
 from workbench.runs import run_folders
 
 Kind = Literal["run", "study"]
@@ -25,6 +26,7 @@ class Target:
 
 def targets(home: Path) -> list[Target]:
     """Everything that can be named: studies by name, then runs from the newest to the oldest."""
+    landing.finish(home)
     runs = [Target("run", folder.name, folder) for folder in run_folders(home)]
     return [Target("study", folder.name, folder) for folder in every_study(home)] + runs[::-1]
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from engine import rundir
 from engine.errors import InputError
 from tuning.readers import RESULT, history, list_studies
+from workbench.portable import landing
 from workbench.rows import RunRow, StudyRow, run_now, run_row, study_now, study_row
 from workbench.runs import run_folders
 from workbench.settings import INDEX
@@ -94,6 +95,7 @@ class Store:
             return self._in_memory(None)
         if not self._home.is_dir():
             raise InputError("home", str(self._home), "is not a folder; give another --home")
+        landing.finish(self._home)
         try:
             return self._on_disk(anew)
         except sqlite3.OperationalError as error:

@@ -23,7 +23,7 @@ _SHORT = {"oom": "out of memory", "predicted_oom": "would not fit"}
 def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Figure:
     """A point with its interval for each trial, the best so far as a line, failures along the bottom."""
     drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
-    if not (series.exact or series.lossy or series.failed or series.running):
+    if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
     if series.baseline is not None:
         drawing.add_hline(
@@ -42,6 +42,7 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     )
     _points(drawing, series.exact, ("exact", EXACT, "circle"), aim)
     _points(drawing, series.lossy, ("lossy compression", LOSSY, "diamond"), aim)
+    _points(drawing, series.ruled_out, ("breaks a constraint", FAILED, "circle-open-dot"), aim)
     _points(drawing, series.repeated, ("measured again", REPEATED, "circle-open"), aim)
     _marks(drawing, series.failed, series.floor, {"name": "without a value", "color": FAILED, "symbol": "x"})
     running = {"name": "running", "color": BEST, "symbol": "triangle-right"}
@@ -54,7 +55,9 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
 
 
 def _tick(series: TrialSeries) -> int:
-    numbers = [point.number for point in series.exact] + [mark.number for mark in series.running]
+    numbers = [point.number for point in (*series.exact, *series.ruled_out)] + [
+        mark.number for mark in series.running
+    ]
     last = max(numbers, default=0)
     return max(1, last // 15)
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tuning.state import Trial
     from tuning.studyfile import StudyFile
 
+#: How the reason of a trial begins that a race ended (:mod:`tuning.pruning`).
+EARLY = "stopped early: "
+
 
 class StudyProgress:
     """A bar of trials with the current configuration and the best so far."""
@@ -60,8 +63,7 @@ class StudyProgress:
         aim = self._file.aim
         bounds = words.around(*aim.bounds(trial.low, trial.high))
         measured = aim.words(trial.value) + (f" ({bounds})" if bounds else "")
-        ending = "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
-        return f"{what}: {measured}{ending}" + (f"; {trial.reason}" if trial.reason else "")
+        return f"{what}: {measured}" + _ending(trial)
 
     def _doing(self, news: Update) -> str:
         if news.state != "running":
@@ -76,6 +78,14 @@ class StudyProgress:
             self._bar.console.print(text, markup=False, soft_wrap=True)
         else:
             say(text)
+
+
+def _ending(trial: Trial) -> str:
+    """How a trial with a value ended, unless that is as usual: that it was pruned says that it stopped early."""
+    ending = "" if trial.outcome == "completed" else f", {words.spoken(trial.outcome)}"
+    if trial.outcome == "pruned" and trial.reason.startswith(EARLY):
+        return f"{ending}: {trial.reason.removeprefix(EARLY)}"
+    return ending + (f"; {trial.reason}" if trial.reason else "")
 
 
 def _bar(console: Any) -> Progress:

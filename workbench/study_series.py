@@ -31,7 +31,9 @@ class Marked(NamedTuple):
 
 
 class TrialSeries(NamedTuple):
-    """Every trial of a study, and the best that could be believed after each of them."""
+    """Every trial of a study, and the best that could be believed after each of them. ``ruled_out`` have a value, but
+    break a constraint.
+    """
 
     exact: list[Measured]
     lossy: list[Measured]
@@ -42,6 +44,7 @@ class TrialSeries(NamedTuple):
     best_values: list[float]
     baseline: float | None
     floor: float
+    ruled_out: Sequence[Measured] = ()
 
 
 class ImportanceSeries(NamedTuple):
@@ -61,9 +64,11 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
     best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(rows)]
     rows, repeated, known = ([_shown(row, aim) for row in each] for each in (rows, repeated, known))
     others = [row for row in rows if row.get("value") is None]
+    broken = [row for row in known if _breaks(row)]
+    kept = [row for row in known if not _breaks(row)]
     return TrialSeries(
-        exact=[_measured(row) for row in known if not is_lossy(row["config"])],
-        lossy=[_measured(row) for row in known if is_lossy(row["config"])],
+        exact=[_measured(row) for row in kept if not is_lossy(row["config"])],
+        lossy=[_measured(row) for row in kept if is_lossy(row["config"])],
         repeated=[_measured(row) for row in repeated],
         failed=[_marked(row) for row in others if row.get("outcome") not in (None, "running")],
         running=[_marked(row) for row in others if row.get("outcome") in (None, "running")],
@@ -71,6 +76,7 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
         best_values=[value for _, value in best],
         baseline=aim.shown((document.get("baseline") or {}).get("value")),
         floor=_floor([row[end] for row in [*known, *repeated] for end in ("value", "low") if row.get(end)]),
+        ruled_out=[_measured(row) for row in broken],
     )
 
 
@@ -94,11 +100,15 @@ def best_so_far(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
 def may_win(row: Mapping[str, Any]) -> bool:
     """Whether a measured trial can be the best one."""
     broken = row.get("constraints") or {}
-    if any(limit["state"] != "satisfied" for limit in row.get("limits") or []):
+    if _breaks(row):
         return False
     if is_lossy(row["config"]):
         return bool(broken.get(LOSS_GUARD, 1.0) <= 0)
     return all(violation <= 0 for violation in broken.values())
+
+
+def _breaks(row: Mapping[str, Any]) -> bool:
+    return any(limit["state"] != "satisfied" for limit in row.get("limits") or [])
 
 
 def _floor(values: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.ui.homes import damaged_home, full_home
+from workbench.ui import portable
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("runs", "live", "tune", "export", "machine")
@@ -161,3 +162,19 @@ def test_no_page_loads_torch_or_optuna(home: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == ""
+
+
+def test_a_study_leaves_as_one_file_and_comes_back(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_home(home)
+    file = portable.packed("quickstart")
+    monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path / "elsewhere"))
+    app = visit("runs")
+    app.get("file_uploader")[0].set_value(("q.study.zip", file, "application/zip"))
+    app.text_input(key="study-name").set_value("other").run()
+    app.button(key="study-import").click().run(timeout=60)
+    assert not app.exception
+    assert "other is here with 8 trials and 8 runs" in app.success[0].value
+    assert app.selectbox(key="id").value == "other"
+    assert [button.label for button in app.get("download_button")] == ["Take it along"]

@@ -24,6 +24,12 @@ def test_a_front_is_drawn_and_listed(home: Path) -> None:
         assert {"Tokens per second and peak memory of a rank", "Tokens per second of each trial"} <= set(
             charts(app)
         )
+        drawn = next(
+            chart.proto.json
+            for chart in app.get("bidi_component")
+            if "breaks a constraint" in chart.proto.json
+        )
+        assert "Tokens per second of each trial" in drawn
         said = texts(app)
         assert "Budget: 5 of 5 trials; " in said and " of 9 EUR" in said and "trials are used up" in said
         assert "The best keeps every constraint: free memory at the peak" in said
@@ -63,3 +69,29 @@ def test_the_form_asks_what_is_wanted(home: Path) -> None:
     assert file.budget and file.budget.money == 5.0
     app.number_input(key="new-price-per-gpu-hour").set_value(None).run()
     assert "needs a price" in app.error[0].value
+
+
+def test_the_form_knows_what_few_studies_change(home: Path) -> None:
+    run_study(asked(trials=2, confirm_repeats=0), home / "studies" / "first", Weighed())
+    app = visit("tune", view="new")
+    usual = draft(app)
+    assert {"racing", "sampler", "prior", "inherit", "confirm_repeats", "budget"}.isdisjoint(usual)
+    app.selectbox(key="new-study-sampler").set_value("random")
+    app.selectbox(key="new-study-prior").set_value("none")
+    app.number_input(key="new-study-confirm-repeats").set_value(3)
+    app.number_input(key="new-study-confirm-runners-up").set_value(0)
+    app.number_input(key="new-racing-settle").set_value(0.02)
+    app.number_input(key="new-budget-wall-seconds").set_value(900.0)
+    app.multiselect(key="new-study-inherit").set_value(["first"]).run()
+    assert {key: value for key, value in draft(app).items() if usual.get(key) != value} == {
+        "sampler": "random",
+        "prior": "none",
+        "confirm_repeats": 3,
+        "confirm_runners_up": 0,
+        "racing": {"settle": 0.02},
+        "budget": {"wall_seconds": 900.0},
+        "inherit": ["first"],
+    }
+    assert studyfile.parse(draft(app)).budget_seconds == 900
+    app.toggle(key="new-study-racing").set_value(False).run()
+    assert studyfile.parse(draft(app)).races is None

@@ -219,3 +219,23 @@ def test_what_was_steered_is_shown_with_who_and_the_answer(home: Path) -> None:
     shown = texts(visit("tune", view="watch", study="quickstart"))
     assert "Sampler" in shown
     assert "proposals keep to" in shown
+
+
+def test_every_budget_can_be_steered_and_a_space_opened(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    assert (
+        "budget: 12 trials" in texts(app) and "confirm" not in texts(app).split("budget: ")[1].split("\n")[0]
+    )
+    assert app.button(key="steer-budget").disabled
+    app.number_input(key="steer-gpu-hours-quickstart").set_value(1.5)
+    app.number_input(key="steer-seconds-quickstart").set_value(600.0)
+    app.number_input(key="steer-confirm-runners-up-quickstart").set_value(1).run()
+    app.button(key="steer-budget").click().run()
+    app.selectbox(key="steer-knob").set_value("batch.micro_batch").run()
+    app.multiselect(key="steer-values-batch.micro_batch").set_value([4]).run()
+    app.button(key="steer-widen").click().run()
+    assert sorted((sent["command"], sent["arguments"]) for sent in commands(home)) == [
+        ("budget", {"seconds": 600.0, "gpu_hours": 1.5, "confirm_runners_up": 1}),
+        ("widen", {"batch.micro_batch": [4]}),
+    ]

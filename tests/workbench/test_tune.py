@@ -11,7 +11,11 @@ import yaml
 
 from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine
+from tests.tuning.fake import study as fake_study
 from tests.workbench.conftest import Run
+from tuning.board import Update
+from tuning.state import Trial
+from workbench.study_progress import StudyProgress
 
 STUDY: dict[str, Any] = {
     "name": "first",
@@ -137,3 +141,16 @@ def test_what_is_set_beside_the_file(
     assert done.document["study"] == "second"
     assert machine.configs[0].data.path == str(tmp_path / "text.txt")
     assert {config.batch.micro_batch for config in machine.configs} <= {1, 2}
+
+
+def test_a_pruned_trial_is_said_to_have_ended_early_once(capfd: pytest.CaptureFixture[str]) -> None:
+    behind = "could not reach the leader, after 5 steps"
+    ended = {"number": 1, "config": {}, "source": "sampler", "value": 700.0}
+    for outcome, reason, last in (
+        ("pruned", f"stopped early: {behind}", f"700 tokens/s, pruned: {behind}"),
+        ("completed", "settled after 9 steps", "700 tokens/s; settled after 9 steps"),
+        ("completed", "", "700 tokens/s"),
+    ):
+        trial = Trial(**ended, outcome=outcome, reason=reason)
+        StudyProgress(fake_study()).update(Update("running", "search", 1, 3, trial))
+        assert capfd.readouterr().err.splitlines()[-1].endswith(last)

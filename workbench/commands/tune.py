@@ -60,9 +60,11 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.compaction import compact_at_end
     from workbench.foresight import foresight_of
     from workbench.output import say
+    from workbench.portable import landing
     from workbench.store import Store
     from workbench.study_progress import StudyProgress
 
+    landing.finish(home)
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
     with started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute

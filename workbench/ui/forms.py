@@ -17,8 +17,11 @@ UNSET = "not set"
 #: Labels of fields whose own name says too little outside their section.
 LABELS = {
     "batch.micro_batch": "Micro-batch of the baseline",
+    "confirm_repeats": "Rounds of confirmation, at most",
+    "confirm_runners_up": "Runners-up in a round",
     "data.path": "Data: a UTF-8 file or folder",
     "gpu_hours": "GPU-hours of all ranks",
+    "least_steps": "Measured steps before, at least",
     "joules_per_token": "Joules a token, at most",
     "loss_guard.threshold": "Loss guard, fraction",
     "max_step_seconds": "Seconds a step, at most",
@@ -27,10 +30,14 @@ LABELS = {
     "model.experts": "Experts per block",
     "money": "Money",
     "money_per_billion_tokens": "Money per billion tokens, at most",
+    "prior": "Predictions tell what to try first",
     "seed": "Seed of the search",
+    "settle": "Settled within, fraction",
+    "spread": "Noise from run to run, fraction",
     "train.seed": "Seed of the training",
     "train.steps": "Steps per trial",
     "train.warmup": "Warm-up steps",
+    "wall_seconds": "Seconds that trials take, in all",
 }
 #: What an empty field stands for.
 HINTS = {"data.path": "empty: the text that comes with Python"}
@@ -175,3 +182,8 @@ def section(model: type[BaseModel], keys: Mapping[str, Any], prefix: str, column
         key: widget(field(model, key), f"{prefix}-{words.identifier(key)}", value, places[number % columns])
         for number, (key, value) in enumerate(keys.items())
     }
+
+
+def changed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the defaults: the rest would only make a file long."""
+    return {key: value for key, value in values.items() if value != field(model, key).default}

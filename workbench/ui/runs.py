@@ -10,7 +10,7 @@ import streamlit as st
 
 from workbench import words
 from workbench.rows import RunRow, StudyRow
-from workbench.ui import run_details, study_details
+from workbench.ui import portable, run_details, study_details
 from workbench.ui.shared import (
     from_link,
     guarded,
@@ -45,7 +45,11 @@ class Line(NamedTuple):
 
 def page() -> None:
     """A table to choose from; below it what was chosen."""
-    heading("Runs", f"Everything that ran in {home()}, newest first.")
+    title, bring = st.columns([3, 1], vertical_alignment="bottom")
+    with title:
+        heading("Runs", f"Everything that ran in {home()}, newest first.")
+    with bring.container(horizontal=True, horizontal_alignment="right"):
+        portable.upload()
     show_store_note()
     redraw_on_change(lambda: {(line.id, line.outcome) for line in all_lines(run_rows(), study_rows())})
     lines = all_lines(run_rows(), study_rows())

@@ -10,7 +10,7 @@ import streamlit as st
 from tuning.aims import aim_of, text
 from workbench import rounds, study_figures, words
 from workbench.study_series import trial_series
-from workbench.ui import study_mattered, study_terms
+from workbench.ui import portable, study_mattered, study_terms
 from workbench.ui.chart import chart
 from workbench.ui.shared import PAGES, badge, metrics, table
 from workbench.ui.studies import study, trials_table
@@ -29,6 +29,7 @@ def details(name: str) -> None:
         st.page_link(
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": name}
         )
+        portable.download(name)
     result_line(found.document)
     metrics(numbers(found.document), "study-numbers")
     why_it_wins(found.document)

@@ -17,7 +17,7 @@ KEPT = {
     "joules_per_token": None,
     "money_per_billion_tokens": None,
 }
-USED = {"gpu_hours": None, "money": None}
+USED = {"wall_seconds": None, "gpu_hours": None, "money": None}
 
 
 def aims(base: dict[str, Any]) -> dict[str, Any]:
@@ -61,11 +61,8 @@ def _loss(base: dict[str, Any]) -> float:
 
 
 def _sections() -> dict[str, Any]:
-    places = st.columns(2)
-    with places[0]:
-        price = _price()
-    with places[1]:
-        used = forms.section(Budget, USED, "new-budget", 2)
+    price = _price()
+    used = forms.section(Budget, USED, "new-budget", 3)
     kept = forms.section(Constraints, KEPT, "new-constraints", 4)
     found = {"price": price, "constraints": kept, "budget": used}
     given = {

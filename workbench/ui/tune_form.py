@@ -8,7 +8,6 @@ from typing import Any
 
 import streamlit as st
 import yaml
-from pydantic import BaseModel
 
 from engine.config import RunConfig
 from engine.errors import InputError, WorkbenchError
@@ -18,9 +17,8 @@ from tuning.offered import default_space, offered_space
 from tuning.studyfile import StudyFile
 from workbench import jobs, words
 from workbench.settings import JOBS
-from workbench.ui import forms, tune_aims, tune_knobs
+from workbench.ui import forms, tune_advanced, tune_aims, tune_knobs
 from workbench.ui.shared import home, pressed, study_rows
-from workbench.ui.tune_watch import last_error
 
 DRAFT = "study.yaml"
 #: How long the page waits for a sign of the study that it started.
@@ -38,13 +36,6 @@ MORE = {
     "device": None,
     "memory.limit_gib": None,
 }
-MORE_OF_STUDY = {
-    "seed": None,
-    "confirm_repeats": None,
-    "confirm_runners_up": None,
-    "budget_seconds": None,
-    "loss_guard.threshold": None,
-}
 
 
 def form() -> None:
@@ -54,8 +45,8 @@ def form() -> None:
     tree |= tune_aims.aims(base)
     searched = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
-        base |= _nested(_changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
-        tree |= _nested(_changed(StudyFile, forms.section(StudyFile, MORE_OF_STUDY, "new-study", 4)), tree)
+        base |= _nested(forms.changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
+    tree |= _nested(tune_advanced.advanced(), tree)
     config, ranks = _config(base), tree["ranks"]
     with searched:
         tree["space"] = tune_knobs.knobs(offered_space(config, ranks), default_space(config, ranks))
@@ -96,11 +87,6 @@ def free_name() -> str:
     """The first of study-1, study-2, ... that no study has."""
     taken = {row.name for row in study_rows()}
     return next(name for number in range(1, len(taken) + 2) if (name := f"study-{number}") not in taken)
-
-
-def _changed(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """What differs from the defaults: the rest would only make the file long."""
-    return {key: value for key, value in values.items() if value != forms.field(model, key).default}
 
 
 def _nested(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +164,7 @@ def _first_sign(job: jobs.Job, folder: Path) -> str | None:
     deadline = time.monotonic() + SIGN_SECONDS
     while time.monotonic() < deadline:
         if not job.alive:
-            return last_error(job)
+            return jobs.last_error(job)
         if _runs(job, folder):
             return None
         time.sleep(0.1)

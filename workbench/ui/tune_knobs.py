@@ -80,14 +80,14 @@ def _values(place: Any, key: str, offered: Any) -> Any:
         accept_new_options=_takes_more(key),
         help=f"`{key}`",
     )
-    return [_number(item) for item in chosen]
+    return [number(item) for item in chosen]
 
 
 def _takes_more(key: str) -> bool:
     return key in ("batch.micro_batch", "overlap.bucket_mb")
 
 
-def _number(item: Any) -> Any:
+def number(item: Any) -> Any:
     """A value that was typed in is a text; the study file says what is wrong with one that is no number."""
     if not isinstance(item, str):
         return item

@@ -15,10 +15,11 @@ from tuning.knobs import Knob
 from tuning.readers import StudyView
 from tuning.samplers import ASKED
 from workbench import words
-from workbench.ui import asked
+from workbench.ui import asked, tune_budget, tune_knobs
 from workbench.ui.shared import pressed, table
 
 SHOWN_EVENTS = 50
+_BUDGETS = {"seconds": "s of trials", "gpu_hours": "GPU-hours"}
 
 
 def course(document: Mapping[str, Any]) -> None:
@@ -26,8 +27,9 @@ def course(document: Mapping[str, Any]) -> None:
     sampler = document.get("sampler") or {}
     if not sampler:
         return
-    budget = ", ".join(f"{words.value(value)} {name}" for name, value in (document.get("budget_settings") or {}).items()
-                       if name != "confirm_repeats")  # fmt: skip
+    known = document.get("budget_settings") or {}
+    named = _BUDGETS | {"money": (document.get("price") or {}).get("currency", "of money")}
+    budget = ", ".join(f"{words.value(value)} {named.get(name, name)}" for name, value in known.items())
     st.caption(f":material/explore: Sampler **{sampler['name']}** ({sampler['reason']}) · budget: {budget}")
     for earlier in document.get("inherited") or []:
         st.caption(f":material/history: {earlier['words']}")
@@ -77,40 +79,53 @@ def form(view: StudyView) -> None:
         return
     with st.expander("Steer the search", icon=":material/explore:", key="steer"):
         st.caption("What is masked is not proposed; it is never told as a failure. The owner answers above.")
-        limited, budget, sampler = st.columns([2.4, 1, 1], vertical_alignment="bottom")
+        limited, sampler = st.columns([3, 1], vertical_alignment="bottom", gap="large")
         with limited:
             _mask(view, list(view.file.search_space.knobs))
-        with budget:
-            _budget(view, view.file.trials)
         with sampler:
             _sampler(view)
+        st.markdown("**Budgets and confirmation**")
+        if asked_for := tune_budget.form(view.file):
+            _send(view, "budget", asked_for)
 
 
 def _mask(view: StudyView, knobs: list[Knob]) -> None:
     by_key = {knob.key: knob for knob in knobs}
     which, values = st.columns(2, vertical_alignment="bottom")
     key = which.selectbox("Knob", list(by_key), format_func=words.short, key="steer-knob")
-    knob = by_key[key]
-    if knob.is_range:
-        low, high = float(knob.low or 0.0), float(knob.high or 0.0)
-        ends = values.slider("Keep to", low, high, (low, high), key=f"steer-range-{key}")
-        left: Any = f"{ends[0]}{mask.SEPARATOR}{ends[1]}"
-    else:
-        spoken = partial(words.choice, key)
-        left = values.multiselect("Keep to", list(knob.grid()), format_func=spoken, key=f"steer-values-{key}")
+    with values:
+        left = _ends(by_key[key]) if by_key[key].is_range else _some(by_key[key])
     with st.container(horizontal=True, key="steer-buttons"):
-        if pressed(
-            st.button, "Keep to these", "steer-narrow", icon=":material/filter_alt:", disabled=not left
-        ):
+        look = {"disabled": not left}
+        if pressed(st.button, "Keep to these", "steer-narrow", icon=":material/filter_alt:", **look):
             _send(view, "narrow", {key: left})
+        if pressed(st.button, "Open these too", "steer-widen", icon=":material/open_in_full:", **look):
+            _send(view, "widen", {key: left})
         if pressed(st.button, "All again", "steer-all", icon=":material/filter_alt_off:"):
             _send(view, "unpin", {key: mask.ALL})
 
 
-def _budget(view: StudyView, trials: int) -> None:
-    wanted = st.number_input("Trials", 1, None, trials, 1, key=f"steer-trials-{view.name}")
-    if pressed(st.button, "Change the budget", "steer-budget", icon=":material/timer:"):
-        _send(view, "budget", {"trials": int(wanted)})
+def _ends(knob: Knob) -> str:
+    low, high = st.columns(2)
+    name = words.identifier(knob.key)
+    ends = (
+        low.number_input("From", value=float(knob.low or 0.0), format="%g", key=f"steer-low-{name}"),
+        high.number_input("to", value=float(knob.high or 0.0), format="%g", key=f"steer-high-{name}"),
+    )
+    whole = [int(end) if knob.integer else end for end in ends]
+    return f"{whole[0]}{mask.SEPARATOR}{whole[1]}"
+
+
+def _some(knob: Knob) -> list[Any]:
+    chosen = st.multiselect(
+        "Values",
+        list(knob.grid()),
+        format_func=partial(words.choice, knob.key),
+        key=f"steer-values-{knob.key}",
+        accept_new_options=True,
+        help="One that was not declared can be typed in and opened: the study then goes on as a linked successor.",
+    )
+    return [tune_knobs.number(item) for item in chosen]
 
 
 def _sampler(view: StudyView) -> None:

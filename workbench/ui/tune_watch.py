@@ -170,11 +170,4 @@ def _job_failure(view: StudyView) -> None:
     name, job_id = st.session_state.get("job") or ("", "")
     job = next((job for job in jobs.listed(home()) if job.id == job_id), None) if name == view.name else None
     if job is not None and not job.alive and view.state == "interrupted":
-        st.error(last_error(job), icon=":material/error:")
-
-
-def last_error(job: jobs.Job) -> str:
-    """The one line with which the command line said what was wrong."""
-    lines = [line for line in jobs.last_lines(job.log) if line.strip()]
-    errors = [line for line in lines if line.startswith("error:")]
-    return str((errors or lines or ["it ended without a word"])[-1]).removeprefix("error: ")
+        st.error(jobs.last_error(job), icon=":material/error:")

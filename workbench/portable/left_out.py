@@ -1,0 +1,69 @@
+"""What a study's file does not hold, said in lines, with sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine import rundir
+from engine.checkpoint.folders import CHECKPOINTS
+from tuning import readers
+from tuning.state import StudyState
+from workbench.portable.manifest import RUN_FOLDERS
+
+#: Never taken along: too large, or of no use elsewhere.
+_STAYING = (CHECKPOINTS, rundir.TRACES, rundir.SNAPSHOTS, rundir.ORDERS, rundir.FLIGHT)
+
+
+def lines(
+    home: Path, names: list[str], state: StudyState, runs: list[str], with_records: bool
+) -> tuple[str, ...]:
+    """One line for each kind of thing that stays behind."""
+    found = []
+    size = records_bytes(home, runs)
+    if size and not with_records:
+        found.append(f"records and logs of its runs, {spoken(size)}; --with-records takes them along")
+    staying = _bytes(home, runs, _STAYING)
+    if staying:
+        found.append(f"checkpoints, traces and snapshots of its runs, {spoken(staying)}")
+    gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in runs]
+    if gone:
+        found.append(f"{len(gone)} runs whose folders are gone, such as {gone[0]}")
+    missing = [name for name in state.continues if name not in names]
+    if missing:
+        found.append(
+            f"{', '.join(missing)}, which it continues and which is gone; all trials are in its own journal"
+        )
+    found += [
+        f"study {one.study}: what this one inherited of it is in its journal" for one in state.inherited
+    ]
+    waiting = _unanswered(home / readers.STUDIES / names[-1], state)
+    return (*found, *([f"{waiting} commands that nobody has answered yet"] if waiting else []))
+
+
+def records_bytes(home: Path, runs: list[str]) -> int:
+    """What records and logs of runs take."""
+    return _bytes(home, runs, RUN_FOLDERS)
+
+
+def spoken(size: int) -> str:
+    """A size for people."""
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
+
+
+def files(folder: Path) -> list[Path]:
+    """Plain files of a folder, except hidden ones: those are being written."""
+    found = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return [path for path in found if path.is_file() and not path.is_symlink() and not _hidden(path, folder)]
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _bytes(home: Path, runs: list[str], parts: tuple[str, ...]) -> int:
+    return sum(path.stat().st_size for run in runs for part in parts for path in files(home / run / part))
+
+
+def _unanswered(folder: Path, state: StudyState) -> int:
+    waiting = (folder / rundir.COMMANDS).glob("*.json")
+    return sum(1 for path in waiting if path.stem not in state.answers)

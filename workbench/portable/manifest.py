@@ -1,0 +1,111 @@
+"""What a study's file says of itself: its format, what is in it with checksums, and what was left out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine import rundir
+from engine.errors import InputError
+from tuning import readers
+from tuning.studyfile import NAME as STUDY_NAME
+
+FORMAT = "workbench study"
+VERSION = 1
+MANIFEST = "manifest.json"
+STUDIES, RUNS = "studies", "runs"
+#: A study's documents, in the order in which they are read: none of them tells more than the journal, which is last.
+STUDY_FILES = (readers.STUDY_GIVEN, readers.STUDY, readers.RESULT, rundir.STATUS, readers.JOURNAL)
+RUN_FILES = (rundir.CONFIG, rundir.STARTED, rundir.STATUS, rundir.SUMMARY)
+RUN_FOLDERS = (rundir.RECORDS, rundir.LOGS)
+_RUN_NAME = re.compile(r"[0-9][A-Za-z0-9_-]*")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=@-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file's length and checksum."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """``studies`` are all names that the study has had, the oldest first. ``machine`` is the fingerprint of where its
+    trials ran (None if that is not known), ``exported_on`` of where the file was made.
+    """
+
+    study: str
+    studies: tuple[str, ...]
+    workbench: str
+    exported_unix: float
+    machine: str | None
+    exported_on: str
+    trials: int
+    runs: int
+    records: bool
+    left_out: tuple[str, ...]
+    members: dict[str, Member]
+    version: int = VERSION
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"format": FORMAT} | asdict(self)
+
+
+def parsed(found: object, path: str) -> Manifest:
+    """A manifest that was read.
+
+    Raises:
+        InputError: it is none, a newer version wrote it, or a name in it would lie outside the home folder.
+    """
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise damaged(path, f"its {MANIFEST} is not that of a study")
+    version = found.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        writer = found.get("workbench", "another version")
+        remedy = f"has format {version}, written by workbench {writer}; this one reads up to {VERSION}: install a newer"
+        raise InputError("file", path, remedy)
+    try:
+        members = {
+            name: Member(int(row["bytes"]), str(row["sha256"])) for name, row in found["members"].items()
+        }
+        known = {name: found[name] for name in Manifest.__dataclass_fields__ if name in found}
+        lists = {name: tuple(map(str, found[name])) for name in ("studies", "left_out")}
+        manifest = Manifest(**known | lists | {"members": members})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise damaged(path, f"its {MANIFEST} is not complete") from None
+    _check_names(manifest, path)
+    return manifest
+
+
+def damaged(path: str, what: str) -> InputError:
+    """What is said of a file that cannot be trusted."""
+    return InputError("file", path, f"{what}; nothing was imported, export the study again")
+
+
+def _check_names(manifest: Manifest, path: str) -> None:
+    studies = manifest.studies
+    if not studies or studies[-1] != manifest.study or not all(map(STUDY_NAME.fullmatch, studies)):
+        raise damaged(path, f"its {MANIFEST} names no study")
+    for name in manifest.members:
+        if not _is_ours(name, studies):
+            raise damaged(path, f"it holds {name!r}, which does not belong to a study")
+    if f"{STUDIES}/{manifest.study}/{readers.JOURNAL}" not in manifest.members:
+        raise damaged(path, "it holds no journal")
+
+
+def _is_ours(name: str, studies: tuple[str, ...]) -> bool:
+    """Whether a member may be written; never outside the folders of this study and its runs."""
+    top, _, rest = name.partition("/")
+    folder, _, file = rest.partition("/")
+    if top == STUDIES:
+        return folder in studies and file in STUDY_FILES
+    if top != RUNS or not _RUN_NAME.fullmatch(folder):
+        return False
+    inside = file.split("/")
+    return file in RUN_FILES or (
+        len(inside) > 1 and inside[0] in RUN_FOLDERS and all(map(_PART.fullmatch, inside))
+    )

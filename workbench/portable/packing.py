@@ -1,0 +1,193 @@
+"""From a home's folders to one file: the journal as far as it goes now, its study's documents, and its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import secrets
+import time
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from engine import rundir
+from engine.calibration import fingerprint
+from engine.errors import InputError
+from tuning import journal, readers
+from tuning.state import StudyState, fold
+from workbench.portable import journals, left_out
+from workbench.portable.manifest import (
+    MANIFEST,
+    RUN_FILES,
+    RUN_FOLDERS,
+    RUNS,
+    STUDIES,
+    STUDY_FILES,
+    Manifest,
+    Member,
+)
+
+SUFFIX = ".study.zip"
+_PIECE_BYTES = 1 << 20
+_LARGE_BYTES = 1 << 30
+#: Zip files know no other time before it; the true one is in the manifest.
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What was written. ``records_bytes`` is what records and logs of its runs take, whether they are in it or not."""
+
+    study: str
+    studies: tuple[str, ...]
+    trials: int
+    runs: int
+    records: bool
+    records_bytes: int
+    left_out: tuple[str, ...]
+    members: int
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def pack(home: Path, name: str, out: Path, with_records: bool = False) -> Packed:
+    """Write a study with all it continues as the file ``out``: as a whole, or not at all.
+
+    Raises:
+        InputError: the study has no journal, the file is there already, or it cannot be written.
+    """
+    if os.path.lexists(out):
+        raise InputError("--file", str(out), "exists and is not written over; give another --file")
+    scratch = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    try:
+        with scratch.open("xb") as file:
+            packed = write(home, name, file, with_records)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(out)
+    except OSError as error:
+        raise InputError(
+            "--file", str(out), f"cannot be written ({error.strerror}); choose another"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+    return packed
+
+
+def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) -> Packed:
+    """Write a study into an open file. One that goes on is taken as it stands at this moment.
+
+    Raises:
+        InputError: the study has no journal.
+    """
+    names = _names(home, name)
+    members: dict[str, Member] = {}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in names:
+            state = _put_study(archive, members, home / readers.STUDIES / each)
+        runs = [run for run in run_names(state) if (home / run / rundir.STATUS).is_file()]
+        for run in runs:
+            _put_run(archive, members, home / run, with_records)
+        manifest = _manifest(home, names, state, runs, members, with_records)
+        _add(archive, MANIFEST, [json.dumps(manifest.document(), indent=1).encode() + b"\n"])
+    size = left_out.records_bytes(home, runs)
+    return Packed(
+        name,
+        manifest.studies,
+        manifest.trials,
+        len(runs),
+        with_records,
+        size,
+        manifest.left_out,
+        len(members),
+    )
+
+
+def run_names(state: StudyState) -> list[str]:
+    """Runs of a journal's trials, the oldest first."""
+    return list(dict.fromkeys(trial.run for trial in state.trials if trial.run))
+
+
+def _names(home: Path, name: str) -> list[str]:
+    """The study and what it continues, as far as that is still there; the oldest first."""
+    places = home / readers.STUDIES
+    state = journal.load(places / name / readers.JOURNAL)
+    if state.file is None:
+        raise InputError("study", name, "has no readable journal yet; there is nothing to export")
+    return [*(each for each in state.continues if (places / each / readers.JOURNAL).is_file()), name]
+
+
+def _put_study(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path) -> StudyState:
+    """A study's documents; its state as of the journal that was written."""
+    data = b""
+    for name in STUDY_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            data = (folder / name).read_bytes()
+            data = journals.whole_lines(data) if name == readers.JOURNAL else data
+            members[f"{STUDIES}/{folder.name}/{name}"] = _add(
+                archive, f"{STUDIES}/{folder.name}/{name}", [data]
+            )
+    return fold(journals.lines(data))
+
+
+def _put_run(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path, with_records: bool) -> None:
+    done: set[Path] = set()
+    while fresh := [path for path in _run_files(folder, with_records) if path not in done]:
+        for path in fresh:  # one that is gone meanwhile was compacted: the next look finds what it became
+            done.add(path)
+            name = f"{RUNS}/{folder.name}/{path.relative_to(folder).as_posix()}"
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                members[name] = _add(archive, name, _pieces(file), path.stat().st_size)
+
+
+def _run_files(folder: Path, with_records: bool) -> Iterator[Path]:
+    yield from (path for name in RUN_FILES if (path := folder / name).is_file())
+    for part in RUN_FOLDERS if with_records else ():
+        yield from left_out.files(folder / part)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.read(_PIECE_BYTES), b"")
+
+
+def _add(archive: zipfile.ZipFile, name: str, pieces: Iterable[bytes], size: int = 0) -> Member:
+    entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+    digest, written = hashlib.sha256(), 0
+    with archive.open(entry, "w", force_zip64=size > _LARGE_BYTES) as out:
+        for piece in pieces:
+            out.write(piece)
+            digest.update(piece)
+            written += len(piece)
+    return Member(written, digest.hexdigest())
+
+
+def _manifest(
+    home: Path,
+    names: list[str],
+    state: StudyState,
+    runs: list[str],
+    members: dict[str, Member],
+    with_records: bool,
+) -> Manifest:
+    return Manifest(
+        study=names[-1],
+        studies=tuple(names),
+        workbench=importlib.metadata.version("training-workbench"),
+        exported_unix=time.time(),
+        machine=state.machine,
+        exported_on=fingerprint.here().id,
+        trials=len(state.trials),
+        runs=len(runs),
+        records=with_records,
+        left_out=left_out.lines(home, names, state, runs, with_records),
+        members=members,
+    )

@@ -1,0 +1,109 @@
+"""An unpacked study made at home here: nobody runs it, and it has the name that was asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine import rundir
+from engine.errors import InputError
+from engine.outcome import Ending, RunOutcome
+from tuning import owner, readers
+from tuning.studyfile import NAME
+from tuning.yamlfile import StrictLoader
+from workbench.portable import journals
+from workbench.portable.journals import Names
+
+_LOST = RunOutcome(Ending.LOST, "it still went on elsewhere when its study was exported")
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
+
+
+def names_for(studies: tuple[str, ...], new: str | None) -> dict[str, str]:
+    """What each of a study's names becomes: OTHER, OTHER.2, OTHER.3 and so on; all as before without a new one.
+
+    Raises:
+        InputError: it is no name for a study.
+    """
+    if new is None:
+        return {name: name for name in studies}
+    if not NAME.fullmatch(new):
+        remedy = "must begin with a letter; then letters, digits and _ . - only (it names a folder)"
+        raise InputError("--name", new, remedy)
+    return {old: new if not place else f"{new}.{place + 1}" for place, old in enumerate(studies)}
+
+
+def settle_study(folder: Path) -> None:
+    """Nobody runs it here, whoever ran it where it comes from."""
+    status = rundir.read_json(folder / rundir.STATUS)
+    if status is not None:
+        held = status.get("state") in owner.HELD
+        state = {"state": "interrupted"} if held else {}
+        rundir.write_json(folder / rundir.STATUS, status | state | {"owner": None, "current_run": None})
+
+
+def settle_run(folder: Path) -> None:
+    """A run that had not ended was lost; the empty folders of its records are made."""
+    for part in (rundir.RECORDS, rundir.LOGS, rundir.COMMANDS):
+        (folder / part).mkdir(exist_ok=True)
+    status = rundir.read_json(folder / rundir.STATUS)
+    if status is not None and status.get("state") != "ended":
+        outcome = status.get("outcome") or status.get("hang") or _LOST.as_dict()
+        rundir.write_json(folder / rundir.STATUS, status | {"state": "ended", "outcome": outcome})
+
+
+def rename_study(folder: Path, names: Names) -> None:
+    """Its name wherever it is written, and that of the folder."""
+    _change(folder / readers.STUDY, lambda tree: _named(tree, names, "name"))
+    _change(folder / readers.RESULT, lambda tree: _named(tree, names, "study", "continued_in", "continues"))
+    _change(folder / rundir.STATUS, lambda tree: _named(tree, names, "study", "continued_in", "continues"))
+    journal = folder / readers.JOURNAL
+    journal.write_bytes(journals.renamed(journal.read_bytes(), names))
+    given = folder / readers.STUDY_GIVEN
+    if given.is_file():
+        given.write_text(given_as(given.read_text("utf-8"), names), "utf-8")
+    folder.rename(folder.with_name(names[folder.name]))
+
+
+def rename_run(folder: Path, names: Names) -> None:
+    """The study that a run says it belongs to."""
+    _change(
+        folder / rundir.STATUS,
+        lambda tree: tree | {"labels": _named(tree.get("labels") or {}, names, "study")},
+    )
+
+
+def given_as(text: str, names: Names) -> str:
+    """A study's file under its new name, with its comments where that is possible."""
+    try:
+        tree = yaml.load(text, StrictLoader)
+    except yaml.YAMLError:
+        return text
+    if not isinstance(tree, dict):
+        return text
+    wanted = _named(tree, names, "name")
+    written = _NAME_LINE.sub(f"name: {wanted.get('name')}", text, count=1)
+    try:
+        if yaml.load(written, StrictLoader) == wanted:
+            return written
+    except yaml.YAMLError:
+        pass
+    return yaml.safe_dump(wanted, sort_keys=False)
+
+
+def _change(path: Path, change: Any) -> None:
+    found = rundir.read_json(path)
+    if found is not None:
+        rundir.write_json(path, change(found))
+
+
+def _named(tree: dict[str, Any], names: Names, *keys: str) -> dict[str, Any]:
+    return tree | {key: _mapped(tree[key], names) for key in keys if key in tree}
+
+
+def _mapped(value: Any, names: Names) -> Any:
+    if isinstance(value, list):
+        return [_mapped(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
