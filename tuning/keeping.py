@@ -65,6 +65,8 @@ def prepare(folder: Path, file: StudyFile, storage: str | None) -> None:
         DatabaseJournal(folder / JOURNAL, database, folder.name).close()
     except UnreachableError as problem:
         raise InputError("storage", database.address.shown, f"{problem}; try again") from None
+    finally:
+        database.close()
     board.write(folder / STORAGE, {"storage": database.address.shown})
 
 
@@ -103,7 +105,11 @@ def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str) -
         _check_machine(journal, file)
         return _kept(folder, file, journal, crew, place, None)
     except UnreachableError as problem:
+        database.close()
         raise InputError("storage", database.address.shown, f"{problem}; try again") from None
+    except BaseException:
+        database.close()
+        raise
 
 
 def _kept(

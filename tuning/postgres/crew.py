@@ -61,10 +61,7 @@ class DatabaseCrew(Crew):
         self._database.ask(_ENTER, self._study, *values)
 
     def _look(self) -> list[Member]:
-        try:
-            rows = self._database.ask(_LOOK, self._study)
-        except UnreachableError:
-            return list(self._seen)
+        rows = self._database.ask(_LOOK, self._study)
         names = ("host", "pid", "start_time", "answered_before", "since_unix")
         here, found = socket.gethostname(), list[Member]()
         self._silent = []
