@@ -21,9 +21,22 @@ def tune(
     home: Home,
     more: More = None,
     sets: Sets = None,
+    *,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Trials of the whole study.")] = None,
     data: Annotated[
         str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
+    ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Work on the study together with controllers that run it already.")
+    ] = False,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="postgresql://USER@HOST/DATABASE",
+            envvar="WORKBENCH_STORAGE",
+            help="Keep the study in PostgreSQL: controllers on several hosts share it.",
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
@@ -34,7 +47,7 @@ def tune(
 
     file = study_file(study, [*(sets or []), *(more or [])], trials, data)
     with stdout_for_results():
-        document = _run(home, file)
+        document = _run(home, file, join, storage)
     if json:
         emit_json(document)
     else:
@@ -51,11 +64,12 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
-def _run(home: Path, file: StudyFile) -> dict[str, Any]:
+def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
     from engine.session import Session
     from tuning import measurable
     from tuning.readers import STUDIES
     from tuning.study import run_study
+    from tuning.turns import TURN, FileLock
     from workbench import why
     from workbench.compaction import compact_at_end
     from workbench.foresight import foresight_of
@@ -69,9 +83,10 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     with started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
         foresee = foresight_of(home, file)
-        document = run_study(file, home / STUDIES / file.name, execute, shown.update, foresee)
+        document = run_study(file, home / STUDIES / file.name, execute, shown.update, foresee, join, storage)
     if document["state"] == "ended":
-        compact_at_end(home / run.id for run in Store(home).runs(file.name))
+        with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
+            compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
         say(f"interrupted; the same command goes on with study {file.name}")
     return document | {"why": why.of_study(document, home)}
