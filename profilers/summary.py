@@ -16,6 +16,7 @@ from profilers.communication import (
 from profilers.detail_rows import detail_notes
 from profilers.diagnosis import Thresholds, Verdict, judge, rate
 from profilers.energy import joules_of_ranks
+from profilers.environment_rows import environment_rows
 from profilers.findings.every_rule import findings_of
 from profilers.gpu_summary import gpus_of
 from profilers.host_summary import host_rows
@@ -62,6 +63,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         "quality": quality_rows(records, steps, facts.backend),
         "memory": memory,
         **peak(memory),
+        "environment": environment_rows(records),
         "dropped_records": _dropped_records(records),
         **warmup_of(settled, (*facts.notes, *detail_notes(records, measured, detailed))),
     }
