@@ -73,7 +73,9 @@ class RunConfig(Section):
     def dumps(self) -> str:
         """The exact configuration as indented JSON; of environment variables those that are set."""
         tree = self.model_dump(mode="json")
-        tree["environment"] = {name: value for name, value in tree["environment"].items() if value is not None}
+        tree["environment"] = {
+            name: value for name, value in tree["environment"].items() if value is not None
+        }
         return json.dumps(tree, indent=2) + "\n"
 
 

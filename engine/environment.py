@@ -1,4 +1,4 @@
-"""What a run's ``environment`` asks for: as variables of a process, where it cannot act, and what contradicts itself. Pure."""
+"""What a run's ``environment`` asks for as variables of a process, and where it cannot act. Pure but for ``take``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Read = Literal["first use", "start"]
 @dataclass(frozen=True, slots=True)
 class Variable:
     """What is known of a setting. ``since`` is a library's version, "any" where its documentation names none that is
-    younger than what this package needs; ``part`` is its key within ``name``, where one variable holds several settings.
+    younger than what this package needs; ``part`` is its key within ``name``, where a variable holds several settings.
     """
 
     does: str
@@ -48,7 +48,14 @@ def _torch_nccl(does: str, since: str) -> Variable:
 
 
 def _allocator(does: str, since: str, part: str) -> Variable:
-    return Variable(does, since if since == "any" else f"torch {since}", _TORCH_CUDA, "gpu", name="PYTORCH_ALLOC_CONF", part=part)
+    return Variable(
+        does,
+        since if since == "any" else f"torch {since}",
+        _TORCH_CUDA,
+        "gpu",
+        name="PYTORCH_ALLOC_CONF",
+        part=part,
+    )
 
 
 def _malloc(does: str, since: str) -> Variable:
@@ -89,9 +96,9 @@ class Environment(Section):
     NCCL_MIN_NCHANNELS: Annotated[
         Channels | None, _nccl("fewest channels: thread blocks that send", "2.5")
     ] = None
-    NCCL_MAX_NCHANNELS: Annotated[
-        Channels | None, _nccl("most channels: thread blocks that send", "2.5")
-    ] = None
+    NCCL_MAX_NCHANNELS: Annotated[Channels | None, _nccl("most channels: thread blocks that send", "2.5")] = (
+        None
+    )
     NCCL_MIN_CTAS: Annotated[Channels | None, _nccl("fewest thread blocks that send", "2.17")] = None
     NCCL_MAX_CTAS: Annotated[Channels | None, _nccl("most thread blocks that send", "2.17")] = None
     NCCL_NTHREADS: Annotated[
@@ -101,13 +108,14 @@ class Environment(Section):
         Annotated[int, Field(ge=1024, le=2**30)] | None,
         _nccl("bytes of the buffer between two GPUs; powers of two", "any"),
     ] = None
-    NCCL_P2P_LEVEL: Annotated[
-        Level | None, _nccl("how far apart GPUs may be to copy directly", "2.3.4")
-    ] = None
+    NCCL_P2P_LEVEL: Annotated[Level | None, _nccl("how far apart GPUs may be to copy directly", "2.3.4")] = (
+        None
+    )
     NCCL_P2P_DISABLE: Annotated[bool | None, _nccl("no direct copies between GPUs", "any")] = None
     NCCL_SHM_DISABLE: Annotated[bool | None, _nccl("no shared memory between GPUs of a host", "any")] = None
     NCCL_NET_GDR_LEVEL: Annotated[
-        Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None, _nccl("how far a network card may be from a GPU to read its memory", "2.4.0")
+        Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None,
+        _nccl("how far a network card may be from a GPU to read its memory", "2.4.0"),
     ] = None
     NCCL_IB_QPS_PER_CONNECTION: Annotated[
         Annotated[int, Field(ge=1, le=128)] | None, _nccl("InfiniBand queue pairs of two ranks", "2.10")
@@ -116,7 +124,8 @@ class Environment(Section):
         bool | None, _nccl("splits a message over queue pairs, instead of taking them in turns", "2.18")
     ] = None
     NCCL_CROSS_NIC: Annotated[
-        Literal[0, 1, 2] | None, _nccl("rings through several network cards: never, allowed, if faster", "any")
+        Literal[0, 1, 2] | None,
+        _nccl("rings through several network cards: never, allowed, if faster", "any"),
     ] = None
     NCCL_NVLS_ENABLE: Annotated[
         Literal[0, 1, 2] | None, _nccl("sums within NVLink switches: off, on, if supported", "2.17")
@@ -151,15 +160,21 @@ class Environment(Section):
     ] = None
     allocator_expandable_segments: Annotated[
         bool | None,
-        _allocator("segments of the GPU allocator grow, so less lies idle between", "2.1", "expandable_segments"),
+        _allocator(
+            "segments of the GPU allocator grow, so less lies idle between", "2.1", "expandable_segments"
+        ),
     ] = None
     allocator_garbage_collection_threshold: Annotated[
         Annotated[float, Field(gt=0, lt=1)] | None,
-        _allocator("used share of memory from which on unused blocks go back", "any", "garbage_collection_threshold"),
+        _allocator(
+            "used share of memory from which on unused blocks go back", "any", "garbage_collection_threshold"
+        ),
     ] = None
     allocator_roundup_power2_divisions: Annotated[
         Literal[1, 2, 4, 8, 16, 32, 64] | None,
-        _allocator("parts between powers of two that sizes are rounded up to", "any", "roundup_power2_divisions"),
+        _allocator(
+            "parts between powers of two that sizes are rounded up to", "any", "roundup_power2_divisions"
+        ),
     ] = None
 
 

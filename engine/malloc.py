@@ -1,4 +1,4 @@
-"""What the C library's allocator really does in this process, tried out: how many arenas threads get, what is mapped."""
+"""What the C library's allocator really does in this process, tried out: arenas of threads, and what is mapped."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _arenas(libc: ctypes.CDLL) -> int:
 
 
 def _is_mapped(libc: ctypes.CDLL, size: int) -> bool | None:
-    """Whether new memory for a block is mapped by itself: what lies free in the heap is used up first. None if in doubt."""
+    """Whether new memory for a block is mapped by itself; what lies free is used up first. None if in doubt."""
     blocks: list[int] = []
     before = libc.mallinfo2()
     try:

@@ -1,4 +1,4 @@
-"""Proof that a run's environment variables took effect in a rank: what its process has, and what libraries say they use."""
+"""Proof that a run's environment variables took effect in a rank: what its process has, and what libraries use."""
 
 from __future__ import annotations
 

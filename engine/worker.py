@@ -42,9 +42,7 @@ _LAST_LINES = 12
 _ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_")
 
 
-def serve(
-    tasks: Connection, lifeline: Connection, namespace: str | None, variables: dict[str, str]
-) -> None:
+def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variables: dict[str, str]) -> None:
     """Body of a warm worker, in a host of the lab if one is named: run tasks until the pipe closes; die at once with
     the controller. Variables are set before anything here reads them.
     """

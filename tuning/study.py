@@ -11,7 +11,7 @@ from typing import Any
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome, StopAnswer
 from profilers.summary import RunSummary
-from tuning import agenda, objective, opening, owner, ranking, recovered
+from tuning import agenda, objective, opening, owner, ranking, recovered, surroundings
 from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
@@ -264,6 +264,7 @@ class Study:
         return told
 
     def _told(self, trial: Trial, outcome: RunOutcome, summary: RunSummary) -> dict[str, Any]:
+        outcome = surroundings.as_asked(outcome, summary)
         told = objective.measured(outcome, summary, self._file.aim)
         judged = self._judged(trial, summary)
         told["constraints"] = objective.constraints(outcome, trial.attempt > 0, judged)

@@ -16,6 +16,7 @@ from engine import config as runconfig
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.sections import Count, Section
+from tuning import surroundings
 from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
@@ -265,6 +266,7 @@ def _check(file: StudyFile) -> None:
         raise InputError("base.train.steps", file.config.train.steps, remedy)
     check_objectives(file.objective, file.objectives, file.prefer)
     check_budget(file.budget, file.trials, file.budget_seconds)
+    surroundings.check(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
     _ = file.search_space.baseline

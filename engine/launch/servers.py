@@ -1,4 +1,4 @@
-"""The servers that ranks are forked from: the usual one, and one for each set of variables that a program reads as it starts."""
+"""The servers that ranks are forked from: one for each set of variables that a program reads as it starts."""
 
 from __future__ import annotations
 

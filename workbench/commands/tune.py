@@ -53,7 +53,7 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
 
 def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
-    from tuning import measurable
+    from tuning import measurable, surroundings
     from tuning.readers import STUDIES
     from tuning.study import run_study
     from workbench import why
@@ -63,6 +63,7 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.store import Store
     from workbench.study_progress import StudyProgress
 
+    surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
     with started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
