@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from engine import environment, proof
+from engine import environment, proof, rundir
 from engine.config import RunConfig, parse
 from engine.environment_names import VARIABLES, Environment
 from engine.errors import InputError, LayoutError
+from engine.launch.servers import Servers
 from engine.rules import check
 from engine.session import Session
 from profilers.environment_rows import ASKED, NO, UNTOLD, YES, environment_rows
@@ -141,6 +144,33 @@ def test_malloc_has_what_it_reads_at_its_start(session: Session) -> None:
         ("MALLOC_MMAP_THRESHOLD_", YES, [0, 1]),
     ]
     assert dict(os.environ) == before
+
+
+def test_a_change_of_environment_is_a_change_of_ranks(tmp_path: Path) -> None:
+    pids: list[int] = []
+    with Session(tmp_path) as session:
+        for values in ({}, {}, {"environment__OMP_NUM_THREADS": 1}, {}):
+            _, summary = execute(session, small(**values))
+            status = rundir.read_json(tmp_path / summary.id / rundir.STATUS) or {}
+            pids += status["rank_pids"]
+    assert pids[0] == pids[1]
+    assert len(set(pids)) == 3
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_servers_with_variables_of_their_own_end_with_the_pool() -> None:
+    servers, begun = Servers(), time.monotonic()
+    process = servers.start(time.sleep, (60.0,), {"MALLOC_ARENA_MAX": "2"})
+    assert process.pid is not None
+    parent = psutil.Process(process.pid).parent()
+    assert parent is not None
+    assert psutil.Process(process.pid).environ()["MALLOC_ARENA_MAX"] == "2"
+    assert "MALLOC_ARENA_MAX" not in os.environ
+    process.kill()
+    process.join()
+    servers.close()
+    assert not parent.is_running()
+    assert time.monotonic() - begun < 60
 
 
 TRIES = "from engine import malloc; print(malloc.mapped_from(1 << 20).proven, malloc.arenas(2).proven)"
