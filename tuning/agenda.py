@@ -27,9 +27,9 @@ AXES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next thing to do: measure a point, ask the sampler for one, or nothing more."""
+    """The next thing to do: measure a point, ask the sampler for one, wait for other controllers, or nothing more."""
 
-    phase: Literal["baseline", "search", "confirm", "done"]
+    phase: Literal["baseline", "search", "confirm", "done", "wait"]
     source: str = "sampler"
     point: Point | None = None
     why: str = ""
@@ -57,8 +57,9 @@ def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
 
 
 def search_goes_on(state: StudyState, file: StudyFile) -> bool:
-    """Whether every budget allows one more trial, leaving what it takes to confirm the best."""
-    return used_up(state, file) is None
+    """Whether every budget allows one more trial beside those that run, leaving what it takes to confirm the best."""
+    searching = sum(trial.confirms is None for trial in state.under_way)
+    return used_up(state, file, searching) is None
 
 
 def enqueued(state: StudyState) -> list[tuple[str, Point]]:

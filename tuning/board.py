@@ -10,8 +10,10 @@ from typing import Any
 
 from engine import rundir
 from engine.errors import InputError
-from tuning import budgets, ranking, readers
+from tuning import budgets, ranking, readers, under_way
+from tuning.crew import Crew, same, words
 from tuning.importance import importance
+from tuning.owner import HELD
 from tuning.results import Document, result
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
@@ -29,7 +31,9 @@ LONG_RESULT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """News: a trial began (no outcome yet) or ended, or the study changed its state or has something to say."""
+    """News: a trial began (no outcome yet) or ended, or the study changed its state or has something to say.
+    ``elsewhere`` names the controller of a trial that is not ours; ``running`` are all that run now.
+    """
 
     state: str
     phase: str
@@ -37,49 +41,58 @@ class Update:
     trials_total: int
     trial: Trial | None = None
     note: str = ""
+    elsewhere: str = ""
+    running: tuple[Trial, ...] = ()
 
 
 class Board:
     """Keeps the study's folder readable while its owner works."""
 
     def __init__(
-        self, folder: Path, file: StudyFile, owner: Document, on_update: Callable[[Update], None] | None
+        self, folder: Path, file: StudyFile, crew: Crew, on_update: Callable[[Update], None] | None
     ) -> None:
-        self._folder, self.file, self._owner, self._on_update = folder, file, owner, on_update
+        self._folder, self.file, self._crew, self._on_update = folder, file, crew, on_update
         self._written = 0.0
         self._result_due = 0.0
         self.predictions: Callable[[], Document | None] = lambda: None
         self._waiting: StudyState | None = None
         self._importance: tuple[int, Document] = (0, {})
-        self._status: Document = {}
+        self._shown: StudyState | None = None
+        self._announced: set[int] = set()
         self.state, self.phase = "running", "baseline"
 
     def show(
-        self, study: StudyState, trial: Trial | None = None, note: str = "", run: str | None = None
+        self, study: StudyState, trial: Trial | None = None, note: str = "", elsewhere: str = ""
     ) -> None:
         """Write the status and tell the display."""
-        done = len(ranking.counted(study))
-        self._status = {
-            "study": self.file.name,
-            "state": self.state,
-            "phase": self.phase,
-            "owner": self._owner,
-            "current_run": run,
-            "trials_done": done,
-            "trials_total": self.file.trials,
-            "budget": budgets.document(study, self.file, self.state),
-            "continues": list(study.continues),
-            "continued_in": (study.successor or {}).get("name"),
-            "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
-        }
-        self._write_status()
+        self._write_status(study)
+        if trial is not None and trial.outcome is not None:
+            self._announced.add(trial.number)
         if self._on_update is not None:
-            self._on_update(Update(self.state, self.phase, done, self.file.trials, trial, note))
+            done = len(ranking.counted(study))
+            counts = self.state, self.phase, done, self.file.trials
+            self._on_update(Update(*counts, trial, note, elsewhere, study.under_way))
 
-    def heartbeat(self) -> None:
-        """Show now and then that the owner lives, and write a result that waits."""
+    def show_others(self, study: StudyState) -> None:
+        """Tell the display of trials that ended at other controllers."""
+        if study is self._shown:
+            return
+        self._shown = study
+        for trial in study.trials:
+            if trial.outcome is not None and trial.number not in self._announced:
+                self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
+                self.result_changed(study)
+
+    def known(self, study: StudyState) -> None:
+        """What ended by now is no news."""
+        self._announced |= {trial.number for trial in study.trials if trial.outcome is not None}
+
+    def heartbeat(self, study: StudyState) -> None:
+        """Show now and then that the owner lives, tell of other controllers, and write a result that waits."""
+        self._crew.beat()
+        self.show_others(study)
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
-            self._write_status()
+            self._write_status(study)
         if self._waiting is not None:
             self.result_changed(self._waiting)
 
@@ -107,9 +120,37 @@ class Board:
             self._importance = (count, importance(study, self.file.search_space))
         return self._importance[1]
 
-    def _write_status(self) -> None:
+    def _write_status(self, study: StudyState) -> None:
         self._written = time.monotonic()
-        self._write(rundir.STATUS, self._status | {"updated_unix": time.time()})
+        is_held = self.state in HELD
+        status = {
+            "study": self.file.name,
+            "state": self.state,
+            "phase": self.phase,
+            "owner": self._owner,
+            "current_run": self._current_run(study) if is_held else None,
+            "trials_done": len(ranking.counted(study)),
+            "trials_total": self.file.trials,
+            "running": under_way.running(study, self.file) if is_held else [],
+            "controllers": under_way.members(self._crew.told(), study) if is_held else [],
+            "budget": budgets.document(study, self.file, self.state),
+            "continues": list(study.continues),
+            "continued_in": (study.successor or {}).get("name"),
+            "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
+        }
+        self._write(rundir.STATUS, status | {"updated_unix": time.time()})
+
+    @property
+    def _owner(self) -> Document:
+        return {name: self._crew.me[name] for name in ("pid", "start_time", "host")}
+
+    def _is_ours(self, trial: Trial) -> bool:
+        return trial.lease is not None and same(trial.lease, self._crew.me)
+
+    def _current_run(self, study: StudyState) -> str | None:
+        """Our own one, else the newest of the others."""
+        ours = [trial for trial in study.under_way if self._is_ours(trial)]
+        return next((trial.run for trial in reversed(ours or study.under_way)), None)
 
     def _write(self, name: str, document: dict[str, Any], indented: bool = True) -> None:
         write(self._folder / name, document, indented)

@@ -40,13 +40,13 @@ def _arms(state: StudyState, file: StudyFile) -> int:
     return max(2, len(confirm.arms(state, file)))
 
 
-def used_up(state: StudyState, file: StudyFile) -> str | None:
-    """The first kind that one more trial would use up, with the confirmation of the best; None while all suffice."""
+def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | None:
+    """The first kind that one more trial would use up, with the confirmation of the best and with so many trials
+    ``under_way``; None while all suffice.
+    """
     for name, row in budgets(state, file).items():
-        if (
-            row["limit"] is not None
-            and row["used"] + row["kept_for_confirmation"] + row["next"] > row["limit"]
-        ):
+        wanted = row["used"] + row["kept_for_confirmation"] + row["next"] * (1 + under_way)
+        if row["limit"] is not None and wanted > row["limit"]:
             return name
     return None
 

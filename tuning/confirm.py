@@ -150,9 +150,20 @@ def _last_searched(state: StudyState) -> int:
 
 
 def _fresh(state: StudyState, trial: Trial) -> list[Trial]:
-    """Re-measurements since the search ended: those of before a study grew were made at another time."""
-    last = _last_searched(state)
-    return [again for again in ranking.confirmations(state, trial) if again.number > last]
+    """Re-measurements since the search ended: those of before a study grew were made at another time. Only runs on one
+    host are compared: of several, on the one where the last was begun.
+    """
+    last, host = _last_searched(state), _host(_newest(state))
+    again = [again for again in ranking.confirmations(state, trial) if again.number > last]
+    return [each for each in again if _host(each) == host]
+
+
+def _newest(state: StudyState) -> Trial | None:
+    return next((trial for trial in reversed(state.trials) if trial.confirms is not None), None)
+
+
+def _host(trial: Trial | None) -> str | None:
+    return (trial.lease or {}).get("host") if trial else None
 
 
 def _still_open(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ from engine.errors import InputError
 from tuning import agenda, mask, ranking
 from tuning.command import Command, pending
 from tuning.course import steered
-from tuning.journal import Journal
+from tuning.journal import Journal, Unreachable
 from tuning.points import Point, point_key
-from tuning.state import StudyState, Trial
+from tuning.readers import JOURNAL
+from tuning.state import StudyState
 from tuning.steering import STEERING
 from tuning.studyfile import StudyFile
 
@@ -20,15 +23,50 @@ POLL_SECONDS = 0.2
 KNOWN = ("pause", "resume", "stop", "kill", "enqueue", *STEERING)
 
 
-class Control:
-    """What people asked a study to do, as flags that its loop obeys."""
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the answers in a journal come to."""
 
-    def __init__(self, folder: Path, file: StudyFile, journal: Journal) -> None:
-        self._folder, self._given, self._journal = folder, file, journal
+    paused: bool
+    stopping: bool
+    killed: dict[int, str]
+
+
+def orders(state: StudyState, heard: int) -> Orders:
+    """What holds by now, without pauses and stops among the first ``heard`` answers."""
+    known: dict[int, Orders] = state.memo.setdefault("orders", {})
+    if heard not in known:
+        accepted = [answer for answer in state.answers.values() if answer.accepted]
+        new = [answer.command for answer in list(state.answers.values())[heard:] if answer.accepted]
+        pauses = [command for command in new if command in ("pause", "resume")]
+        killed = {answer.arguments["trial"]: answer.id for answer in accepted if answer.command == "kill"}
+        known[heard] = Orders(pauses[-1:] == ["pause"], "stop" in new, killed)
+    return known[heard]
+
+
+class Control:
+    """What people asked a study to do, as flags that its loop obeys. They follow from the answers in the journal, so
+    that all controllers of a study obey, whoever answered; the first ``heard`` answers were obeyed before they began.
+    """
+
+    def __init__(self, folder: Path, file: StudyFile, journal: Journal, heard: int) -> None:
+        self._folder, self._given, self._journal, self.heard = folder, file, journal, heard
         self._looked = 0.0
-        self.paused = False
-        self.stopping = False
-        self.killed: dict[int, str] = {}
+
+    @property
+    def paused(self) -> bool:
+        """Whether no further trial starts until somebody resumes."""
+        return orders(self._journal.state, self.heard).paused
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the study ends with what it has."""
+        return orders(self._journal.state, self.heard).stopping
+
+    @property
+    def killed(self) -> dict[int, str]:
+        """Trials that end at once, with the command that wants it."""
+        return orders(self._journal.state, self.heard).killed
 
     @property
     def _file(self) -> StudyFile:
@@ -40,6 +78,17 @@ class Control:
         if now - self._looked < POLL_SECONDS:
             return
         self._looked = now
+        self._journal.refresh()
+        if pending(self._folder, self._journal.answered) and not self._is_handed_over():
+            with suppress(Unreachable), self._journal.turn():
+                self._answer()
+
+    def _is_handed_over(self) -> bool:
+        """Whether another study goes on: it answers now."""
+        successor = self._journal.state.successor
+        return successor is not None and (self._folder.parent / successor["name"] / JOURNAL).exists()
+
+    def _answer(self) -> None:
         for command in pending(self._folder, self._journal.answered):
             state = self._journal.state
             try:
@@ -61,7 +110,7 @@ class Control:
         if command.command == "enqueue":
             return self._enqueue(command.arguments, state)
         if command.command == "kill":
-            return self._kill(command, state.running), {}
+            return self._kill(command, state), {}
         if command.command in STEERING:
             return self._steer(command, state)
         return getattr(self, f"_{command.command}")(), {}
@@ -73,28 +122,34 @@ class Control:
         successor = kept["changes"].get("successor")
         if successor and (self._folder.parent / successor["name"]).exists():
             raise InputError("widen", successor["name"], "is the name of another study; move its folder away")
+        if successor and not self._journal.can_be_succeeded:
+            remedy = f"was not declared, and a study in a database keeps its space; start one that inherits {self._given.name}"
+            raise InputError("widen", ", ".join(command.arguments), remedy)
         return reason, kept
 
     def _pause(self) -> str:
-        self.paused = True
         return "no further trial starts until resume"
 
     def _resume(self) -> str:
         if not self.paused:
             raise InputError("command", "resume", "the study is not paused")
-        self.paused = False
         return ""
 
     def _stop(self) -> str:
-        self.stopping = True
         return "the study ends with what it has"
 
-    def _kill(self, command: Command, running: Trial | None) -> str:
-        number = command.arguments.get("trial")
-        if running is None or running.number != number:
-            now = f"trial {running.number} is" if running else "no trial is"
+    def _kill(self, command: Command, state: StudyState) -> str:
+        number, running = command.arguments.get("trial"), [trial.number for trial in state.under_way]
+        if number not in running:
+            numbers = ", ".join(map(str, running))
+            now = (
+                f"trials {numbers} are"
+                if len(running) > 1
+                else f"trial {numbers} is"
+                if running
+                else "no trial is"
+            )
             raise InputError("trial", number, f"is not running; {now}")
-        self.killed[running.number] = command.id
         return "its run is being stopped; it counts as a trial without a value"
 
     def _enqueue(self, arguments: Point, state: StudyState) -> tuple[str, dict[str, Any]]:
@@ -103,7 +158,7 @@ class Control:
             raise InputError("enqueue", None, "needs at least one key, e.g. batch.micro_batch=2")
         point = space.completed(arguments)
         self._check_new(point, state)
-        waiting = len(agenda.enqueued(state)) + (state.running is not None)
+        waiting = len(agenda.enqueued(state)) + len(state.under_way)
         if len(ranking.counted(state)) + waiting >= self._file.trials:
             remedy = f"all {self._file.trials} trials are used up; ask for more with budget trials=.."
             raise InputError("enqueue", space.label(point), remedy)

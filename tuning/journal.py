@@ -6,29 +6,44 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.errors import InputError
 from tuning.state import Folding, Line, StudyState, fold
+from tuning.turns import TURN, FileLock
 
 Result = TypeVar("Result")
+#: Lines of these kinds are on disk before anything else happens.
+KEPT_SAFE = ("study", "tell", "command")
+
+
+class Unreachable(Exception):
+    """Where a journal is kept does not answer now; it is asked again later."""
 
 
 class Journal:
-    """Appends lines, one ``write`` each, and keeps the state that they amount to."""
+    """Appends lines, one ``write`` each, and keeps the state that they amount to.
+
+    Several controllers may write one: what others appended is taken over before each line of ours and by
+    :meth:`refresh`, so that all of them see the same lines in the same order.
+    """
+
+    #: Whether another study in the folder beside it may go on with its trials.
+    can_be_succeeded = True
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._check(self._mend)
-        self._file = self._check(lambda: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
-        lines, self._damage = read(path)
+        self._lock = FileLock(path.with_name(TURN))
         self._folding = Folding()
         self._state: StudyState | None = None
-        for line in lines:
-            self._folding.take(line)
+        self._damage: list[str] = []
+        self._offset = self._lines = 0
+        self._file = self._check(lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
+        self._check(self._take_over)
 
     @property
     def state(self) -> StudyState:
@@ -45,35 +60,82 @@ class Journal:
     def append(self, kind: str, **values: Any) -> None:
         """Write one line; it is on disk when this returns if it is one that must never be lost."""
         line = {"at_unix": time.time(), "kind": kind} | {key: _finite(value) for key, value in values.items()}
-        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        self._check(lambda: self._write(line))
 
-        def write() -> None:
-            if os.write(self._file, data) != len(data):
-                raise OSError(28, "No space left on device")
-            if kind in ("study", "tell", "command"):
-                os.fsync(self._file)
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Only one controller decides at a time; inside, all that others wrote is known. May be entered again inside.
 
-        self._check(write)
-        self._folding.take(line)
-        self._state = None
+        Raises:
+            Unreachable: it is not known what others wrote.
+        """
+        with self._locked():
+            self._check(self._take_over)
+            yield
+
+    def refresh(self) -> bool:
+        """Take over what others appended by now; whether there was something. Never waits."""
+        return self._check(self._read_new)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._check(self._lock.__enter__)
+        try:
+            yield
+        finally:
+            self._lock.__exit__(None, None, None)
+
+    def _write(self, line: Line) -> None:
+        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        with self._lock:
+            self._take_over()
+            if os.write(self._file, data) != len(data):
+                raise OSError(28, "No space left on device")
+            if line["kind"] in KEPT_SAFE:
+                os.fsync(self._file)
+            self._offset += len(data)
+            self._lines += 1
+            self._folding.take(line)
+            self._state = None
+
+    def _take_over(self) -> None:
+        """Everything that is there, which ends with a whole line afterwards."""
+        with self._lock:
+            self._read_new()
+            if os.fstat(self._file).st_size > self._offset:
+                self._mend()
+                self._read_new()
+
+    def _read_new(self) -> bool:
+        """The whole lines after those that are known; one that is being written has no end yet, and waits."""
+        size = os.fstat(self._file).st_size
+        if size <= self._offset:
+            return False
+        data = os.pread(self._file, size - self._offset, self._offset)
+        whole = data[: data.rfind(b"\n") + 1]
+        lines, damage = _parse(whole, self.path.name, self._lines + 1)
+        for line in lines:
+            self._folding.take(line)
+        self._offset += len(whole)
+        self._lines += whole.count(b"\n")
+        self._damage += damage
+        if lines or damage:
+            self._state = None
+        return bool(lines or damage)
+
     def _mend(self) -> None:
-        """Cut off a half-written last line, or end a whole one: the next line must begin on its own."""
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        tail = data[data.rfind(b"\n") + 1 :]
-        if tail:
-            with self.path.open("r+b") as file:
-                if _parsed(tail) is None:
-                    file.truncate(len(data) - len(tail))
-                else:
-                    file.seek(0, os.SEEK_END)
-                    file.write(b"\n")
+        """Cut off a half-written last line, or end a whole one: the next line must begin on its own. Whoever wrote it
+        is gone, for we have the lock.
+        """
+        tail = os.pread(self._file, os.fstat(self._file).st_size - self._offset, self._offset)
+        if _parsed(tail) is None:
+            os.ftruncate(self._file, self._offset)
+        else:
+            os.write(self._file, b"\n")
 
     def _check(self, action: Callable[[], Result]) -> Result:
         try:
@@ -86,17 +148,9 @@ class Journal:
 def read(path: Path) -> tuple[list[Line], list[str]]:
     """All complete lines, and what is wrong with the others; a half-written last line is no damage."""
     try:
-        pieces = path.read_bytes().split(b"\n")
+        return _parse(path.read_bytes(), path.name, 1)
     except OSError:
         return [], []
-    lines, damage = [], []
-    for number, piece in enumerate(pieces, start=1):
-        parsed = _parsed(piece)
-        if parsed is not None:
-            lines.append(parsed)
-        elif piece.strip() and number < len(pieces):
-            damage.append(f"{path.name} line {number} cannot be read and is left out")
-    return lines, damage
 
 
 def load(path: Path) -> StudyState:
@@ -108,6 +162,19 @@ def load(path: Path) -> StudyState:
 def with_damage(state: StudyState, damage: list[str]) -> StudyState:
     """The state, with what could not be read added to what could not be used."""
     return replace(state, damage=(*damage, *state.damage))
+
+
+def _parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
+    """Lines, of which the first has this number."""
+    lines, damage = [], []
+    pieces = data.split(b"\n")
+    for number, piece in enumerate(pieces, start=first):
+        parsed = _parsed(piece)
+        if parsed is not None:
+            lines.append(parsed)
+        elif piece.strip() and number < first + len(pieces) - 1:
+            damage.append(f"{name} line {number} cannot be read and is left out")
+    return lines, damage
 
 
 def _parsed(piece: bytes) -> Line | None:

@@ -1,11 +1,10 @@
-"""The study in Optuna's own SQLite file, for its tools; an index that is made again from the journal when in doubt."""
+"""The study as Optuna's own tools read it, in SQLite or PostgreSQL; an index that is made again from the journal when
+in doubt.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sqlite3
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,51 +16,60 @@ from optuna.trial import FrozenTrial
 from tuning import journal, studyfile
 from tuning.aims import Aim
 from tuning.encoding import Encoding
+from tuning.mirror_place import Place, SqliteFile
 from tuning.optuna_index import directions, frozen
-from tuning.readers import DATABASE, JOURNAL
-from tuning.state import StudyState
-
-LOCK_SECONDS = 1.0
+from tuning.readers import JOURNAL
+from tuning.state import StudyState, Trial
 
 
 class Mirror:
-    """Follows the journal. Whatever is wrong with the file, the study goes on."""
+    """Follows the journal. Whatever is wrong with the database, the study goes on. Of several controllers the one that
+    told last writes, in its turn.
+    """
 
-    def __init__(self, folder: Path, encoding: Encoding, several: Sequence[Aim] = ()) -> None:
-        self._folder, self._encoding, self._several = folder, encoding, several
+    def __init__(
+        self, folder: Path, encoding: Encoding, several: Sequence[Aim] = (), place: Place | None = None
+    ) -> None:
+        self._name, self._encoding, self._several = folder.name, encoding, several
+        self._place = place or SqliteFile(folder)
         self._storage: RDBStorage | None = None
         self._study: optuna.Study | None = None
-        self._taken = 0
+        self._taken: set[int] = set()
 
     def follow(self, state: StudyState) -> str:
-        """Bring the file up to the journal; says what had to be done beyond adding trials. The first time, what is in
-        the file is compared with the journal; from then on only what is new is added.
+        """Bring it up to the journal; says what had to be done beyond adding trials. The first time, and whenever others
+        may have written, what is there is compared with the journal; else only what is new is added.
         """
+        new = [
+            trial for trial in state.trials if trial.outcome is not None and trial.number not in self._taken
+        ]
         try:
-            if self._taken and self._taken <= len(state.trials):
-                for trial in self._frozen(state, self._taken):
+            if self._taken and len(new) <= 1:
+                for trial in self._frozen(new):
                     self._open().add_trial(trial)
             else:
-                self._add_missing(self._frozen(state))
+                self._add_missing(self._frozen(state.trials))
             note = ""
-        except Exception as error:  # an index is not worth a study: whatever it is, start the file afresh
-            note = self._start_afresh(self._frozen(state), error)
-        running = (place for place, trial in enumerate(state.trials) if trial.outcome is None)
-        self._taken = next(running, len(state.trials)) if self._study is not None else 0
+        except Exception as error:  # an index is not worth a study: whatever it is, start afresh
+            note = self._start_afresh(self._frozen(state.trials), error)
+        self._taken = self._taken | {trial.number for trial in new} if self._study is not None else set()
         return note
 
-    def _frozen(self, state: StudyState, first: int = 0) -> list[FrozenTrial]:
-        told = (frozen(trial, self._encoding, self._several) for trial in state.trials[first:])
+    def _frozen(self, trials: Sequence[Trial]) -> list[FrozenTrial]:
+        told = (frozen(trial, self._encoding, self._several) for trial in trials)
         return [found for found in told if found]
 
     def check(self, state: StudyState) -> str:
-        """Read the whole file again, as others will, and make it anew if it was harmed; says what had to be done."""
+        """Read all of it again, as others will, and make it anew if it was harmed; says what had to be done."""
         self.close()
-        harm = _harm(self._folder / DATABASE)
-        return self._start_afresh(self._frozen(state), ValueError(harm)) if harm else self.follow(state)
+        self._taken = set()
+        harm = self._place.harm()
+        return (
+            self._start_afresh(self._frozen(state.trials), ValueError(harm)) if harm else self.follow(state)
+        )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of it."""
         if self._storage is not None:
             self._storage.remove_session()
             self._storage.engine.dispose()
@@ -71,57 +79,37 @@ class Mirror:
         reason = " ".join(str(error).split())[:160]
         try:
             self.close()
-            aside = self._set_aside()
+            aside = self._place.set_aside()
             self._add_missing(wanted)
-            return f"{DATABASE} was rebuilt from the journal ({reason}); the old file is {aside}"
+            return f"{self._place.name} was rebuilt from the journal ({reason}); {aside}"
         except Exception as second:  # read-only or full: the journal decides whether the study can go on
             self.close()
-            return f"{DATABASE} cannot be kept ({second}); the study goes on without it"
+            return f"{self._place.name} cannot be kept ({second}); the study goes on without it"
 
     def _add_missing(self, wanted: list[FrozenTrial]) -> None:
+        """Trials lie there in the order in which they ended."""
         study = self._open()
-        known = study.get_trials(deepcopy=False)
-        if [_identity(trial) for trial in known] != [_identity(trial) for trial in wanted[: len(known)]]:
+        known = [_identity(trial) for trial in study.get_trials(deepcopy=False)]
+        expected = {trial.user_attrs["number"]: _identity(trial) for trial in wanted}
+        numbers = {identity[0] for identity in known}
+        if len(numbers) < len(known) or any(expected.get(identity[0]) != identity for identity in known):
             raise ValueError("it disagrees with the journal")
-        for trial in wanted[len(known) :]:
-            study.add_trial(trial)
+        for trial in wanted:
+            if trial.user_attrs["number"] not in numbers:
+                study.add_trial(trial)
 
     def _open(self) -> optuna.Study:
         if self._study is None:
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             logging.getLogger("alembic").setLevel(logging.ERROR)
-            options = {"connect_args": {"timeout": LOCK_SECONDS}}
-            self._storage = RDBStorage(f"sqlite:///{self._folder / DATABASE}", engine_kwargs=options)
+            self._storage = RDBStorage(self._place.url, engine_kwargs=self._place.engine_options)
             self._study = optuna.create_study(
                 storage=self._storage,
-                study_name=self._folder.name,
+                study_name=self._name,
                 directions=directions(self._several),
                 load_if_exists=True,
             )
         return self._study
-
-    def _set_aside(self) -> str:
-        path = self._folder / DATABASE
-        aside = path.with_name(f"{DATABASE}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.aside")
-        if path.exists():
-            path.replace(aside)
-        for suffix in ("-journal", "-wal", "-shm"):
-            path.with_name(DATABASE + suffix).unlink(missing_ok=True)
-        return aside.name
-
-
-def _harm(path: Path) -> str:
-    """What SQLite finds wrong with a file; nothing of one that is not there or locked."""
-    try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
-        ) as database:
-            found = str(database.execute("pragma quick_check").fetchone()[0])
-    except sqlite3.OperationalError:
-        return ""
-    except sqlite3.DatabaseError as error:
-        return str(error)
-    return "" if found == "ok" else found
 
 
 def rebuild(folder: Path) -> str:

@@ -61,22 +61,20 @@ def check_same(known: dict[str, Any] | None, file: StudyFile) -> None:
         raise InputError("name", file.name, remedy)
 
 
-def open_journal(folder: Path, file: StudyFile) -> Journal:
-    """The journal, beginning with what the study asks, or with what has been allowed to grow."""
-    opened = Journal(folder / readers.JOURNAL)
+def begin(opened: Journal, folder: Path, file: StudyFile) -> None:
+    """Let the journal begin with what the study asks, or go on with what has been allowed to grow."""
     resolved = file.resolved()
-    if opened.state.file != resolved:
+    if is_new := opened.state.file != resolved:
         machine = fingerprint.here().id
         opened.append("study", file=resolved, fingerprint=file.fingerprint(), machine=machine)
+    if is_new or not (folder / readers.STUDY).exists():
         board.write(folder / readers.STUDY, resolved)
         _write_text(folder / readers.STUDY_GIVEN, file.text)
-    return opened
 
 
 def lease() -> dict[str, Any]:
     """This process, as a trial's lease names it."""
-    me = ownership.me()
-    return {"pid": me["pid"], "start_time": me["start_time"]}
+    return ownership.me()
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -65,6 +65,7 @@ class Index:
         self._sampler = LegalSampler(encoding, seed, make(name, seed, startup_trials, trials))
         self._study = optuna.create_study(sampler=self._sampler, directions=directions(several))
         self._asked: optuna.trial.Trial | None = None
+        self._elsewhere: dict[int, int] = {}
 
     def turn_to(self, name: Name, seed: int, startup_trials: int, trials: int) -> None:
         """Let another sampler propose from here on; it sees what all others were told."""
@@ -94,11 +95,24 @@ class Index:
         point = self._sampler.chosen
         return Draw(point, dict(self._asked.params), self._sampler.skipped_illegal)
 
+    def runs_elsewhere(self, trial: Trial) -> None:
+        """Keep away from a trial that another controller runs, as from our own that have no end yet."""
+        params = self._encoding.encode(trial.config)
+        if params is not None and trial.confirms is None and trial.number not in self._elsewhere:
+            known = distributions(self._encoding)
+            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=known))
+            self._elsewhere[trial.number] = len(self._study.get_trials(deepcopy=False)) - 1
+
     def tell(self, trial: Trial) -> None:
         """Take over how a journaled trial ended."""
         finished = frozen(trial, self._encoding, self._several)
-        asked, self._asked = self._asked, None
+        if (placeholder := self._elsewhere.pop(trial.number, None)) is not None:
+            self._study.tell(
+                placeholder, state=TrialState.FAIL
+            )  # samplers do not look at it; what it came to follows
+        asked = self._asked
         if asked is not None and finished is not None and asked.params == trial.params:
+            self._asked = None
             for name, violation in finished.constraints.items():
                 asked.set_constraint(name, violation)
             self._study.tell(asked, finished.values, state=finished.state)

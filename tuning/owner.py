@@ -10,25 +10,30 @@ from typing import Any
 
 from engine import ownership, rundir
 from engine.errors import InputError
+from tuning.crew import FRESH_SECONDS, Member, present, words
 
 LOCK = ".lock"
-#: An owner on another host cannot be seen; it counts as alive while its status is fresh.
-FRESH_SECONDS = 60.0
 HELD = ("running", "paused", "stopping")
 
 
 def is_alive(status: dict[str, Any] | None) -> bool:
-    """Whether the owner that a study's status names still runs it."""
-    owner = (status or {}).get("owner")
-    if not status or not isinstance(owner, dict) or status.get("state") not in HELD:
+    """Whether the owner that a study's status names still runs it, or another controller on the same folder."""
+    if not status or status.get("state") not in HELD:
+        return False
+    others = [member for member in status.get("controllers") or () if member.get("here")]
+    return any(_lives(owner, status) for owner in (status.get("owner"), *others))
+
+
+def _lives(owner: Any, status: dict[str, Any]) -> bool:
+    if not isinstance(owner, dict):
         return False
     if owner.get("host") != socket.gethostname():
         return time.time() - float(status.get("updated_unix") or 0.0) < FRESH_SECONDS
     return ownership.alive(owner)
 
 
-def take(folder: Path) -> dict[str, Any]:
-    """Make this process the owner of a study; returns what names it.
+def take(folder: Path, join: bool = False) -> Member:
+    """Make this process the owner of a study, or one of them where it may ``join`` others; returns what names it.
 
     Raises:
         InputError: another live process owns the study, or the folder cannot be written.
@@ -37,9 +42,13 @@ def take(folder: Path) -> dict[str, Any]:
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
             status = rundir.read_json(folder / rundir.STATUS)
-            if is_alive(status):
-                raise InputError("study", folder.name, _busy(folder.name, (status or {})["owner"]))
-            owner = ownership.me()
+            others, owner = present(folder), ownership.me()
+            if is_alive(status) and not others:
+                others = [(status or {})["owner"]]
+            if others and not join:
+                raise InputError("study", folder.name, _busy(folder.name, others[0]))
+            if others:
+                return owner
             fresh = {"state": "running", "owner": owner, "updated_unix": time.time(), "current_run": None}
             rundir.write_json(folder / rundir.STATUS, (status or {}) | fresh)
             return owner
@@ -48,6 +57,6 @@ def take(folder: Path) -> dict[str, Any]:
         raise InputError("home", str(folder), remedy) from None
 
 
-def _busy(name: str, owner: dict[str, Any]) -> str:
-    where = f"process {owner.get('pid')} on {owner.get('host')}"
-    return f"is already being run by {where}; watch it, or end it with: workbench stop {name}"
+def _busy(name: str, owner: Member) -> str:
+    ways = f"watch it, work on it together with --join, or end it with: workbench stop {name}"
+    return f"is already being run by {words(owner)}; {ways}"

@@ -13,7 +13,7 @@ from tuning.mask import Mask
 from tuning.optuna_index import Draw, Index
 from tuning.points import Point, point_key
 from tuning.space import Space
-from tuning.state import StudyState, Trial
+from tuning.state import StudyState
 from tuning.studyfile import StudyFile
 
 
@@ -25,10 +25,16 @@ class Proposer:
     """
 
     def __init__(
-        self, given: StudyFile, journal: Journal, encoding: Encoding, foresight: Foresight | None = None
+        self,
+        given: StudyFile,
+        journal: Journal,
+        encoding: Encoding,
+        foresight: Foresight | None = None,
+        place: int = 0,
     ) -> None:
         samplers.check(given.sampler, given.search_space)
         self._given, self._journal, self._encoding, self._foresight = given, journal, encoding, foresight
+        self._place, self._told = place, set[int]()
         self._sampler = self._choice()
         several = given.aims if given.objectives else ()
         self._index = Index(encoding, *self._plan(), self._sampler, several)
@@ -49,18 +55,22 @@ class Proposer:
         """Whether nothing was left when the sampler was asked last, and the mask is still the same."""
         return self._exhausted == self._mask
 
-    def tell(self, trial: Trial) -> None:
-        """Take over how a journaled trial ended."""
-        self._index.tell(trial)
-
-    def tell_all(self) -> None:
-        """Take over what the journal says, and what earlier studies measured for the same question."""
-        state = self._journal.state
-        for earlier in state.inherited:
+    def tell_inherited(self) -> None:
+        """Take over what earlier studies measured for the same question."""
+        for earlier in self._journal.state.inherited:
             for trial in earlier.trials if earlier.same else ():
                 self._index.tell(trial)
-        for trial in state.trials:
-            self._index.tell(trial)
+
+    def tell_new(self) -> None:
+        """Take over what ended by now, whoever ran it, and what runs at other controllers. Ours are not under way when
+        this is asked.
+        """
+        for trial in self._journal.state.trials:
+            if trial.outcome is None:
+                self._index.runs_elsewhere(trial)
+            elif trial.number not in self._told:
+                self._told.add(trial.number)
+                self._index.tell(trial)
 
     def draw(self) -> Draw | None:
         """A point inside the mask; None, and a note, when nothing is left there."""
@@ -78,7 +88,9 @@ class Proposer:
         if drawn is None:
             self._exhausted = open_now
             masked = f"every legal point inside the mask ({open_now}) was measured"
-            self._journal.append("note", text=masked if open_now.limits else SPACE_IS_MEASURED)
+            note = masked if open_now.limits else SPACE_IS_MEASURED
+            if note not in state.notes:
+                self._journal.append("note", text=note)
         return drawn
 
     def predictions(self) -> dict[str, Any] | None:
@@ -112,9 +124,11 @@ class Proposer:
         return course.sampler(self.file, self._journal.state).name
 
     def _plan(self) -> tuple[int, int, int]:
-        """Seed, trials that explore, and the budget. A resumed study must not draw the same again."""
+        """Seed, trials that explore, and the budget. A resumed study must not draw the same again, nor another
+        controller that began at the same time.
+        """
         file = self.file
-        seed = (file.seed + len(self._journal.state.trials)) % 2**31
+        seed = (file.seed + len(self._journal.state.trials) + 7_919 * self._place) % 2**31
         return seed, agenda.startup_trials(file.trials), file.trials
 
     def _space_of(self, open_now: Mask) -> Space:

@@ -15,11 +15,13 @@ from tuning import (
     repeats,
     result_terms,
     rounds,
+    under_way,
     wording,
 )
 from tuning.confidence import Comparison, compare
 from tuning.confirm import Confirmed
 from tuning.deciding import Decision, decide
+from tuning.owner import HELD
 from tuning.ranking import Standing
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
@@ -67,6 +69,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
             stands, gain, file, decision, result_terms.is_kept(state, stands.baseline, file)
         ),
         **_rows(state, stands, file),
+        "running": under_way.running(state, file) if study_state in HELD else [],
         "confirmation_rounds": rounds.document(found, decision, file) if found and decision else None,
         "racing": _racing(state, file),
         "trials_done": len(ranking.counted(state)),
@@ -226,4 +229,5 @@ def _row(trial: Trial, file: StudyFile) -> Document:
     row["shown"] = result_terms.shown(trial.value, trial.low, trial.high, file.aim)
     space = file.search_space
     label = space.remember("label", trial.config, space.label)
-    return row | {"outcome": trial.outcome or "running", "label": label}
+    who = under_way.controller(trial)
+    return row | {"outcome": trial.outcome or "running", "label": label, "controller": who}

@@ -105,9 +105,17 @@ class StudyState:
         return found if found is not None and found.number == number else None
 
     @property
+    def under_way(self) -> tuple[Trial, ...]:
+        """Every proposal that has no end yet, oldest first: as many as there are controllers, at most."""
+        if "under_way" not in self.memo:
+            self.memo["under_way"] = tuple(trial for trial in self.trials if trial.outcome is None)
+        found: tuple[Trial, ...] = self.memo["under_way"]
+        return found
+
+    @property
     def running(self) -> Trial | None:
-        """The proposal that has no end yet."""
-        return next((trial for trial in reversed(self.trials) if trial.outcome is None), None)
+        """The newest proposal that has no end yet."""
+        return next(reversed(self.under_way), None)
 
     @property
     def next_number(self) -> int:
@@ -189,7 +197,8 @@ class Folding:
         self._trials.setdefault(number, Trial(**known, proposed_unix=float(line["at_unix"])))
 
     def _take_lease(self, line: Line) -> None:
-        self._change(line, lease={"pid": line["pid"], "start_time": line["start_time"]})
+        where = {"host": line["host"]} if "host" in line else {}  # a study on one host did not say it
+        self._change(line, lease={"pid": line["pid"], "start_time": line["start_time"]} | where)
 
     def _take_started(self, line: Line) -> None:
         self._change(line, run=line["run"])

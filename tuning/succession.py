@@ -16,6 +16,7 @@ from tuning import board, journal, mask, readers, studyfile
 from tuning.knobs import Knob
 from tuning.state import Line, StudyState
 from tuning.studyfile import StudyFile
+from tuning.turns import TURN, FileLock
 
 #: How often the chain of a study is followed before something must be wrong.
 LONGEST_CHAIN = 1_000
@@ -72,7 +73,11 @@ def begin(folder: Path, file: StudyFile, state: StudyState) -> None:
     Raises:
         InputError: the folder cannot be written.
     """
-    place = folder.parent / file.name
+    with FileLock(folder / TURN):  # of several controllers, one
+        _begin(folder, folder.parent / file.name, file, state)
+
+
+def _begin(folder: Path, place: Path, file: StudyFile, state: StudyState) -> None:
     if not (place / readers.JOURNAL).exists():
         lines = _lines(folder, file, state)
         try:
