@@ -22,7 +22,7 @@ def check(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> None:
         InputError: one is.
     """
     kind = "cuda" if may_use_gpus(config.flat()) else "cpu"
-    _refuse(settings(config, knobs), kind, _most_ranks(knobs, ranks), "")
+    _refuse(settings(config, knobs), kind, most_ranks(knobs, ranks), "")
 
 
 def check_here(config: RunConfig, knobs: Sequence[Knob], ranks: int, simulated: bool) -> None:
@@ -36,7 +36,7 @@ def check_here(config: RunConfig, knobs: Sequence[Knob], ranks: int, simulated: 
         raise InputError(name, value, "a simulated study has no processes to set it in; leave it out")
     if found:
         chosen = devices.choose(config, ranks)
-        _refuse(found, chosen.kind, _most_ranks(knobs, ranks), f" ({chosen.reason})")
+        _refuse(found, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
 
 
 def settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:
@@ -61,6 +61,7 @@ def _refuse(found: dict[str, object], kind: str, ranks: int, reason: str) -> Non
             raise InputError(name, value, f"{why}{reason}; leave it out")
 
 
-def _most_ranks(knobs: Sequence[Knob], ranks: int) -> int:
+def most_ranks(knobs: Sequence[Knob], ranks: int) -> int:
+    """Of any trial."""
     counts = [count for knob in knobs if knob.key == STUDY_KEYS[0] for count in knob.choices]
     return max([ranks, *counts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 
 import psutil
@@ -124,7 +125,7 @@ class LocalPool:
     def _hand_out(
         self, launch: Launch, workers: list[Worker], place: Place, devices: tuple[int, ...]
     ) -> None:
-        shared = max(1, (psutil.cpu_count(logical=False) or 1) // len(workers))
+        shared = max(1, _cores() // len(workers))
         threads = launch.config.environment.OMP_NUM_THREADS or shared
         for rank, worker in enumerate(workers):
             worker.runs += 1
@@ -140,3 +141,9 @@ class LocalPool:
             )
             with contextlib.suppress(OSError):  # it just died: its death is told by the watch
                 worker.tasks.send(task)
+
+
+def _cores() -> int:
+    """Physical ones, or fewer if this process may use fewer."""
+    physical = psutil.cpu_count(logical=False) or 1
+    return min(physical, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else physical

@@ -10,7 +10,9 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
+    from tuning.board import Update
     from tuning.execute import Execute
+    from tuning.side_by_side import Slice
     from tuning.studyfile import StudyFile
 
 
@@ -21,9 +23,16 @@ def tune(
     home: Home,
     more: More = None,
     sets: Sets = None,
+    *,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Trials of the whole study.")] = None,
     data: Annotated[
         str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
+    ] = None,
+    side_by_side: Annotated[
+        int | None,
+        typer.Option(
+            "--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
@@ -32,7 +41,8 @@ def tune(
     from workbench.output import emit_json, result_console, stdout_for_results
     from workbench.render_study import print_result
 
-    file = study_file(study, [*(sets or []), *(more or [])], trials, data)
+    beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
+    file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
     with stdout_for_results():
         document = _run(home, file)
     if json:
@@ -51,6 +61,17 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
+def _slices(file: StudyFile) -> list[Slice | None]:
+    """The devices of each controller; None for one that has all."""
+    from tuning import side_by_side
+    from tuning.surroundings import most_ranks
+
+    if file.side_by_side in (None, 1):
+        return [None]
+    ranks = most_ranks(file.knobs, file.ranks)
+    return [*side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)]
+
+
 def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from engine.session import Session
     from tuning import measurable, surroundings
@@ -60,15 +81,25 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.compaction import compact_at_end
     from workbench.foresight import foresight_of
     from workbench.output import say
+    from workbench.side_by_side import Children
     from workbench.store import Store
     from workbench.study_progress import StudyProgress
 
     surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    mine, *others = _slices(file)
+    if mine is not None:
+        mine.take()
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
-    with started as session, StudyProgress(file) as shown:
+    with Children(home, file.name, others) as children, started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
         foresee = foresight_of(home, file)
-        document = run_study(file, home / STUDIES / file.name, execute, shown.update, foresee)
+
+        def update(news: Update) -> None:
+            children.start()
+            shown.update(news)
+
+        document = run_study(file, home / STUDIES / file.name, execute, update, foresee)
+        children.close(ended=document["state"] == "ended")
     if document["state"] == "ended":
         compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
