@@ -120,8 +120,7 @@ def train_in_group(
     standing = untold() if progress is None else progress.standing(rank)
     timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
-    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
-    proof.note_asked(config.environment, writer)
+    _introduce(rank, config, device, seat, writer)
     context = RankContext(
         rank=rank,
         config=config,
@@ -146,6 +145,13 @@ def train_in_group(
     finally:
         nccl.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
         writer.close()
+
+
+def _introduce(
+    rank: int, config: RunConfig, device: torch.device, seat: Seat | None, writer: RecordWriter
+) -> None:
+    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
+    proof.note_asked(config.environment, writer)
 
 
 def group_timeout(config: RunConfig) -> timedelta:

@@ -93,4 +93,5 @@ class Beside:
 
 
 def _host(lease: Mapping[str, Any], here: str | None) -> str | None:
-    return lease.get("host", here)
+    found: str | None = lease.get("host", here)
+    return found

@@ -63,5 +63,5 @@ def _refuse(found: dict[str, object], kind: str, ranks: int, reason: str) -> Non
 
 def most_ranks(knobs: Sequence[Knob], ranks: int) -> int:
     """Of any trial."""
-    counts = [count for knob in knobs if knob.key == STUDY_KEYS[0] for count in knob.choices]
+    counts: list[int] = [count for knob in knobs if knob.key == STUDY_KEYS[0] for count in knob.choices]
     return max([ranks, *counts])

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from engine import rundir
 from tuning.readers import STUDIES, STUDY
 from tuning.side_by_side import Slice
 from tuning.studyfile import StudyFile
+from workbench.output import say
 
 #: A controller that was asked to end has its run's ranks stop at a common step first.
 _PATIENCE_SECONDS = 30.0
+#: What a controller may take until it has loaded torch.
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
 #: After the study has ended others see that within a second or two.
 _ENDED_SECONDS = 60.0
 
@@ -37,10 +45,20 @@ class Children:
         self.close(ended=False)
 
     def start(self) -> None:
-        """Start those that were not started yet."""
+        """Start those that were not started yet, and wait until they have loaded what they need: the first trial is
+        measured alone.
+        """
+        fresh = []
         while self._slices:
-            number = len(self._processes) + 1
-            self._processes.append(self._started(number, self._slices.pop(0)))
+            fresh.append(self._started(len(self._processes) + 1, self._slices.pop(0)))
+            self._processes.append(fresh[-1])
+        deadline = time.monotonic() + _START_SECONDS
+        for process in fresh:
+            left = max(0.0, deadline - time.monotonic())
+            if process.stdout is not None:
+                if not select.select([process.stdout], [], [], left)[0] or not process.stdout.readline():
+                    say(f"warning: a controller beside this one did not start; see {self._log('*')}")
+                process.stdout.close()
 
     def close(self, ended: bool) -> None:
         """See all of them to their end. Unless the study has ``ended``, ask them to stop first."""
@@ -66,21 +84,22 @@ class Children:
         ours = str(Path(__file__).parents[1])
         known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = os.environ | {"PYTHONPATH": os.pathsep.join(known)}
-        log = self._home / STUDIES / self._name / f"side_by_side-{number}.log"
-        with log.open("ab") as output:
+        with self._log(number).open("ab") as output:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # closed by the system when this process dies
-                stdout=output,
+                stdout=subprocess.PIPE,  # one line once it is ready
                 stderr=output,
                 env=variables,
                 start_new_session=True,  # Ctrl-C reaches the parent, which asks once
             )
 
+    def _log(self, number: object) -> Path:
+        return self._home / STUDIES / self._name / f"side_by_side-{number}.log"
+
 
 def main(arguments: Sequence[str]) -> int:
     """``HOME STUDY CORES GPUS``: work on a study beside the controller that started this process."""
-    from engine import rundir
     from engine.lifeline import die_with
     from tuning import studyfile
 
@@ -99,9 +118,30 @@ def _work(home: Path, file: StudyFile) -> None:
     from tuning.study import run_study
     from workbench.foresight import foresight_of
 
+    folder = home / STUDIES / file.name
     with Session(home, fresh_on_cpu=measurable.weighs_memory(file)) as session:
         foresee = foresight_of(home, file)
-        run_study(file, home / STUDIES / file.name, session.execute, None, foresee, join=True)
+        _load()
+        os.write(1, b"ready\n")
+        os.dup2(2, 1)
+        while not _has_begun(folder):
+            time.sleep(_LOOK_SECONDS)
+        run_study(file, folder, session.execute, None, foresee, join=True)
+
+
+def _load() -> None:
+    """Load torch here and in the server of warm ranks, which else comes with the first trial."""
+    from engine.launch.servers import Servers
+
+    importlib.import_module("engine.launch.pool")
+    process = Servers().start(int, (), {})
+    process.join()
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether the first controller measures something: the first trial is its own."""
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    return bool(status.get("running") or status.get("trials_done") or status.get("state") != "running")
 
 
 def _listed(numbers: Sequence[int]) -> str:

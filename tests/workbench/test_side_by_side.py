@@ -26,7 +26,7 @@ def study_file(folder: Path, **more: Any) -> Path:
         "name": "beside", "ranks": 1, "trials": 5, "confirm_repeats": 1, "confirm_runners_up": 0, "racing": False,
         "prior": "none",
         "base": {"device": "cpu", "model": {"layers": 1}, "data": {"sequence_length": 64},
-                 "batch": {"global_batch": 8}, "train": {"steps": 12, "warmup": 2}},
+                 "batch": {"global_batch": 8}, "train": {"steps": 12, "warmup": 2, "validation_batches": 0}},
         "space": {"batch.micro_batch": [1, 2, 4, 8], "memory.recompute": ["none", "full"]},
     } | more  # fmt: skip
     path = folder / "study.yaml"

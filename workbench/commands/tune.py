@@ -61,15 +61,15 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
-def _slices(file: StudyFile) -> list[Slice | None]:
-    """The devices of each controller; None for one that has all."""
+def _slices(file: StudyFile) -> list[Slice]:
+    """The devices of each controller; none where there is one, which has all."""
     from tuning import side_by_side
     from tuning.surroundings import most_ranks
 
-    if file.side_by_side in (None, 1):
-        return [None]
+    if file.side_by_side is None or file.side_by_side == 1:
+        return []
     ranks = most_ranks(file.knobs, file.ranks)
-    return [*side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)]
+    return side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
 
 def _run(home: Path, file: StudyFile) -> dict[str, Any]:
@@ -86,11 +86,11 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.study_progress import StudyProgress
 
     surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
-    mine, *others = _slices(file)
-    if mine is not None:
-        mine.take()
+    parts = _slices(file)
+    if parts:
+        parts.pop(0).take()
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
-    with Children(home, file.name, others) as children, started as session, StudyProgress(file) as shown:
+    with Children(home, file.name, parts) as children, started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
         foresee = foresight_of(home, file)
 
