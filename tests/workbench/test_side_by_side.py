@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two tr
 
 def study_file(folder: Path, **more: Any) -> Path:
     tree = {
-        "name": "beside", "ranks": 1, "trials": 5, "confirm_repeats": 1, "confirm_runners_up": 0, "racing": False,
+        "name": "beside", "ranks": 1, "trials": 4, "confirm_repeats": 1, "confirm_runners_up": 0, "racing": False,
         "prior": "none",
         "base": {"device": "cpu", "model": {"layers": 1}, "data": {"sequence_length": 64},
-                 "batch": {"global_batch": 8}, "train": {"steps": 12, "warmup": 2, "validation_batches": 0}},
+                 "batch": {"global_batch": 8}, "train": {"steps": 8, "warmup": 2, "validation_batches": 0}},
         "space": {"batch.micro_batch": [1, 2, 4, 8], "memory.recompute": ["none", "full"]},
     } | more  # fmt: skip
     path = folder / "study.yaml"
@@ -46,7 +46,7 @@ def test_trials_run_beside_each_other_and_are_confirmed_alone(home: Path, tmp_pa
     done = json.loads(told.stdout)
     pids = {trial["controller"]["pid"] for trial in done["trials"]}
     searched = [row for row in done["trials"] if row["confirms"] is None]
-    assert (done["state"], len(pids), done["trials_done"]) == ("ended", 2, 5)
+    assert (done["state"], len(pids), done["trials_done"]) == ("ended", 2, 4)
     assert any(row["beside"] > 0 for row in searched)
     assert all(row["beside"] == 0 for row in done["trials"] if row["confirms"] is not None)
     assert (searched[0]["source"], searched[0]["beside"]) == ("baseline", 0)
