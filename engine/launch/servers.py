@@ -38,7 +38,7 @@ class Servers:
         return self._context.Pipe(duplex)
 
     def start(
-        self, target: Callable[..., None], arguments: tuple[Any, ...], at_start: Mapping[str, str]
+        self, target: Callable[..., object], arguments: tuple[Any, ...], at_start: Mapping[str, str]
     ) -> ForkServerProcess:
         """A new process that runs ``target``; its program began with the variables ``at_start``."""
         process = self._context.Process(target=target, args=arguments, daemon=True)
