@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from engine.environment_names import Environment
 from engine.launch.pool import LocalPool
 from engine.launch.warm import Worker
 
@@ -19,8 +20,8 @@ class PinnedPool(LocalPool):
         super().__init__()
         self._cores = cores
 
-    def _ensure(self, namespaces: list[str | None]) -> list[Worker]:
-        workers = super()._ensure(namespaces)
+    def _ensure(self, namespaces: list[str | None], asked: Environment) -> list[Worker]:
+        workers = super()._ensure(namespaces, asked)
         for worker, core in zip(workers, self._cores, strict=False):
             for task in Path(f"/proc/{worker.process.pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {core})

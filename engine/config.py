@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from engine.environment_names import Environment
 from engine.errors import InputError
 from engine.sections import (
     Batch,
@@ -28,6 +30,8 @@ from engine.sections import (
 
 #: Values that are dictionaries of their own, not sections.
 MAPPINGS = ("compression.layers",)
+#: Of so many keys all are named where one is unknown.
+_MOST_LISTED = 30
 
 
 class RunConfig(Section):
@@ -48,6 +52,7 @@ class RunConfig(Section):
     train: Train = Train()
     checkpoint: Checkpoint = Checkpoint()
     lab: Lab = Lab()
+    environment: Environment = Environment()
     profile: Profile = Profile()
 
     def with_values(self, values: dict[str, Any]) -> RunConfig:
@@ -66,8 +71,12 @@ class RunConfig(Section):
         return flatten(self.model_dump(mode="json"))
 
     def dumps(self) -> str:
-        """The exact configuration as indented JSON."""
-        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
+        """The exact configuration as indented JSON; of environment variables those that are set."""
+        tree = self.model_dump(mode="json")
+        tree["environment"] = {
+            name: value for name, value in tree["environment"].items() if value is not None
+        }
+        return json.dumps(tree, indent=2) + "\n"
 
 
 def parse(tree: object) -> RunConfig:
@@ -121,8 +130,16 @@ def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     remedy = first["msg"]
     if first["type"] == "extra_forbidden":
         known = sorted(_fields_at(root, path[:-1]))
-        remedy = f"unknown key; known here: {', '.join(known)}"
+        remedy = f"unknown key; known here: {_listed(path[-1], known)}"
     return InputError(".".join(path) or "config", first["input"], remedy)
+
+
+def _listed(wrong: str, known: list[str]) -> str:
+    """All keys; of very many those most like the wrong one."""
+    if len(known) <= _MOST_LISTED:
+        return ", ".join(known)
+    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.0)
+    return f"{', '.join(near)} and {len(known) - len(near)} others (docs/engine.md)"
 
 
 def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:

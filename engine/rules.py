@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from engine import network, overlap
+from engine import environment, network, overlap
 from engine.compression import rules as compression
 from engine.config import RunConfig
 from engine.errors import LayoutError
@@ -49,6 +49,7 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from compression.problems(config, shape)
     yield from overlap.problems(config)
     yield from _lab_rules(config)
+    yield from environment.problems(config.environment)
 
 
 def _world_rules(config: RunConfig) -> Iterator[LayoutError]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine import flight, groups, loop, nccl, netns, shortage
+from engine import environment, flight, groups, loop, nccl, netns, proof, shortage
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
@@ -39,13 +39,14 @@ from profilers.writer import RecordWriter
 
 _LAST_LINES = 12
 #: Environment variables that change what a rank does; recorded as seen inside the rank.
-_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_")
+_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_")
 
 
-def serve(tasks: Connection, lifeline: Connection, namespace: str | None = None) -> None:
+def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variables: dict[str, str]) -> None:
     """Body of a warm worker, in a host of the lab if one is named: run tasks until the pipe closes; die at once with
-    the controller.
+    the controller. Variables are set before anything here reads them.
     """
+    environment.take(variables)
     if namespace is not None:
         join(namespace)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -119,7 +120,7 @@ def train_in_group(
     standing = untold() if progress is None else progress.standing(rank)
     timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
-    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
+    _introduce(rank, config, device, seat, writer)
     context = RankContext(
         rank=rank,
         config=config,
@@ -138,10 +139,19 @@ def train_in_group(
     )
     try:
         with flight.listening(progress, rank, folder, made), Lookout(timer, standing):
-            return loop.train(context)
+            finished = loop.train(context)
+        proof.note(config.environment, device, folder / LOGS / f"rank-{rank}.log", writer)
+        return finished
     finally:
         nccl.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
         writer.close()
+
+
+def _introduce(
+    rank: int, config: RunConfig, device: torch.device, seat: Seat | None, writer: RecordWriter
+) -> None:
+    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
+    proof.note_asked(config.environment, writer)
 
 
 def group_timeout(config: RunConfig) -> timedelta:

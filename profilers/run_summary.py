@@ -12,6 +12,7 @@ from profilers.anatomy_rows import ClockRow, GapRow, PipelineRow
 from profilers.change_row import ChangeRow
 from profilers.checkpoint_rows import CheckpointRow, Resumed
 from profilers.diagnosis import Setting, Verdict
+from profilers.environment_rows import EnvironmentRow
 from profilers.links import Links
 from profilers.machine_rows import GpuRow, HostRow, InterfaceRow
 from profilers.outer_rows import OuterRow
@@ -209,6 +210,8 @@ class RunSummary:
     #: Its host, and the share of steps in which it is the busiest; None with one rank.
     slowest_rank_host: str | None = None
     slowest_rank_share: float | None = None
+    #: Environment variables that the run asked for, and whether they took effect.
+    environment: list[EnvironmentRow] = field(default_factory=list)
     dropped_records: int = 0
     #: What a reader of these numbers should know about the configuration, in words.
     notes: list[str] = field(default_factory=list)

@@ -16,6 +16,7 @@ from profilers.communication import (
 from profilers.detail_rows import detail_notes
 from profilers.diagnosis import Thresholds, Verdict, judge, rate
 from profilers.energy import joules_of_ranks
+from profilers.environment_rows import environment_rows
 from profilers.findings.every_rule import findings_of
 from profilers.gpu_summary import gpus_of
 from profilers.host_summary import host_rows
@@ -50,10 +51,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         **_of_facts(facts),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
         "resumed": resumed(records),
-        "left_alone": left_alone(records),
-        "plans": plan_rows(records),
-        "outer": outer_row(records),
-        "checkpoints": checkpoint_rows(records),
+        **_told(records),
         "changes": with_times(changes, steps),
         "measured_from_step": int(measured.steps[0]) if len(measured.steps) else None,
         "losses": steps.values["loss"].mean(axis=0).tolist() if steps.ranks else [],
@@ -76,6 +74,17 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     if known["gpus"] and used.reason:
         known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
     return RunSummary(**known)
+
+
+def _told(records: RunRecords) -> dict[str, Any]:
+    """What ranks told in events of their own."""
+    return {
+        "left_alone": left_alone(records),
+        "plans": plan_rows(records),
+        "outer": outer_row(records),
+        "checkpoints": checkpoint_rows(records),
+        "environment": environment_rows(records),
+    }
 
 
 def _of_facts(facts: RunFacts) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from engine.compression.plan import PLANNED
 from engine.compression.settings import ONE_WAY, SCALING, SELECTING
+from engine.environment import SECTION, silent
+from engine.environment_names import VARIABLES
 from engine.schedules.named import KINDS
 
 Values = dict[str, Any]
@@ -26,6 +28,7 @@ AT_REST: Values = {
     "overlap.tp_chunks": 1,
     "overlap.delay": 0,
     "outer.replicas": None,
+    **dict.fromkeys((f"{SECTION}.{name}" for name in VARIABLES), None),
 }
 
 
@@ -45,6 +48,20 @@ def acts(key: str, now: Values) -> bool:
     """Whether a knob changes what runs; one that nothing is known about does."""
     rule = _RULES.get(key)
     return rule is None or rule(now)
+
+
+def may_use_gpus(now: Values) -> bool:
+    """Whether a run's ranks can be on GPUs, as far as its configuration says."""
+    in_lab = now["lab.hosts"] is not None or isinstance(now["lab.islands"], list)
+    return bool(now["device"] != "cpu") and not in_lab
+
+
+def _reaches(name: str) -> Callable[[Values], bool]:
+    def acts_here(now: Values) -> bool:
+        ranks = data_ranks(now) * int(now["parallel.tp"] * now["parallel.pp"])
+        return silent(name, "cuda" if may_use_gpus(now) else "cpu", ranks) is None
+
+    return acts_here
 
 
 def _shares_data(now: Values) -> bool:
@@ -122,4 +139,5 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     "overlap.tp_chunks": _splits_matrices,
     "overlap.delay": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
     "overlap.bucket_mb": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
+    **{f"{SECTION}.{name}": _reaches(name) for name in VARIABLES},
 }

@@ -13,7 +13,7 @@ from tuning.state import StudyState
 from tuning.studyfile import MAY_CHANGE, StudyFile
 
 #: Keys of the file that are no budget, though they may change.
-NO_BUDGET = ("seed", "sampler", "prior", "inherit", "racing")
+NO_BUDGET = ("seed", "sampler", "prior", "inherit", "racing", "side_by_side")
 #: Changed by the same command as budgets, but what they say is how the winner is confirmed.
 CONFIRMING = ("confirm_repeats", "confirm_runners_up")
 

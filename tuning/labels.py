@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.environment import SECTION
 from tuning.points import ACCUMULATION, NAMED_DEGREES, RANKS, TURNED_DEGREES, Point, Points
 
 WORDS = {
@@ -12,6 +13,8 @@ WORDS = {
     "outer.period": "outer_period",
     "schedule.kind": "schedule",
 }
+#: An environment variable that stays as the machine has it.
+UNSET = "unset"
 NAMED_FIRST = (
     "parallel.dp",
     *NAMED_DEGREES,
@@ -42,7 +45,8 @@ def label(points: Points, point: Point) -> str:
     for key in point:
         said = key in NAMED_FIRST or (now[key] == points.base_values[key] and key not in ALWAYS_SAID)
         if not said and points.is_active(key, point) and now[key] != "none":
-            words.append(f"{WORDS.get(key, key.rpartition('.')[2])}={_short(now[key])}")
+            name = WORDS.get(key, key.rpartition(".")[2])
+            words.append(f"{name}={UNSET if _is_unset(key, now[key]) else _short(now[key])}")
     return " ".join(words)
 
 
@@ -51,6 +55,10 @@ def _degrees(points: Points, now: Point) -> list[str]:
     keys = ("parallel.dp", *NAMED_DEGREES, *turned)
     ranks = [f"ranks={now[RANKS]}"] if RANKS in points.by_key else []
     return [*ranks, *(f"{key[-2:]}={now[key]}" for key in keys), f"zero={now['parallel.zero_stage']}"]
+
+
+def _is_unset(key: str, value: Any) -> bool:
+    return value is None and key.startswith(f"{SECTION}.")
 
 
 def _short(value: Any) -> str:

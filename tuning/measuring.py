@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tuning.frequency import ProcessorClock
 from tuning.interruption import Interruption
 from tuning.journal import Journal
 from tuning.race import Race, race_of
+from tuning.side_by_side import Beside
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 
@@ -33,7 +35,7 @@ class Measuring:
         self._trial, self._file, self._journal = trial, file, journal
         self._control, self._board, self._interruption = control, board, interruption
         self._race: Race = race_of(trial, journal.state, file)
-        self._clock = ProcessorClock()
+        self._clock, self._beside = ProcessorClock(), Beside(trial.number)
 
     def run(self, execute: Execute) -> dict[str, Any]:
         """What to tell of it.
@@ -46,7 +48,7 @@ class Measuring:
         config = self._file.search_space.config(trial.config)
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         told = telling.told(trial, outcome, summary, self._journal.state, self._file)
-        told["conditions"] |= self._clock.known()
+        told["conditions"] |= self._clock.known() | self._beside.known()
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
             told["reason"] = self._why_stopped() or outcome.reason
@@ -56,6 +58,7 @@ class Measuring:
         control, board = self._control, self._board
         control.poll()
         self._clock.look()
+        self._beside.look(self._journal.state.under_way, socket.gethostname())
         board.heartbeat(self._journal.state)
         if control.stopping and board.state != "stopping":
             board.state = "stopping"

@@ -100,9 +100,11 @@ def run_spread(state: StudyState, assumed: float) -> float:
 
 
 def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
-    """The best trial so far that was measured well enough to race against."""
+    """The best trial so far that was measured well enough to race against; beside others, as this one is, or alone."""
     best = ranking.standing(state, file).best
     if best is None or len(best.samples) < 2:
+        return None
+    if bool(best.conditions.get("beside")) != (len(state.under_way) > 1):
         return None
     return Leader(best.number, pruning.logs_of(best.samples))
 

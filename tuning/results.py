@@ -230,4 +230,5 @@ def _row(trial: Trial, file: StudyFile) -> Document:
     space = file.search_space
     label = space.remember("label", trial.config, space.label)
     who = under_way.controller(trial)
-    return row | {"outcome": trial.outcome or "running", "label": label, "controller": who}
+    ended = {"outcome": trial.outcome or "running", "beside": trial.conditions.get("beside", 0.0)}
+    return row | ended | {"label": label, "controller": who}

@@ -16,6 +16,7 @@ from engine import config as runconfig
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.sections import Count, Section
+from tuning import surroundings
 from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.offered import default_space, space_note
@@ -39,12 +40,12 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 #: A study may grow: these can differ when the same study is started again.
 MAY_CHANGE = (
     "trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget", "sampler",
-    "prior", "inherit",
+    "prior", "inherit", "side_by_side",
 )  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
-    "racing", "confirm_runners_up", "sampler", "prior", "inherit",
+    "racing", "confirm_runners_up", "sampler", "prior", "inherit", "side_by_side",
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ class StudyFile(Section):
     The ``objective`` is one of ``tuning/objectives.py``, or several, of which ``prefer`` (else the first) decides.
     ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
     ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of Optuna's, or ``auto``
-    (:mod:`tuning.samplers`); ``inherit`` names earlier studies (:mod:`tuning.inheritance`).
+    (:mod:`tuning.samplers`); ``inherit`` names earlier studies; ``side_by_side`` trials run at once.
     """
 
     name: str
@@ -87,6 +88,7 @@ class StudyFile(Section):
     sampler: Asked = "auto"
     prior: Literal["auto", "none"] = "auto"
     inherit: list[str] = Field(default_factory=list)
+    side_by_side: Count | None = None
     _text: str | None = PrivateAttr(default=None)
     _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
 
@@ -265,6 +267,7 @@ def _check(file: StudyFile) -> None:
         raise InputError("base.train.steps", file.config.train.steps, remedy)
     check_objectives(file.objective, file.objectives, file.prefer)
     check_budget(file.budget, file.trials, file.budget_seconds)
+    surroundings.check(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
     _ = file.search_space.baseline

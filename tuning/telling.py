@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
-from tuning import objective, ranking, recovered
+from tuning import objective, ranking, recovered, surroundings
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
@@ -16,6 +16,7 @@ def told(
     trial: Trial, outcome: RunOutcome, summary: RunSummary, state: StudyState, file: StudyFile
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
+    outcome = surroundings.as_asked(outcome, summary)
     found = objective.measured(outcome, summary, file.aim)
     judged = _judged(trial, summary, state, file)
     found["constraints"] = objective.constraints(outcome, trial.attempt > 0, judged)

@@ -118,6 +118,8 @@ def _result_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if summary.outer is not None:
         yield "outer loop", words.outer(asdict(summary.outer))
     yield from _left_alone(summary)
+    for variable in summary.environment:
+        yield "environment", words.variable(asdict(variable))
     for note in summary.notes:
         yield "note", note
     if summary.dropped_records:

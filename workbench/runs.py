@@ -201,6 +201,7 @@ _EMPTY_RESULTS: dict[str, Any] = {
     "memory": [],
     "hosts": [],
     "mfu": None,
+    "environment": [],
     "findings": [],
     "verdicts": [],
 }

@@ -273,6 +273,13 @@ def plan(row: Mapping[str, Any]) -> str:
     return f"{told}: {saved}, with {share} of the error allowed; planned in {seconds(row['seconds'])}"
 
 
+def variable(row: Mapping[str, Any]) -> str:
+    """One environment variable of a run: asked for, seen, and whether it took effect."""
+    seen = f", the process has {row['seen']}" if row["seen"] != row["asked"] else ""
+    used = f", {row['used']} used" if row["used"] not in (None, row["asked"]) else ""
+    return f"{row['name']}={row['asked']}{seen}{used}; took effect: {row['proven']} ({row['how']})"
+
+
 def identifier(key: str) -> str:
     """A dotted key as part of a widget's key."""
     return key.replace(".", "-").replace("_", "-")

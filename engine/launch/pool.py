@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import os
 import time
-from multiprocessing.context import ForkServerContext
 
 import psutil
 
+from engine import environment
 from engine.config import RunConfig
+from engine.environment_names import Environment
 from engine.launch.lab_build import LabError
 from engine.launch.launcher import Launch
 from engine.launch.place import Place
+from engine.launch.servers import Servers
 from engine.launch.warm import Worker
 from engine.launch.watch import Watch
 from engine.layout import devices_of
@@ -20,8 +22,6 @@ from engine.messages import RankTask
 from engine.outcome import Ending, RunOutcome
 from engine.worker import serve
 
-#: Imported by the server only: importing it here would freeze the controller's objects.
-PRELOAD = ["engine.launch.preload"]
 #: Threads and descriptors leak a little with every new group.
 _RUNS_PER_WORKER = 30
 
@@ -31,13 +31,13 @@ class LocalPool:
 
     After a bad ending all workers are replaced: isolation comes from killing the group, never from recovering
     inside a rank. With ``fresh_on_cpu`` a run on CPUs has processes of its own: those of warm ones grow from run to
-    run, and what one needs would depend on what ran before.
+    run, and what one needs would depend on what ran before. A worker belongs to one environment: where a run asks for
+    other variables its ranks are forked anew.
     """
 
     def __init__(self, fresh_on_cpu: bool = False) -> None:
         self._fresh_on_cpu, self._most_runs = fresh_on_cpu, _RUNS_PER_WORKER
-        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
+        self._servers = Servers()
         self._workers: list[Worker] = []
         self._place: Place | None = None
 
@@ -51,7 +51,7 @@ class LocalPool:
         devices = devices_of(launch.config)
         alone = self._fresh_on_cpu and launch.devices.kind == "cpu"
         self._most_runs = 1 if alone else _RUNS_PER_WORKER
-        there = self._ensure(place.namespaces(len(devices)))
+        there = self._ensure(place.namespaces(len(devices)), launch.config.environment)
         workers = [there[device] for device in devices]
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
         watch = Watch(launch, workers, deadline, lambda: place.broken(devices))
@@ -66,6 +66,7 @@ class LocalPool:
         for worker in self._workers:
             worker.dismiss()
         self._leave()
+        self._servers.close()
 
     def _place_for(self, config: RunConfig) -> Place:
         """The place a run asks for; workers belong to one place, so another one starts without any.
@@ -90,14 +91,13 @@ class LocalPool:
             worker.kill()
         self._workers.clear()
 
-    def _ensure(self, namespaces: list[str | None]) -> list[Worker]:
+    def _ensure(self, namespaces: list[str | None], asked: Environment) -> list[Worker]:
         """A worker in each of the namespaces, which are those of devices; the others stay for later runs.
 
-        As long as devices stay, so does the worker on each: on GPUs it keeps to one of them.
+        As long as devices and environment stay, so does the worker on each: on GPUs it keeps to one of them.
         """
-        fresh = [
-            worker for worker in self._workers if worker.runs < self._most_runs and worker.process.is_alive()
-        ]
+        variables = environment.of_ranks(asked)
+        fresh = [worker for worker in self._workers if self._serves(worker, variables)]
         for worker in self._workers:
             if worker not in fresh:
                 worker.kill()
@@ -105,24 +105,28 @@ class LocalPool:
         for namespace in namespaces:
             idle = [worker for worker in fresh if worker.namespace == namespace and worker not in chosen]
             if not idle:
-                idle = [self._start(namespace)]
+                idle = [self._start(namespace, variables, environment.variables(asked, at_start=True))]
                 fresh += idle
             chosen.append(idle[0])
         return chosen
 
-    def _start(self, namespace: str | None) -> Worker:
-        tasks, theirs = self._context.Pipe()
-        their_lifeline, lifeline = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=serve, args=(theirs, their_lifeline, namespace), daemon=True)
-        process.start()
+    def _serves(self, worker: Worker, variables: dict[str, str]) -> bool:
+        is_young = worker.runs < self._most_runs and worker.process.is_alive()
+        return is_young and worker.variables == variables
+
+    def _start(self, namespace: str | None, variables: dict[str, str], at_start: dict[str, str]) -> Worker:
+        tasks, theirs = self._servers.pipe()
+        their_lifeline, lifeline = self._servers.pipe(duplex=False)
+        process = self._servers.start(serve, (theirs, their_lifeline, namespace, variables), at_start)
         theirs.close()
         their_lifeline.close()
-        return Worker(process, tasks, lifeline, namespace)
+        return Worker(process, tasks, lifeline, namespace, variables)
 
     def _hand_out(
         self, launch: Launch, workers: list[Worker], place: Place, devices: tuple[int, ...]
     ) -> None:
-        threads = max(1, (psutil.cpu_count(logical=False) or 1) // len(workers))
+        shared = max(1, _cores() // len(workers))
+        threads = launch.config.environment.OMP_NUM_THREADS or shared
         for rank, worker in enumerate(workers):
             worker.runs += 1
             task = RankTask(
@@ -137,3 +141,9 @@ class LocalPool:
             )
             with contextlib.suppress(OSError):  # it just died: its death is told by the watch
                 worker.tasks.send(task)
+
+
+def _cores() -> int:
+    """Physical ones, or fewer if this process may use fewer."""
+    physical = psutil.cpu_count(logical=False) or 1
+    return min(physical, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else physical

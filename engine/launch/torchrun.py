@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from engine import devices, layout, rules, rundir
+from engine import devices, environment, layout, rules, rundir
 from engine.checkpoint import resume
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
@@ -48,7 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WorkbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    _with_variables(config, sys.argv[1:] if arguments is None else arguments)
     return _run(config, given.out)
+
+
+def _with_variables(config: RunConfig, arguments: Sequence[str]) -> None:
+    """Set what the configuration asks for; begin again where some of it is read as a program starts."""
+    early = environment.variables(config.environment, at_start=True)
+    missing = {name: value for name, value in early.items() if os.environ.get(name) != value}
+    environment.take(environment.variables(config.environment))
+    if missing:
+        os.execv(sys.executable, [sys.executable, "-m", "engine.launch.torchrun", *arguments])
 
 
 def _checked(path: Path) -> RunConfig:
@@ -67,7 +77,7 @@ def _run(config: RunConfig, home: Path) -> int:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     chosen = devices.choose(config, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     device = device_of(chosen.kind, local_rank)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # the configuration's, if it has one
     _complete_environment()
     if chosen.backend == "gloo":
         yield_to_running_threads()

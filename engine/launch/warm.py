@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -24,6 +24,8 @@ class Worker:
     tasks: Connection
     lifeline: Connection
     namespace: str | None = None
+    #: Environment variables that it was given when it was forked.
+    variables: dict[str, str] = field(default_factory=dict)
     runs: int = 0
 
     @property

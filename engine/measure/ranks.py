@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from engine.errors import RankError
-from engine.launch.pool import PRELOAD
+from engine.launch.servers import PRELOAD
 from engine.launch.warm import Worker
 from engine.measure.rank import Failed, Seat, serve
 from engine.measure.work import Cell

@@ -83,3 +83,14 @@ def test_only_exact_settings_are_predicted() -> None:
     points = foresee(file.search_space).points
     assert points
     assert {point["compression.method"] for point in points} == {"none"}
+
+
+def test_predictions_that_know_nothing_of_a_variable_do_not_keep_it_from_being_tried(tmp_path: Path) -> None:
+    turned = {"batch.micro_batch": [1, 2], "environment.NCCL_ALGO": ["Ring", "Tree"]}
+    found = run_study(asked(trials=5, space=turned), tmp_path / "asked", Machine(), None, foresee)
+    tried = {
+        (row["config"]["batch.micro_batch"], row["config"]["environment.NCCL_ALGO"])
+        for row in found["trials"]
+    }
+    assert tried >= {(size, algorithm) for size in (1, 2) for algorithm in ("Ring", "Tree")}
+    assert "prior" in sources(found)

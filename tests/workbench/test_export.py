@@ -23,6 +23,7 @@ from workbench import runs
 from workbench.export import bundle, torchrun
 from workbench.export.placed import note
 
+FEW_ARENAS = {"environment__MALLOC_ARENA_MAX": 2}
 FILES = ["README.md", "config.json", "provenance.json", "run.sh"]
 
 
@@ -58,6 +59,19 @@ def test_a_placement_is_told_with_who_sees_to_it(tmp_path: Path) -> None:
     assert note(small(parallel__dp=2)) is None
     plain = rundir.create(tmp_path, small(parallel__dp=2), {})
     assert "Placement" not in torchrun.render(tmp_path, runs.load(plain)).files["README.md"]
+
+
+def test_the_script_sets_what_the_run_asked_for(tmp_path: Path) -> None:
+    asked = FEW_ARENAS | {"environment__allocator_max_split_size_mb": 64}
+    folder = rundir.create(tmp_path, small(**asked), {})
+    script = torchrun.render(tmp_path, runs.load(folder)).files["run.sh"]
+    assert (
+        "\nexport MALLOC_ARENA_MAX=2\nexport PYTORCH_ALLOC_CONF=max_split_size_mb:64\nunset PYTORCH_CUDA"
+        in script
+    )
+    assert 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"' in script
+    threads = rundir.create(tmp_path, small(environment__OMP_NUM_THREADS=2), {})
+    assert "\nexport OMP_NUM_THREADS=2\n" in torchrun.render(tmp_path, runs.load(threads)).files["run.sh"]
 
 
 def test_a_study_is_its_best_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
@@ -165,12 +179,15 @@ def test_a_continued_run_leaves_as_a_fresh_start(command: Run, home: Path, tmp_p
     assert said["continued"] == {"run": saved.id, "step": 2}
     assert said["config_sha256"] == hashlib.sha256(files["config.json"].encode()).hexdigest()
     assert f"the run continued `{saved.id}` after 2 steps" in files["README.md"]
+    (tmp_path / "out" / "config.json").write_text(small(model__layers=1, **FEW_ARENAS).dumps())
     here = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([tmp_path / "out" / "run.sh", "--out", tmp_path / "runs"], env=here, check=True)
     (run,) = (tmp_path / "runs").iterdir()
-    losses = (rundir.read_json(run / rundir.SUMMARY) or {})["losses"]
-    assert losses[:2] == saved.losses
-    assert losses[2:] == continued.losses
+    summary = rundir.read_json(run / rundir.SUMMARY) or {}
+    assert summary["losses"] == [*saved.losses, *continued.losses]
+    # The script was made without this variable, which malloc reads at its start: the rank began again to have it.
+    (row,) = summary["environment"]
+    assert (row["name"], row["proven"]) == ("MALLOC_ARENA_MAX", "yes")
 
 
 def test_a_run_that_never_ended_tells_where_it_began(own_home: Furnished) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
+from engine import environment, rundir
 from engine.config import load
 from engine.errors import InputError
 from tuning.predict.trials import Trial, is_complete
@@ -66,6 +66,8 @@ def finished_of(folder: Path) -> Finished | None:
         config = load(folder / rundir.CONFIG)
     except InputError as error:
         return Finished(*told, None, str(error))
+    if environment.asked(config.environment):
+        return Finished(*told, None, "had environment variables, which are not modelled")
     return Finished(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine import environment
 from engine.config import RunConfig
 from engine.layout import layout_of
 
@@ -12,6 +13,8 @@ _ORDERS = ("breadth_first", "layered")
 def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
     said = {**_parallel(config), **_overlap(config), **_memory(config)}
+    variables = ", ".join(environment.asked(config.environment))
+    said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
     said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = kind in _ORDERS
     said["compile=true: kernels are taken as blocks are written"] = config.compile

@@ -10,7 +10,9 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
+    from tuning.board import Update
     from tuning.execute import Execute
+    from tuning.side_by_side import Slice
     from tuning.studyfile import StudyFile
 
 
@@ -38,6 +40,12 @@ def tune(
             help="Keep the study in PostgreSQL: controllers on several hosts share it.",
         ),
     ] = None,
+    side_by_side: Annotated[
+        int | None,
+        typer.Option(
+            "--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command goes on with a study that was interrupted."""
@@ -45,7 +53,8 @@ def tune(
     from workbench.output import emit_json, result_console, stdout_for_results
     from workbench.render_study import print_result
 
-    file = study_file(study, [*(sets or []), *(more or [])], trials, data)
+    beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
+    file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
     with stdout_for_results():
         document = _run(home, file, join, storage)
     if json:
@@ -64,29 +73,61 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
+def _slices(file: StudyFile) -> list[Slice]:
+    """The devices of each controller; none where there is one, which has all."""
+    from tuning import side_by_side
+    from tuning.surroundings import most_ranks
+
+    if file.side_by_side is None or file.side_by_side == 1:
+        return []
+    ranks = most_ranks(file.knobs, file.ranks)
+    return side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
+
+
 def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
-    from engine.session import Session
-    from tuning import measurable
+    from tuning import surroundings
     from tuning.readers import STUDIES
-    from tuning.study import run_study
     from tuning.turns import TURN, FileLock
     from workbench import why
     from workbench.compaction import compact_at_end
-    from workbench.foresight import foresight_of
     from workbench.output import say
     from workbench.portable import landing
     from workbench.store import Store
-    from workbench.study_progress import StudyProgress
 
     landing.finish(home)
-    started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
-    with started as session, StudyProgress(file) as shown:
-        execute = _simulation(home, file) or session.execute
-        foresee = foresight_of(home, file)
-        document = run_study(file, home / STUDIES / file.name, execute, shown.update, foresee, join, storage)
+    surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    document = _search(home, file, join, storage)
     if document["state"] == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
         say(f"interrupted; the same command goes on with study {file.name}")
     return document | {"why": why.of_study(document, home)}
+
+
+def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
+    from engine.session import Session
+    from tuning import measurable
+    from tuning.readers import STUDIES
+    from tuning.study import run_study
+    from workbench.foresight import foresight_of
+    from workbench.side_by_side import Children
+    from workbench.study_progress import StudyProgress
+
+    parts = _slices(file)
+    if parts:
+        parts.pop(0).take()
+    started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
+    beside = Children(home, file.name, parts, storage)
+    with beside as children, started as session, StudyProgress(file) as shown:
+        execute = _simulation(home, file) or session.execute
+        foresee = foresight_of(home, file)
+
+        def update(news: Update) -> None:
+            children.start()
+            shown.update(news)
+
+        folder = home / STUDIES / file.name
+        document = run_study(file, folder, execute, update, foresee, join, storage)
+        children.close(ended=document["state"] == "ended")
+    return document

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from engine import environment
+from engine.config import RunConfig
 from engine.layout import layout_of
 from tuning.aims import aim_of
 from workbench.export.bundle import Bundle
@@ -29,7 +31,7 @@ if [[ ! "$NNODES" =~ ^[1-9][0-9]*$ ]] || (( RANKS % NNODES )); then
   echo "error: NNODES=$NNODES: must divide the $RANKS ranks of this layout" >&2
   exit 2
 fi
-export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+{exports}
 
 if [[ -z "${{PYTHON:-}}" ]]; then
   PYTHON={python_quoted}
@@ -103,9 +105,23 @@ def _words(found: Source) -> dict[str, Any]:
         "data": config.data.path or "the text that comes with Python; nothing to download",
         "starts": _starts(view),
         "package": "training-workbench",
+        "exports": _exports(config),
         "python": sys.executable,
         "python_quoted": shlex.quote(sys.executable),
     }
+
+
+def _exports(config: RunConfig) -> str:
+    """The run's variables as it had them; what else the shell has stays."""
+    import shlex
+
+    asked = environment.variables(config.environment)
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in asked.items()]
+    aliases = [alias for name in asked for alias in environment.ALIASES.get(name, ())]
+    lines += [f"unset {' '.join(aliases)}"] if aliases else []
+    if "OMP_NUM_THREADS" not in asked:
+        lines.insert(0, 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"')
+    return "\n".join(lines)
 
 
 def _chosen_for(found: Source) -> str:

@@ -13,6 +13,7 @@ from workbench.live import Snapshot
 from workbench.ui import (
     run_anatomy,
     run_collectives,
+    run_environment,
     run_gpus,
     run_host,
     run_memory,
@@ -75,6 +76,7 @@ def details(run_id: str) -> None:
         run_trace.draw(found)
     with views[7]:
         run_turning.draw(found)
+        run_environment.draw(found)
         _configuration(found["config"] or {})
     with views[8]:
         _logs(run_id)

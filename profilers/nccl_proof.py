@@ -1,0 +1,61 @@
+"""Whether NCCL took a setting, from its log of a rank: what it read, how many channels it has, what it chose. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from profilers.environment_rows import NO, UNTOLD, YES
+from profilers.nccl_log import choices
+
+_SET = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (\S+?)\.?\s*$")
+_CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels")
+_ANY = "NCCL INFO "
+_FEWEST = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
+_MOST = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
+
+
+class Proof(NamedTuple):
+    """What a library uses, whether that is what was asked for, and how that is known."""
+
+    used: str | None
+    proven: str
+    how: str
+
+
+def proof(name: str, asked: str, lines: Sequence[str]) -> Proof:
+    """Of one setting. NCCL logs a variable when it first needs it: one that it never read cannot have acted."""
+    if not any(_ANY in line for line in lines):
+        return Proof(None, UNTOLD, "NCCL's log is not on, or empty")
+    read = {match[1]: match[2] for match in map(_SET.search, lines) if match}
+    if name not in read:
+        return Proof(None, NO, "NCCL never read it, by its log: it has no effect here")
+    if read[name].lower() != asked.lower():
+        return Proof(read[name], NO, f"NCCL's log says that it was set to {read[name]}")
+    if name in ("NCCL_ALGO", "NCCL_PROTO"):
+        return _chosen(name, asked, lines)
+    if name in _FEWEST + _MOST:
+        return _channels(name, int(asked), lines)
+    return Proof(read[name], YES, "NCCL's log says that it read it")
+
+
+def _chosen(name: str, asked: str, lines: Sequence[str]) -> Proof:
+    made = choices(lines)
+    if not made:
+        return Proof(None, UNTOLD, "NCCL read it; its log has no choices (NCCL_DEBUG_SUBSYS without TUNING)")
+    found = dict.fromkeys(choice.algorithm if name == "NCCL_ALGO" else choice.protocol for choice in made)
+    used, wanted = ", ".join(found), asked.lower()
+    took = [one for one in found if one.lower().replace("_", "") == wanted]
+    if not took:
+        return Proof(used, NO, "NCCL read it and chose something else, by its log")
+    return Proof(used, YES, "NCCL's log of its choices")
+
+
+def _channels(name: str, asked: int, lines: Sequence[str]) -> Proof:
+    found = [int(match[1]) for match in map(_CHANNELS.search, lines) if match]
+    if not found:
+        return Proof(None, UNTOLD, "NCCL read it; its log does not tell how many channels it has")
+    kept = min(found) >= asked if name in _FEWEST else max(found) <= asked
+    used = ", ".join(str(count) for count in dict.fromkeys(found))
+    return Proof(used, YES if kept else NO, "channels of its communicators, by NCCL's log")
