@@ -16,6 +16,24 @@ if TYPE_CHECKING:
     from tuning.studyfile import StudyFile
 
 
+Join = Annotated[
+    bool, typer.Option("--join", help="Work on the study together with controllers that run it already.")
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="postgresql://USER@HOST/DATABASE",
+        envvar="WORKBENCH_STORAGE",
+        help="Keep the study in PostgreSQL: controllers on several hosts share it.",
+    ),
+]
+SideBySide = Annotated[
+    int | None,
+    typer.Option("--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."),
+]
+
+
 def tune(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.yaml", help="A study file: name, ranks, base, space.")
@@ -28,24 +46,9 @@ def tune(
     data: Annotated[
         str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
     ] = None,
-    join: Annotated[
-        bool, typer.Option("--join", help="Work on the study together with controllers that run it already.")
-    ] = False,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="postgresql://USER@HOST/DATABASE",
-            envvar="WORKBENCH_STORAGE",
-            help="Keep the study in PostgreSQL: controllers on several hosts share it.",
-        ),
-    ] = None,
-    side_by_side: Annotated[
-        int | None,
-        typer.Option(
-            "--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."
-        ),
-    ] = None,
+    join: Join = False,
+    storage: Storage = None,
+    side_by_side: SideBySide = None,
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command goes on with a study that was interrupted."""
