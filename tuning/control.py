@@ -12,7 +12,7 @@ from engine.errors import InputError
 from tuning import agenda, mask, ranking
 from tuning.command import Command, pending
 from tuning.course import steered
-from tuning.journal import Journal, Unreachable
+from tuning.journal import Journal, UnreachableError
 from tuning.points import Point, point_key
 from tuning.readers import JOURNAL
 from tuning.state import StudyState
@@ -80,7 +80,7 @@ class Control:
         self._looked = now
         self._journal.refresh()
         if pending(self._folder, self._journal.answered) and not self._is_handed_over():
-            with suppress(Unreachable), self._journal.turn():
+            with suppress(UnreachableError), self._journal.turn():
                 self._answer()
 
     def _is_handed_over(self) -> bool:
@@ -123,7 +123,7 @@ class Control:
         if successor and (self._folder.parent / successor["name"]).exists():
             raise InputError("widen", successor["name"], "is the name of another study; move its folder away")
         if successor and not self._journal.can_be_succeeded:
-            remedy = f"was not declared, and a study in a database keeps its space; start one that inherits {self._given.name}"
+            remedy = "was not declared, and a study in a database keeps its space; start one that inherits it"
             raise InputError("widen", ", ".join(command.arguments), remedy)
         return reason, kept
 

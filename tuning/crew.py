@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from engine import ownership, rundir
 from engine.errors import InputError
+from tuning.journal import UnreachableError
 
 Member = dict[str, Any]
 CONTROLLERS = "controllers"
@@ -53,8 +55,8 @@ class Crew:
     def living(self) -> Sequence[Member]:
         """All of them that live, this one among them, the oldest first."""
         if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._seen = self._look()
-            self._looked = time.monotonic()
+            with suppress(UnreachableError):
+                self._look_again()
         return self._seen
 
     def others(self) -> list[Member]:
@@ -69,7 +71,12 @@ class Crew:
         return True
 
     def has(self, lease: Member | None) -> bool:
-        """Whether another one that lives holds a lease."""
+        """Whether another one that lives holds a lease: somebody who came in this very moment may.
+
+        Raises:
+            UnreachableError: that is not known now.
+        """
+        self._look_again()
         return lease is not None and any(same(member, lease) for member in self.others())
 
     def may_be_gone(self, lease: Member | None) -> bool:
@@ -83,6 +90,10 @@ class Crew:
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
             raise InputError("home", str(self._folder), remedy) from None
+
+    def _look_again(self) -> None:
+        self._seen = self._look()
+        self._looked = time.monotonic()
 
     def _look(self) -> list[Member]:
         return present(self._folder.parent)

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 KEPT_SAFE = ("study", "tell", "command")
 
 
-class Unreachable(Exception):
+class UnreachableError(Exception):
     """Where a journal is kept does not answer now; it is asked again later."""
 
 
@@ -59,15 +59,15 @@ class Journal:
 
     def append(self, kind: str, **values: Any) -> None:
         """Write one line; it is on disk when this returns if it is one that must never be lost."""
-        line = {"at_unix": time.time(), "kind": kind} | {key: _finite(value) for key, value in values.items()}
-        self._check(lambda: self._write(line))
+        line = line_of(kind, values)
+        self._check(lambda: self._write(line, json.dumps(line, allow_nan=False)))
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Only one controller decides at a time; inside, all that others wrote is known. May be entered again inside.
 
         Raises:
-            Unreachable: it is not known what others wrote.
+            UnreachableError: it is not known what others wrote.
         """
         with self._locked():
             self._check(self._take_over)
@@ -89,8 +89,8 @@ class Journal:
         finally:
             self._lock.__exit__(None, None, None)
 
-    def _write(self, line: Line) -> None:
-        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+    def _write(self, line: Line, text: str) -> None:
+        data = text.encode() + b"\n"
         with self._lock:
             self._take_over()
             if os.write(self._file, data) != len(data):
@@ -143,6 +143,11 @@ class Journal:
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
             raise InputError("home", str(self.path), remedy) from None
+
+
+def line_of(kind: str, values: dict[str, Any]) -> Line:
+    """A line that is written now."""
+    return {"at_unix": time.time(), "kind": kind} | {key: _finite(value) for key, value in values.items()}
 
 
 def read(path: Path) -> tuple[list[Line], list[str]]:

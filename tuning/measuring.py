@@ -1,4 +1,4 @@
-"""One trial from its proposal to what is told of it: its run is watched, raced, and stopped where somebody wants that."""
+"""One trial from its proposal to what is told of it: its run is watched, raced, and stopped if somebody wants that."""
 
 from __future__ import annotations
 

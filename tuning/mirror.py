@@ -37,8 +37,8 @@ class Mirror:
         self._taken: set[int] = set()
 
     def follow(self, state: StudyState) -> str:
-        """Bring it up to the journal; says what had to be done beyond adding trials. The first time, and whenever others
-        may have written, what is there is compared with the journal; else only what is new is added.
+        """Bring it up to the journal; says what had to be done beyond adding trials. The first time, and whenever
+        others may have written, what is there is compared with the journal; else only what is new is added.
         """
         new = [
             trial for trial in state.trials if trial.outcome is not None and trial.number not in self._taken
@@ -109,6 +109,7 @@ class Mirror:
                 directions=directions(self._several),
                 load_if_exists=True,
             )
+            self._place.opened(self._study)
         return self._study
 
 

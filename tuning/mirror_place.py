@@ -1,4 +1,4 @@
-"""Where the study lies for Optuna's tools, and what to do about one that is harmed: its own file, beside the journal."""
+"""Where a study lies for Optuna's tools, and what to do if that is harmed: its own file, beside the journal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import Any, Protocol
+
+import optuna
 
 from tuning.readers import DATABASE
 
@@ -20,6 +22,10 @@ class Place(Protocol):
     name: str
     url: str
     engine_options: dict[str, Any]
+
+    def opened(self, study: optuna.Study) -> None:
+        """Raise if it is somebody else's."""
+        ...
 
     def harm(self) -> str:
         """What is wrong with it; nothing if that cannot be told."""
@@ -37,6 +43,9 @@ class SqliteFile:
         self.name, self._path = DATABASE, folder / DATABASE
         self.url = f"sqlite:///{self._path}"
         self.engine_options: dict[str, Any] = {"connect_args": {"timeout": LOCK_SECONDS}}
+
+    def opened(self, study: optuna.Study) -> None:
+        """It lies in the study's own folder."""
 
     def harm(self) -> str:
         """What SQLite finds wrong with it; nothing of one that is not there or locked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def _lives(owner: Any, status: dict[str, Any]) -> bool:
     return ownership.alive(owner)
 
 
-def take(folder: Path, join: bool = False) -> Member:
+def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
     """Make this process the owner of a study, or one of them where it may ``join`` others; returns what names it.
+    ``ways``: how else one would work on it together.
 
     Raises:
         InputError: another live process owns the study, or the folder cannot be written.
@@ -46,7 +48,7 @@ def take(folder: Path, join: bool = False) -> Member:
             if is_alive(status) and not others:
                 others = [(status or {})["owner"]]
             if others and not join:
-                raise InputError("study", folder.name, _busy(folder.name, others[0]))
+                raise busy(folder.name, others[0], ways)
             if others:
                 return owner
             fresh = {"state": "running", "owner": owner, "updated_unix": time.time(), "current_run": None}
@@ -57,6 +59,15 @@ def take(folder: Path, join: bool = False) -> Member:
         raise InputError("home", str(folder), remedy) from None
 
 
-def _busy(name: str, owner: Member) -> str:
-    ways = f"watch it, work on it together with --join, or end it with: workbench stop {name}"
-    return f"is already being run by {words(owner)}; {ways}"
+def give_up(folder: Path) -> None:
+    """After :func:`take`, when a study could not begin: nobody runs it, unless others do."""
+    status = rundir.read_json(folder / rundir.STATUS)
+    if status is not None and not present(folder):
+        with suppress(OSError):
+            rundir.write_json(folder / rundir.STATUS, status | {"state": "interrupted"})
+
+
+def busy(name: str, owner: Member, ways: str) -> InputError:
+    """That somebody runs a study already."""
+    remedy = f"watch it, work on it together {ways}, or end it with: workbench stop {name}"
+    return InputError("study", name, f"is already being run by {words(owner)}; {remedy}")

@@ -19,7 +19,7 @@ from tuning.encoding import Encoding
 from tuning.execute import Execute
 from tuning.foresight import Foresee
 from tuning.interruption import Interruption
-from tuning.journal import Unreachable, load
+from tuning.journal import UnreachableError, load
 from tuning.keeping import Kept
 from tuning.measuring import Measuring
 from tuning.readers import JOURNAL
@@ -30,6 +30,8 @@ from tuning.turns import TURN, FileLock
 
 #: How a study ends whose space grew: another one goes on.
 CONTINUED: Final = "continued"
+#: What a controller waits for whose journal is kept elsewhere.
+AWAY = "waiting for the database"
 #: A controller that waits for others looks again so often, even if the journal does not change.
 LOOK_SECONDS = 1.0
 #: What a controller does that measures nothing now.
@@ -43,19 +45,25 @@ def run_study(
     on_update: Callable[[Update], None] | None = None,
     foresee: Foresee | None = None,
     join: bool = False,
+    storage: str | None = None,
 ) -> dict[str, Any]:
     """Run a study, or go on with it; the document of its result. ``state`` in it: ended or interrupted. ``foresee``
     makes predictions of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
+    ``storage`` is the address of a PostgreSQL database that keeps its journal, for controllers on several hosts.
 
     Raises:
-        InputError: another study has this name, a process runs it already, or its folder cannot be written.
+        InputError: another study has this name, a process runs it already, its folder cannot be written, or the
+            database does not answer.
     """
+    keeping.prepare(folder, file, storage)
     file = opening.as_before(folder, file)
     opening.check_same(load(folder / JOURNAL).file, file)
     folder, file = follow(folder, file)
     heard: int | None = None
     while True:
-        document, heard = _run(file, folder, execute, on_update, foresee, join, heard)
+        document, heard = _run(
+            file, folder, execute, on_update, foresee, join=join, heard=heard, storage=storage
+        )
         if document["state"] != CONTINUED:
             return document
         folder, file = follow(folder, file)
@@ -68,13 +76,15 @@ def _run(
     execute: Execute,
     on_update: Callable[[Update], None] | None,
     foresee: Foresee | None,
+    *,
     join: bool,
     heard: int | None,
+    storage: str | None,
 ) -> tuple[dict[str, Any], int]:
     """The document of a study, and how many answers in its journal are from before it was started: a study that goes on
     under another name may be paused.
     """
-    kept = keeping.keep(folder, file, join, heard)
+    kept = keeping.keep(folder, file, join, heard, storage)
     board = Board(folder, kept.file, kept.crew, on_update)
     board.state = "interrupted"
     try:
@@ -87,8 +97,7 @@ def _run(
     finally:
         ended = board.state
         with FileLock(folder / TURN):  # who leaves last says how the study ended
-            kept.close()
-            board.state = "running" if kept.crew.others() else ended
+            board.state = "running" if kept.close() else ended
             board.show(kept.journal.state)
             document = board.write_result(kept.journal.state, last=True)
     return document | {"state": ended}, kept.heard
@@ -120,7 +129,7 @@ class Study:
         """Measure until nothing is left to do, or until somebody wants it to end."""
         try:
             self._board.state = self._measure_all(interruption)
-            with suppress(Unreachable), self._journal.turn():
+            with suppress(UnreachableError), self._journal.turn():
                 self._note(self._mirror.check(self._journal.state))
         except BaseException:
             self._board.state = "interrupted"
@@ -139,11 +148,11 @@ class Study:
                 found = self._next()
                 if isinstance(found, Trial):
                     self._measure(found, interruption)
-                elif found == "ended" or found == CONTINUED:
+                elif found in ("ended", CONTINUED):
                     return found
                 elif found != "again":
                     self._idle(found, interruption)
-            except Unreachable as problem:
+            except UnreachableError as problem:
                 self._wait_for_journal(problem, interruption)
         return "interrupted"
 
@@ -163,6 +172,7 @@ class Study:
             step = waiting.held(step, self._journal.state, self._crew.has)
             if step.phase == "wait":
                 return "wait"
+            self._board.state = "running"
             self._board.phase = step.phase
             return "ended" if step.phase == "done" else self._proposed(step)
 
@@ -209,10 +219,11 @@ class Study:
             time.sleep(POLL_SECONDS)
             self.control.poll()
 
-    def _wait_for_journal(self, problem: Unreachable, interruption: Interruption) -> None:
+    def _wait_for_journal(self, problem: UnreachableError, interruption: Interruption) -> None:
         """It is kept elsewhere, and cannot be reached now."""
-        self._board.phase = "waiting"
-        self._board.show(self._journal.state, note=f"{problem}; it is asked again")
+        if self._board.phase != AWAY:
+            self._board.phase = AWAY
+            self._board.show(self._journal.state, note=f"{problem}; it is asked again")
         until = time.monotonic() + LOOK_SECONDS
         while time.monotonic() < until and not interruption.seen:
             time.sleep(POLL_SECONDS)

@@ -44,7 +44,8 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
         best = aim_of({"objective": row.objective}).words(row.best_value) if row.best_value else words.NOTHING
-        state = words.spoken(row.state)
+        several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
+        state = words.spoken(row.state) + several
         table.add_row(row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")
     console.print(table)
 
@@ -52,6 +53,8 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
 def print_study(console: Console, document: dict[str, Any]) -> None:
     """The result of a study, then its trials from the fastest to the slowest, then those that failed."""
     console.print(f"[bold]{document.get('study')}[/]  {words.spoken(document.get('state'))}")
+    if len(members := document.get("controllers") or []) > 1:
+        console.print(study_words.controllers(members), markup=False, soft_wrap=True)
     trials = document.get("trials") or []
     aim = aim_of(document)
     table = _table("trial", "run", "outcome", aim.unit, "95 %", "configuration")

@@ -48,6 +48,7 @@ class StudyRow:
     gain_verdict: str | None
     result_line: str | None
     owner: dict[str, Any] | None
+    controllers: list[dict[str, Any]]
 
 
 def run_row(folder: Path) -> RunRow:
@@ -91,6 +92,7 @@ def study_row(folder: Path) -> StudyRow:
         gain_verdict=(result.get("gain") or {}).get("verdict"),
         result_line=result.get("result_line"),
         owner=status.get("owner"),
+        controllers=list(status.get("controllers") or ()),
     )
 
 
@@ -105,7 +107,7 @@ def run_now(row: RunRow) -> RunRow:
 
 def study_now(row: StudyRow) -> StudyRow:
     """The row with the state it has by now: a study whose owner is gone is interrupted."""
-    status = {"state": row.state, "owner": row.owner, "updated_unix": row.updated_unix}
-    if row.state not in owner.HELD or owner.is_alive(status):
+    names = ("state", "owner", "controllers", "updated_unix")
+    if row.state not in owner.HELD or owner.is_alive({name: getattr(row, name) for name in names}):
         return row
-    return replace(row, state="interrupted")
+    return replace(row, state="interrupted", controllers=[])

@@ -18,10 +18,10 @@ from workbench.rows import RunRow, StudyRow, run_now, run_row, study_now, study_
 from workbench.runs import run_folders
 from workbench.settings import INDEX
 
-_VERSION = 1
+_VERSION = 2
 _LOCK_SECONDS = 2.0
 #: Columns that hold a tree as JSON.
-_TREES = frozenset({"layout", "owner"})
+_TREES = frozenset({"layout", "owner", "controllers"})
 Row = TypeVar("Row", RunRow, StudyRow)
 
 
@@ -216,7 +216,7 @@ def _signature(folder: Path, files: tuple[str, ...]) -> str:
 
 def _encoded(row: RunRow | StudyRow) -> list[Any]:
     values = [getattr(row, field.name) for field in fields(row)]
-    return [json.dumps(value) if isinstance(value, dict) else value for value in values]
+    return [json.dumps(value) if isinstance(value, dict | list) else value for value in values]
 
 
 def _decoded(column: str, value: Any) -> Any:

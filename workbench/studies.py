@@ -29,7 +29,8 @@ def of_view(view: StudyView) -> dict[str, Any]:
         found = result(view.journal, view.file, view.state) | {"importance": importance}
     else:
         found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
-    return found | {"why": why.of_study(found, view.folder.parent.parent)}
+    members = list(view.status.get("controllers") or ()) if view.alive else []
+    return found | {"controllers": members, "why": why.of_study(found, view.folder.parent.parent)}
 
 
 _EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}

@@ -39,22 +39,24 @@ class StudyProgress:
         """Show what is new."""
         if news.note:
             self._say(f"note: {news.note}")
-        if news.trial is not None:
-            self._running = news.trial if news.trial.outcome is None else None
-            if self._running is None:
-                self._ended(news.trial)
+        if news.trial is not None and news.trial.outcome is None:
+            self._running = news.trial
+        elif news.trial is not None:
+            self._running = self._running if news.elsewhere else None
+            self._ended(news.trial, news.elsewhere)
         if self._bar:
             self._bar.update(self._task, completed=news.trials_done, description=self._doing(news))
 
-    def _ended(self, trial: Trial) -> None:
+    def _ended(self, trial: Trial, elsewhere: str) -> None:
         kept = all(violation <= 0 for violation in trial.constraints.values())
         searched = trial.value is not None and trial.confirms is None and kept
         if searched and (self._best is None or (trial.value or 0) > (self._best.value or 0)):
             self._best = trial
-        self._say(self._line(trial))
+        self._say(self._line(trial, elsewhere))
 
-    def _line(self, trial: Trial) -> str:
-        what = f"trial {trial.number} ({trial.source}): {self._file.search_space.label(trial.config)}"
+    def _line(self, trial: Trial, elsewhere: str) -> str:
+        who = f"{trial.source}, {elsewhere}" if elsewhere else trial.source
+        what = f"trial {trial.number} ({who}): {self._file.search_space.label(trial.config)}"
         if trial.value is None:
             return f"{what}: {words.spoken(trial.outcome)}" + (f", {trial.reason}" if trial.reason else "")
         aim = self._file.aim
@@ -69,7 +71,8 @@ class StudyProgress:
         now = self._file.search_space.label(self._running.config) if self._running else news.phase
         aim = self._file.aim
         best = f"best {aim.words(self._best.value)}; " if self._best else ""
-        return f"{best}{now}"
+        others = len(news.running) - (self._running is not None)
+        return f"{best}{now}" + (f"; {others} more elsewhere" if others > 0 else "")
 
     def _say(self, text: str) -> None:
         if self._bar:

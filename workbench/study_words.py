@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tuning import crew
 from tuning.aims import Aim, aims_of, text
 from workbench import words
 
@@ -47,6 +48,15 @@ def _used(name: str, row: Document, document: Document) -> str:
     return known + (
         f" ({share} is kept for the confirmation)" if kept and not document_ended(document) else ""
     )
+
+
+def controllers(members: Sequence[Document]) -> str:
+    """Who works on a study, and at which trial."""
+    parts = []
+    for member in members:
+        trial = member.get("trial")
+        parts.append(f"{crew.words(dict(member))}: {'waits' if trial is None else f'trial {trial}'}")
+    return f"{len(members)} controllers: " + "; ".join(parts)
 
 
 def document_ended(document: Document) -> bool:

@@ -28,10 +28,22 @@ def tune(
     data: Annotated[
         str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
     ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Work on the study together with controllers that run it already.")
+    ] = False,
     side_by_side: Annotated[
         int | None,
         typer.Option(
             "--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="postgresql://USER@HOST/DATABASE",
+            envvar="WORKBENCH_STORAGE",
+            help="Keep the study in PostgreSQL: controllers on several hosts share it.",
         ),
     ] = None,
     json: Json = False,
@@ -44,7 +56,7 @@ def tune(
     beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
     file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
     with stdout_for_results():
-        document = _run(home, file)
+        document = _run(home, file, join, storage)
     if json:
         emit_json(document)
     else:
@@ -61,22 +73,28 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
-def _slices(file: StudyFile) -> list[Slice]:
+def _slices(file: StudyFile, join: bool, storage: str | None) -> list[Slice]:
     """The devices of each controller; none where there is one, which has all."""
+    from engine.errors import InputError
     from tuning import side_by_side
     from tuning.surroundings import most_ranks
 
     if file.side_by_side is None or file.side_by_side == 1:
         return []
+    if join or storage is not None:
+        other = "--join" if join else "--storage"
+        remedy = f"other controllers of this host would have the same devices; 1, or leave out {other}"
+        raise InputError(side_by_side.FIELD, file.side_by_side, remedy)
     ranks = most_ranks(file.knobs, file.ranks)
     return side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
 
-def _run(home: Path, file: StudyFile) -> dict[str, Any]:
+def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
     from engine.session import Session
     from tuning import measurable, surroundings
     from tuning.readers import STUDIES
     from tuning.study import run_study
+    from tuning.turns import TURN, FileLock
     from workbench import why
     from workbench.compaction import compact_at_end
     from workbench.foresight import foresight_of
@@ -86,7 +104,7 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
     from workbench.study_progress import StudyProgress
 
     surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
-    parts = _slices(file)
+    parts = _slices(file, join, storage)
     if parts:
         parts.pop(0).take()
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
@@ -98,10 +116,11 @@ def _run(home: Path, file: StudyFile) -> dict[str, Any]:
             children.start()
             shown.update(news)
 
-        document = run_study(file, home / STUDIES / file.name, execute, update, foresee)
+        document = run_study(file, home / STUDIES / file.name, execute, update, foresee, join, storage)
         children.close(ended=document["state"] == "ended")
     if document["state"] == "ended":
-        compact_at_end(home / run.id for run in Store(home).runs(file.name))
+        with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
+            compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
         say(f"interrupted; the same command goes on with study {file.name}")
     return document | {"why": why.of_study(document, home)}

@@ -10,7 +10,7 @@ from tuning import readers
 from tuning.aims import aim_of
 from tuning.command import send
 from tuning.readers import StudyView
-from workbench import jobs, study_figures, words
+from workbench import jobs, study_figures, study_words, words
 from workbench.study_series import importance_series, trial_series
 from workbench.ui import asked, study_terms, tune_enqueue, tune_steer
 from workbench.ui.chart import chart
@@ -98,13 +98,28 @@ def _headline(found: Study) -> None:
         st.markdown(f"**`{view.name}`**", width="content")
         if view.alive and status.get("phase"):
             st.badge(str(status["phase"]), icon=":material/search:", color="violet")
-        if view.alive and status.get("current_run"):
-            run = str(status["current_run"])
+        for run in _runs_now(view):
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
+        if words_of_crew := _crew(view):
+            st.caption(words_of_crew)
     done, total = found.document.get("trials_done") or 0, found.document.get("trials_total") or 0
     with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
         _buttons(view, unfinished=done < total)
     st.progress(min(1.0, done / total) if total else 0.0)
+
+
+def _runs_now(view: StudyView) -> list[str]:
+    """Runs of this home that the study's controllers measure now."""
+    if not view.alive:
+        return []
+    found = [trial.run for trial in view.journal.under_way if trial.run and (home() / trial.run).is_dir()]
+    return found or [str(run) for run in (view.status.get("current_run"),) if run]
+
+
+def _crew(view: StudyView) -> str:
+    """Who works on a study and at what, where they are several."""
+    members = view.status.get("controllers") or []
+    return study_words.controllers(members) if view.alive and len(members) > 1 else ""
 
 
 def _buttons(view: StudyView, unfinished: bool) -> None:
