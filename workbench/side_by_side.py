@@ -72,6 +72,11 @@ class Children:
                 process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+            if process.returncode:
+                say(
+                    f"warning: a controller beside this one ended with {process.returncode}; see {self._log('*')}"
+                )
+        self._processes.clear()
 
     def _ask(self) -> None:
         for process in self._processes:
