@@ -72,7 +72,7 @@ class Children:
                 process.wait()
             if process.stdin is not None:
                 process.stdin.close()
-            if process.returncode:
+            if ended and process.returncode:
                 say(
                     f"warning: a controller beside this one ended with {process.returncode}; see {self._log('*')}"
                 )
