@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ class Measuring:
         control, board = self._control, self._board
         control.poll()
         self._clock.look()
-        self._beside.look(self._journal.state.under_way, socket.gethostname())
+        self._beside.look(self._journal.state.under_way)
         board.heartbeat(self._journal.state)
         if control.stopping and board.state != "stopping":
             board.state = "stopping"

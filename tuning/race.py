@@ -14,6 +14,7 @@ from tuning import pruning, ranking
 from tuning.confidence import spread_of
 from tuning.objective import is_lossy
 from tuning.pruning import Leader, Rules, Steps
+from tuning.side_by_side import on_this_host
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 from tuning.terms import Racing
@@ -104,7 +105,7 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
     best = ranking.standing(state, file).best
     if best is None or len(best.samples) < 2:
         return None
-    if bool(best.conditions.get("beside")) != (len(state.under_way) > 1):
+    if bool(best.conditions.get("beside")) != (len(on_this_host(state.under_way)) > 1):
         return None
     return Leader(best.number, pruning.logs_of(best.samples))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from engine import devices
 from engine.config import RunConfig
@@ -13,6 +14,18 @@ from engine.errors import InputError
 from profilers.nvml import Nvml
 
 FIELD = "side_by_side"
+
+
+class Leased(Protocol):
+    """A trial that runs."""
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        """Who runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +94,9 @@ class Beside:
         self._number = number
         self._sum = self._looks = 0
 
-    def look(self, under_way: Sequence[Any], host: str | None) -> None:
-        """Count those that run now; ``under_way`` are trials, ``host`` is this one's name."""
-        others = [trial for trial in under_way if trial.number != self._number]
-        self._sum += sum(_host(trial.lease or {}, host) == host for trial in others)
+    def look(self, under_way: Sequence[Leased]) -> None:
+        """Count those that run now."""
+        self._sum += sum(trial.number != self._number for trial in on_this_host(under_way))
         self._looks += 1
 
     def known(self) -> dict[str, float]:
@@ -92,6 +104,7 @@ class Beside:
         return {"beside": self._sum / self._looks} if self._sum else {}
 
 
-def _host(lease: Mapping[str, Any], here: str | None) -> str | None:
-    found: str | None = lease.get("host", here)
-    return found
+def on_this_host(under_way: Sequence[Leased]) -> list[Leased]:
+    """The trials that run on this host; a study that began before hosts were noted has no others."""
+    here = socket.gethostname()
+    return [trial for trial in under_way if (trial.lease or {}).get("host", here) == here]

@@ -20,8 +20,6 @@ from tuning.side_by_side import Slice
 from tuning.studyfile import StudyFile
 from workbench.output import say
 
-#: Where a study in a database is, which may hold a password: never on a command line.
-STORAGE = "WORKBENCH_STORAGE"
 #: A controller that was asked to end has its run's ranks stop at a common step first.
 _PATIENCE_SECONDS = 30.0
 #: What a controller may take until it has loaded torch.
@@ -34,8 +32,8 @@ _ENDED_SECONDS = 60.0
 class Children:
     """The other controllers of a study: ``start`` them once the study's folder is there."""
 
-    def __init__(self, home: Path, name: str, slices: Sequence[Slice], storage: str | None = None) -> None:
-        self._home, self._name, self._slices, self._storage = home, name, list(slices), storage
+    def __init__(self, home: Path, name: str, slices: Sequence[Slice]) -> None:
+        self._home, self._name, self._slices = home, name, list(slices)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -74,6 +72,11 @@ class Children:
                 process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+            if ended and process.returncode:
+                say(
+                    f"warning: a controller beside this one ended with {process.returncode}; see {self._log('*')}"
+                )
+        self._processes.clear()
 
     def _ask(self) -> None:
         for process in self._processes:
@@ -86,7 +89,6 @@ class Children:
         ours = str(Path(__file__).parents[1])
         known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = os.environ | {"PYTHONPATH": os.pathsep.join(known)}
-        variables |= {STORAGE: self._storage} if self._storage else {}
         with self._log(number).open("ab") as output:
             return subprocess.Popen(
                 command,
@@ -129,8 +131,7 @@ def _work(home: Path, file: StudyFile) -> None:
         os.dup2(2, 1)
         while not _has_begun(folder):
             time.sleep(_LOOK_SECONDS)
-        storage = os.environ.get(STORAGE)
-        run_study(file, folder, session.execute, None, foresee, join=True, storage=storage)
+        run_study(file, folder, session.execute, None, foresee, join=True)
 
 
 def _load() -> None:

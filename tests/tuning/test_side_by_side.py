@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +48,6 @@ def test_gpus_are_dealt_by_the_driver_s_numbers(monkeypatch: pytest.MonkeyPatch)
     assert found == [Slice(gpus=(7, 6)), Slice(gpus=(5, 4))]
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     found[1].take()
-    import os
-
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]) == ("5,4", "PCI_BUS_ID")
     with pytest.raises(
         InputError, match="side_by_side=3: times 2 ranks is more than this host's 5 GPUs; at most 2"
@@ -85,14 +85,11 @@ class Leased:
 
 
 def test_a_trial_remembers_how_many_ran_beside_it_on_its_host() -> None:
+    here, there = {"host": socket.gethostname()}, {"host": "there"}
     alone, beside = Beside(1), Beside(1)
-    for others in (
-        [],
-        [Leased(2, {"host": "here"})],
-        [Leased(2, {"host": "here"}), Leased(3, {"host": "there"})],
-    ):
-        alone.look([Leased(1, None), *[one for one in others if one.number == 3]], "here")
-        beside.look([Leased(1, {"host": "here"}), *others], "here")
+    for others in ([], [Leased(2, here)], [Leased(2, here), Leased(3, there)]):
+        alone.look([Leased(1, None), *(other for other in others if other.lease == there)])
+        beside.look([Leased(1, here), *others])
     assert alone.known() == {}
     assert beside.known() == {"beside": 2 / 3}
     (line,) = differences([beside.known()], [{"beside": 0.0}], ("the winner", "the baseline"))

@@ -59,6 +59,7 @@ def test_too_many_are_refused(command: Run, tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     path = study_file(tmp_path, side_by_side=cores + 1)
     command("tune", path).refused(f"side_by_side={cores + 1}", f"this host's {cores} cores")
+    command("tune", path, "--join").refused("side_by_side", "leave out --join")
 
 
 def test_nothing_outlives_a_controller_that_is_killed(home: Path, tmp_path: Path) -> None:

@@ -76,13 +76,18 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
-def _slices(file: StudyFile) -> list[Slice]:
+def _slices(file: StudyFile, join: bool, storage: str | None) -> list[Slice]:
     """The devices of each controller; none where there is one, which has all."""
+    from engine.errors import InputError
     from tuning import side_by_side
     from tuning.surroundings import most_ranks
 
     if file.side_by_side is None or file.side_by_side == 1:
         return []
+    if join or storage is not None:
+        other = "--join" if join else "--storage"
+        remedy = f"other controllers of this host would have the same devices; 1, or leave out {other}"
+        raise InputError(side_by_side.FIELD, file.side_by_side, remedy)
     ranks = most_ranks(file.knobs, file.ranks)
     return side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
@@ -117,11 +122,11 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
     from workbench.side_by_side import Children
     from workbench.study_progress import StudyProgress
 
-    parts = _slices(file)
+    parts = _slices(file, join, storage)
     if parts:
         parts.pop(0).take()
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
-    beside = Children(home, file.name, parts, storage)
+    beside = Children(home, file.name, parts)
     with beside as children, started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute
         foresee = foresight_of(home, file)
