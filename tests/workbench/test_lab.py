@@ -32,8 +32,13 @@ RUN = ["--hosts", "2", "--rate-mbit", str(RATE)]
 
 @pytest.fixture
 def clean() -> Iterator[None]:
-    """No lab of this rate stays behind."""
+    """No lab of this rate stays behind, and none is there that killed tests left."""
+    _take_down()
     yield
+    _take_down()
+
+
+def _take_down() -> None:
     for one in labs.standing():
         if RATE_KBIT in one.shape.rates_kbit:
             one.down()
