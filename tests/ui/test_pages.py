@@ -172,7 +172,7 @@ def test_a_study_leaves_as_one_file_and_comes_back(
     monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path / "elsewhere"))
     app = visit("runs")
     app.get("file_uploader")[0].set_value(("q.study.zip", file, "application/zip"))
-    app.text_input(key="study-name").set_value("other").run()
+    app.text_input(key="study-name-0").set_value("other").run()
     app.button(key="study-import").click().run(timeout=60)
     assert not app.exception
     assert "other is here with 8 trials and 8 runs" in app.success[0].value

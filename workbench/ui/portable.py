@@ -43,17 +43,23 @@ def packed(name: str) -> bytes:
 
 
 def upload() -> None:
-    """Choose a file, perhaps another name, and press the button; what the command line says is shown."""
-    with st.popover("Bring a study in", icon=":material/upload:", key="study-upload"):
-        given = st.file_uploader("A study's file", type="zip", key="study-file")
+    """Choose a file, perhaps another name, and press the button; what the command line refuses is shown."""
+    done = st.session_state.get("study-imports", 0)  # after each import it is closed, and empty again
+    with st.popover("Bring a study in", icon=":material/upload:", key=f"study-upload-{done}"):
+        given = st.file_uploader("A study's file", type="zip", key=f"study-file-{done}")
         name = st.text_input(
-            "Its name here", key="study-name", placeholder="as it was", help="A name that no study has yet."
-        ).strip()
-        if (
-            pressed(st.button, "Import", "study-import", icon=":material/upload:", disabled=given is None)
-            and given
-        ):
-            guarded(lambda: _import(given.getvalue(), name))
+            "Its name here",
+            key=f"study-name-{done}",
+            placeholder="as it was",
+            help="A name that no study has yet.",
+        )
+        look = {"icon": ":material/upload:", "disabled": given is None}
+        if pressed(st.button, "Import", "study-import", **look) and given:
+            guarded(lambda: _import(given.getvalue(), name.strip()))
+
+
+def imported() -> None:
+    """What has just come in, once."""
     if lines := st.session_state.pop("study-imported", None):
         st.success("  \n".join(map(words.escaped, lines)), icon=":material/check:")
 
@@ -73,6 +79,7 @@ def _import(data: bytes, name: str) -> None:
         return
     said = f"{found['study']} is here with {found['trials']} trials and {found['runs']} runs"
     st.session_state["study-imported"] = [said, *found["notes"]]
+    st.session_state["study-imports"] = st.session_state.get("study-imports", 0) + 1
     st.query_params["id"] = found["study"]
     st.rerun()
 

@@ -50,6 +50,7 @@ def page() -> None:
         heading("Runs", f"Everything that ran in {home()}, newest first.")
     with bring.container(horizontal=True, horizontal_alignment="right"):
         portable.upload()
+    portable.imported()
     show_store_note()
     redraw_on_change(lambda: {(line.id, line.outcome) for line in all_lines(run_rows(), study_rows())})
     lines = all_lines(run_rows(), study_rows())
