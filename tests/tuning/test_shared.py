@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from engine import ownership, rundir
 from engine.errors import InputError
 from tests.support.controllers import Controller, check
 from tests.tuning.fake import Machine, study
-from tuning import journal, readers
+from tuning import confirm, journal, readers
 from tuning.agenda import Step
 from tuning.command import send
 from tuning.crew import Crew, present
@@ -191,3 +192,25 @@ def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     assert {member["host"] for member in present(tmp_path)} == {me["host"], "far"}
     rundir.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61})
     assert {member["host"] for member in present(tmp_path)} == {me["host"]}
+
+
+def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
+    file = study(confirm_repeats=1, confirm_runners_up=0)
+    points = [file.search_space.baseline[0], file.search_space.legal_points[-1]]
+    trials = [
+        Trial(number, point, source, outcome="completed", value=1.0 + number, samples=(1.0 + number,) * 8)
+        for number, (point, source) in enumerate(zip(points, ("baseline", "sampler"), strict=True))
+    ]
+
+    def after(*hosts: str) -> int | None:
+        again = [
+            replace(
+                trials[arm], number=2 + arm, source="confirm", confirms=arm, lease=lease(1) | {"host": host}
+            )
+            for arm, host in enumerate(hosts)
+        ]
+        found = confirm.next_arm(StudyState(trials=(*trials, *again)), file)
+        return found.number if found else None
+
+    assert (after(), after("a"), after("a", "a")) == (0, 1, None)
+    assert after("a", "b") == 0
