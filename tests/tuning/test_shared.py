@@ -9,7 +9,7 @@ import pytest
 
 from engine import ownership, rundir
 from engine.errors import InputError
-from tests.support.controllers import Controller, check
+from tests.support.controllers import Controller, check, no_controller_stays
 from tests.tuning.fake import Machine, study
 from tuning import confirm, journal, readers
 from tuning.agenda import Step
@@ -20,6 +20,8 @@ from tuning.state import StudyState, Trial
 from tuning.study import run_study
 from tuning.waiting import held
 
+__all__ = ["no_controller_stays"]
+pytestmark = pytest.mark.usefixtures("no_controller_stays")
 TRIALS = 8
 MANY = {"trials": TRIALS, "confirm_repeats": 1}
 
@@ -30,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None:
-    crew = [Controller(folder, MANY, run_seconds=0.1) for _ in range(2)]
+    crew = [Controller(folder, MANY, run_seconds=0.2) for _ in range(2)]
     crew[0].begun()
     ends = [controller.end() for controller in crew]
     assert [end[:2] for end in ends] == [("ended", TRIALS)] * 2
@@ -49,7 +51,7 @@ def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None
 
 
 def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder: Path) -> None:
-    first = Controller(folder, MANY, run_seconds=0.1)
+    first = Controller(folder, MANY, run_seconds=0.3)
     first.begun()
     second = Controller(folder, MANY, run_seconds=60.0)
     second.begun()
@@ -103,7 +105,7 @@ def test_nobody_joins_without_asking_for_it(folder: Path) -> None:
 
 
 def test_who_joins_works_on_what_the_others_work_on(folder: Path) -> None:
-    first = Controller(folder, {"trials": 4, "confirm_repeats": 0}, run_seconds=0.3)
+    first = Controller(folder, {"trials": 4, "confirm_repeats": 0}, run_seconds=0.5)
     first.begun()
     found = run_study(study(trials=40, confirm_repeats=0), folder, Machine(), join=True)
     assert (found["trials_done"], found["trials_total"]) == (4, 4)
