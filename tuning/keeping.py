@@ -13,11 +13,11 @@ from tuning import board, opening, owner, studyfile
 from tuning.crew import Crew, Member
 from tuning.inheritance import inherit
 from tuning.journal import Journal, UnreachableError
-from tuning.mirror_place import Place
 from tuning.readers import JOURNAL
 from tuning.studyfile import StudyFile
 
 if TYPE_CHECKING:
+    from tuning.mirror_place import Place
     from tuning.postgres.database import Database
 
 #: Says that the journal in a folder is a copy of one in a database.

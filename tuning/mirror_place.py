@@ -6,11 +6,12 @@ import contextlib
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any, Protocol
-
-import optuna
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tuning.readers import DATABASE
+
+if TYPE_CHECKING:
+    import optuna
 
 LOCK_SECONDS = 1.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -254,7 +255,7 @@ def frozen(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> Fro
         state = TrialState.COMPLETE
     elif broken:
         state = TrialState.PRUNED
-    return create_trial(
+    known = create_trial(
         state=state,
         values=values,
         params=params,
@@ -262,3 +263,12 @@ def frozen(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> Fro
         constraints=trial.constraints,
         user_attrs={"number": trial.number, "run": trial.run, "outcome": trial.outcome} | trial.config,
     )
+    return _at_its_time(known, trial)
+
+
+def _at_its_time(known: FrozenTrial, trial: Trial) -> FrozenTrial:
+    """With the local time at which it began and ended, as Optuna keeps it; that of a study inherited is not known."""
+    if trial.ended_unix is not None and trial.proposed_unix:
+        known.datetime_start = datetime.fromtimestamp(trial.proposed_unix)
+        known.datetime_complete = datetime.fromtimestamp(trial.ended_unix)
+    return known

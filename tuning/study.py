@@ -247,6 +247,7 @@ class Study:
 
     def _measure(self, trial: Trial, interruption: Interruption) -> None:
         self._board.state = "running"
+        self._board.show_others(self._journal.state)
         self._board.show(self._journal.state, trial)
         started = time.monotonic()
         one = Measuring(trial, self._file, self._journal, self.control, self._board, interruption)

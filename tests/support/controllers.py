@@ -5,9 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 from tests.tuning.fake import Machine, study
 from tuning import journal
@@ -15,6 +18,8 @@ from tuning.points import point_key
 from tuning.state import StudyState
 from tuning.study import run_study
 
+#: A busy machine takes a while.
+PATIENCE_SECONDS = 50.0
 #: Processes are forked from one that has loaded everything, which takes a controller seconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
@@ -35,16 +40,20 @@ def _control(says: Connection, given: dict[str, Any], folder: Path, seconds: flo
 class Controller:
     """One process that runs a study with others."""
 
+    #: Those that were started and not ended by their test yet.
+    living: ClassVar[list[Controller]] = []
+
     def __init__(self, folder: Path, given: dict[str, Any], run_seconds: float = 0.05, **more: Any) -> None:
         self._hears, says = _PROCESSES.Pipe(duplex=False)
         more = {"join": "storage" not in more} | more
         self.process = _PROCESSES.Process(target=_control, args=(says, given, folder, run_seconds, more))
         self.process.start()
+        self.living.append(self)
         says.close()
 
     def begun(self) -> str:
         """The run that begins next."""
-        assert self._hears.poll(30)
+        assert self._hears.poll(PATIENCE_SECONDS)
         kind, said = self._hears.recv()
         assert kind == "begun", said
         return str(said)
@@ -52,19 +61,30 @@ class Controller:
     def kill(self) -> None:
         """As the kernel does, without a word."""
         self.process.kill()
-        self.process.join()
-        self._hears.close()
+        self._leave()
 
     def end(self) -> tuple[str, int, int]:
         """State, trials of the study that are done, and executions of this controller."""
         kind, said = "begun", None
         while kind == "begun":
-            assert self._hears.poll(60)
+            assert self._hears.poll(PATIENCE_SECONDS)
             kind, said = self._hears.recv()
-        self.process.join()
-        self._hears.close()
+        self._leave()
         assert kind == "done" and isinstance(said, tuple), said
         return said
+
+    def _leave(self) -> None:
+        self.process.join()
+        self._hears.close()
+        self.living.remove(self)
+
+
+@pytest.fixture
+def no_controller_stays() -> Iterator[None]:
+    """Whatever becomes of a test, none of its controllers outlives it."""
+    yield
+    for controller in list(Controller.living):
+        controller.kill()
 
 
 def check(folder: Path, trials: int, lost: int = 0) -> StudyState:

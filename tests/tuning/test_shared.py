@@ -2,15 +2,16 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine import ownership, rundir
 from engine.errors import InputError
-from tests.support.controllers import Controller, check
+from tests.support.controllers import Controller, check, no_controller_stays
 from tests.tuning.fake import Machine, study
-from tuning import journal, readers
+from tuning import confirm, journal, readers
 from tuning.agenda import Step
 from tuning.command import send
 from tuning.crew import Crew, present
@@ -19,6 +20,8 @@ from tuning.state import StudyState, Trial
 from tuning.study import run_study
 from tuning.waiting import held
 
+__all__ = ["no_controller_stays"]
+pytestmark = pytest.mark.usefixtures("no_controller_stays")
 TRIALS = 8
 MANY = {"trials": TRIALS, "confirm_repeats": 1}
 
@@ -29,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None:
-    crew = [Controller(folder, MANY, run_seconds=0.1) for _ in range(2)]
+    crew = [Controller(folder, MANY, run_seconds=0.2) for _ in range(2)]
     crew[0].begun()
     ends = [controller.end() for controller in crew]
     assert [end[:2] for end in ends] == [("ended", TRIALS)] * 2
@@ -48,7 +51,7 @@ def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None
 
 
 def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder: Path) -> None:
-    first = Controller(folder, MANY, run_seconds=0.1)
+    first = Controller(folder, MANY, run_seconds=0.3)
     first.begun()
     second = Controller(folder, MANY, run_seconds=60.0)
     second.begun()
@@ -102,7 +105,7 @@ def test_nobody_joins_without_asking_for_it(folder: Path) -> None:
 
 
 def test_who_joins_works_on_what_the_others_work_on(folder: Path) -> None:
-    first = Controller(folder, {"trials": 4, "confirm_repeats": 0}, run_seconds=0.3)
+    first = Controller(folder, {"trials": 4, "confirm_repeats": 0}, run_seconds=0.5)
     first.begun()
     found = run_study(study(trials=40, confirm_repeats=0), folder, Machine(), join=True)
     assert (found["trials_done"], found["trials_total"]) == (4, 4)
@@ -191,3 +194,25 @@ def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     assert {member["host"] for member in present(tmp_path)} == {me["host"], "far"}
     rundir.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61})
     assert {member["host"] for member in present(tmp_path)} == {me["host"]}
+
+
+def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
+    file = study(confirm_repeats=1, confirm_runners_up=0)
+    points = [file.search_space.baseline[0], file.search_space.legal_points[-1]]
+    trials = [
+        Trial(number, point, source, outcome="completed", value=1.0 + number, samples=(1.0 + number,) * 8)
+        for number, (point, source) in enumerate(zip(points, ("baseline", "sampler"), strict=True))
+    ]
+
+    def after(*hosts: str) -> int | None:
+        again = [
+            replace(
+                trials[arm], number=2 + arm, source="confirm", confirms=arm, lease=lease(1) | {"host": host}
+            )
+            for arm, host in enumerate(hosts)
+        ]
+        found = confirm.next_arm(StudyState(trials=(*trials, *again)), file)
+        return found.number if found else None
+
+    assert (after(), after("a"), after("a", "a")) == (0, 1, None)
+    assert after("a", "b") == 0

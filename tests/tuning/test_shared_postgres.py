@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from engine.errors import InputError
-from tests.support.controllers import Controller, check
+from tests.support.controllers import Controller, check, no_controller_stays
 from tests.support.postgres import PASSWORD, Server, missing, server
 from tests.tuning.fake import Machine, study
 from tuning import journal, readers
@@ -18,7 +18,11 @@ from tuning.command import send
 from tuning.postgres.address import address
 from tuning.study import run_study
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a server")
+pytestmark = [
+    pytest.mark.skipif(bool(missing()), reason=missing() or "there is a server"),
+    pytest.mark.usefixtures("no_controller_stays"),
+]
+__all__ = ["no_controller_stays"]
 TRIALS = 30
 FEW = {"trials": 4, "confirm_repeats": 0}
 OTHERS = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = '{}'"
@@ -63,9 +67,9 @@ def mirrored(storage: str) -> list[int]:
 def test_three_homes_share_a_study_and_one_is_killed(tmp_path: Path, storage: str) -> None:
     given = {"trials": TRIALS, "confirm_repeats": 1, "confirm_runners_up": 0}
     folders = [home(tmp_path, name) for name in "abc"]
-    crew = [Controller(folder, given, storage=storage) for folder in folders[:2]]
+    crew = [Controller(folder, given, run_seconds=0.15, storage=storage) for folder in folders[:2]]
+    crew[0].begun()  # the baseline is measured by now, or measured by these two
     killed = Controller(folders[2], given, run_seconds=60.0, storage=storage)
-    crew[0].begun()
     killed.begun()
     killed.kill()
     ends = [controller.end() for controller in crew]

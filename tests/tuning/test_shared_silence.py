@@ -1,0 +1,48 @@
+"""Controllers on other hosts: how long a silence means that one is dead, and after an outage of the database."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import ownership
+from tuning.journal import UnreachableError
+from tuning.postgres.crew import DatabaseCrew
+
+FAR: dict[str, Any] = {"host": "far", "pid": 7, "start_time": 5.0}
+
+
+class Clock:
+    """A database that only tells how long each controller was silent."""
+
+    def __init__(self, silent_seconds: float, connected_seconds: float) -> None:
+        self.silent_seconds, self.connected_seconds = silent_seconds, connected_seconds
+        self.away = False
+
+    def ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        if self.away:
+            raise UnreachableError("away")
+        return [("far", 7, 5.0, 0, 1.0, self.silent_seconds)]
+
+
+@pytest.mark.parametrize(
+    ("silent", "connected", "gone"),
+    [(3.0, 999.0, False), (61.0, 999.0, True), (61.0, 5.0, False)],
+)
+def test_a_silent_controller_is_dead_unless_we_were_away_too(
+    tmp_path: Path, silent: float, connected: float, gone: bool
+) -> None:
+    crew = DatabaseCrew(tmp_path, ownership.me(), Clock(silent, connected), "first")  # type: ignore[arg-type]
+    assert crew.may_be_gone(FAR) is gone
+    assert crew.has(FAR) is (silent < 60)
+    assert crew.may_be_gone(FAR | {"pid": 8})
+
+
+def test_nobody_is_judged_while_the_database_is_away(tmp_path: Path) -> None:
+    database = Clock(3.0, 999.0)
+    crew = DatabaseCrew(tmp_path, ownership.me(), database, "first")  # type: ignore[arg-type]
+    assert [member["host"] for member in crew.living()] == ["far"]
+    database.away = True
+    with pytest.raises(UnreachableError):
+        crew.may_be_gone(FAR)
+    assert [member["host"] for member in crew.living()] == ["far"]
