@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from tuning.studyfile import StudyFile
 
 
+SideBySide = Annotated[
+    int | None,
+    typer.Option("--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="postgresql://USER@HOST/DATABASE",
+        envvar="WORKBENCH_STORAGE",
+        help="Keep the study in PostgreSQL: controllers on several hosts share it.",
+    ),
+]
+
+
 def tune(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.yaml", help="A study file: name, ranks, base, space.")
@@ -31,21 +46,8 @@ def tune(
     join: Annotated[
         bool, typer.Option("--join", help="Work on the study together with controllers that run it already.")
     ] = False,
-    side_by_side: Annotated[
-        int | None,
-        typer.Option(
-            "--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="postgresql://USER@HOST/DATABASE",
-            envvar="WORKBENCH_STORAGE",
-            help="Keep the study in PostgreSQL: controllers on several hosts share it.",
-        ),
-    ] = None,
+    side_by_side: SideBySide = None,
+    storage: Storage = None,
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command goes on with a study that was interrupted."""
