@@ -28,7 +28,7 @@ from engine.config import RunConfig, parse
 from engine.context import RankContext
 from engine.control import StopControl
 from engine.launch.place import Place
-from engine.launch.pool import PRELOAD
+from engine.launch.servers import PRELOAD
 from engine.layout import layout_of
 from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer

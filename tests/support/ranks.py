@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from engine.launch.place import Place
-from engine.launch.pool import PRELOAD
+from engine.launch.servers import PRELOAD
 from engine.sections import Lab
 from engine.worker import join
 
