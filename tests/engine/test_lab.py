@@ -186,10 +186,14 @@ AXES: dict[str, dict[str, Any]] = {
 @needs_lab
 @pytest.mark.parametrize("axis", AXES)
 def test_wire_bytes_of_every_axis_agree_with_the_interfaces(session: Session, axis: str) -> None:
-    """Formula against counters within 1 %, on two hosts of two ranks: part of it goes over each host's loopback."""
+    """Formula against counters within 1 %, on two hosts of two ranks: part of it goes over each host's loopback. What is
+    small may be 4 KB a call off: a busy machine lets TCP send a segment twice.
+    """
     summary = run(session, lab__hosts=HOSTS, **AXES[axis])
     assert summary.wire_bytes_reason is None
-    assert summary.wire_bytes_per_step == pytest.approx(summary.wire_bytes_measured, rel=0.01)
+    calls = sum(row.calls for row in summary.communication)
+    told = pytest.approx(summary.wire_bytes_measured, rel=0.01, abs=4096 * min(calls, 4))
+    assert summary.wire_bytes_per_step == told
     assert summary.wire_bytes_per_step == pytest.approx(
         sum(row.wire_bytes or 0.0 for row in summary.communication)
     )
