@@ -85,7 +85,7 @@ class Children:
 
     def _started(self, number: int, part: Slice) -> subprocess.Popen[bytes]:
         given = [str(self._home), self._name, _listed(part.cores), _listed(part.gpus)]
-        command = [sys.executable, "-m", "workbench.side_by_side", *given]
+        command = [sys.executable, "-P", "-m", "workbench.side_by_side", *given]
         ours = str(Path(__file__).parents[1])
         known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = os.environ | {"PYTHONPATH": os.pathsep.join(known)}

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from engine.config import RunConfig
 from engine.dryrun.built import BuiltStage
 from engine.errors import WorkbenchError
+from engine.launch.servers import begin
 
 PATIENCE_SECONDS = 300.0
 #: The first is what ranks that train are forked with: whoever starts the server first serves both.
@@ -40,7 +41,7 @@ def _build_rank(config: RunConfig, rank: int, patience_seconds: float) -> tuple[
     methods.set_forkserver_preload(PRELOAD)
     pipe, theirs = methods.Pipe(duplex=False)
     process = methods.Process(target=_answer, args=(theirs, config, rank), daemon=True)
-    process.start()
+    begin(process)
     theirs.close()
     try:
         if not pipe.poll(patience_seconds):

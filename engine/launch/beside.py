@@ -52,7 +52,7 @@ class HostProcess:
         ranks = ",".join(f"{rank}:{pid}" for rank, pid in enumerate(pids) if pid)
         times = [f"{interval_seconds:g}", f"{patience_seconds:g}"]
         given = [str(folder), host, *times, "orders" if takes_orders else "-", ranks]
-        self._command = [sys.executable, "-m", __name__, *given]
+        self._command = [sys.executable, "-P", "-m", __name__, *given]
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -43,7 +43,7 @@ class Servers:
         """A new process that runs ``target``; its program began with the variables ``at_start``."""
         process = self._context.Process(target=target, args=arguments, daemon=True)
         with self._through(tuple(sorted(at_start.items()))):
-            process.start()
+            begin(process)
         return process
 
     def close(self) -> None:
@@ -69,6 +69,14 @@ class Servers:
                 yield
             finally:
                 vars(forkserver)["connect_to_new_process"] = usual
+
+
+def begin(process: ForkServerProcess) -> None:
+    """Start a process, and the server if there is none yet: what lies where somebody happens to be, say their
+    ``timeit.py``, must not be taken for a module of Python's.
+    """
+    with _environment({"PYTHONSAFEPATH": "1"}):
+        process.start()
 
 
 def _made() -> forkserver.ForkServer:

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from engine.errors import RankError
-from engine.launch.servers import PRELOAD
+from engine.launch.servers import PRELOAD, begin
 from engine.launch.warm import Worker
 from engine.measure.rank import Failed, Seat, serve
 from engine.measure.work import Cell
@@ -71,7 +71,7 @@ class Ranks:
         tasks, theirs = self._context.Pipe()
         their_lifeline, lifeline = self._context.Pipe(duplex=False)
         process = self._context.Process(target=serve, args=(seat, theirs, their_lifeline), daemon=True)
-        process.start()
+        begin(process)
         theirs.close()
         their_lifeline.close()
         return Worker(process, tasks, lifeline)

@@ -19,6 +19,7 @@ from tests.workbench.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two trials need two cores")
+long = pytest.mark.drawn(1, of="side by side")
 
 
 def study_file(folder: Path, **more: Any) -> Path:
@@ -38,6 +39,7 @@ def tune(home: Path, *arguments: object) -> list[str]:
     return [sys.executable, "-m", "workbench", "tune", *map(str, arguments), "--home", str(home)]
 
 
+@long
 def test_trials_run_beside_each_other_and_are_confirmed_alone(home: Path, tmp_path: Path) -> None:
     command = tune(home, study_file(tmp_path), "--side-by-side", 2, "--json")
     known = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -62,6 +64,7 @@ def test_too_many_are_refused(command: Run, tmp_path: Path) -> None:
     command("tune", path, "--join").refused("side_by_side", "leave out --join")
 
 
+@long
 def test_nothing_outlives_a_controller_that_is_killed(home: Path, tmp_path: Path) -> None:
     long = ["--set", "base.train.steps=4000", "--set", "base.train.warmup=1"]
     command = tune(home, study_file(tmp_path, trials=50), "--side-by-side", 2, *long)
