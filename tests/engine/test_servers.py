@@ -19,7 +19,7 @@ def test_modules_of_the_folder_one_is_in_are_not_python_s(tmp_path: Path) -> Non
     program = tmp_path / "elsewhere" / "program.py"
     program.parent.mkdir()
     program.write_text(PROGRAM)
-    command = [sys.executable, "-P", str(program)]
+    command = [sys.executable, str(program)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
