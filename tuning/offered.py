@@ -79,11 +79,10 @@ def _micro_batches(base: RunConfig) -> list[int]:
 
 
 def space_note(ranks: int, given: bool) -> str:
-    """What the space covers and why, in words; empty when the user gave it."""
+    """What the space covers and why, in words; of one that the user gave only that it has no layouts."""
     if ranks == 1:
-        return (
-            "one device: there is no layout to choose; the study turns micro-batch, recomputation and compile"
-        )
+        turned = "" if given else "; the study turns micro-batch, recomputation and compile"
+        return f"one device: there is no layout to choose{turned}"
     if given:
         return ""
     return f"no space given: the study turns layout, batch, memory and communication knobs for {ranks} ranks"

@@ -209,7 +209,9 @@ class Study:
 
     def _idle(self, found: str, interruption: Interruption) -> None:
         """Paused, or waiting for other controllers: until the journal changes, or it is time to look again."""
-        state, phase = ("paused", self._board.phase) if found == "paused" else ("running", "waiting")
+        state, phase = "running", waiting.phase(self._journal.state)
+        if found == "paused":
+            state, phase = "paused", self._board.phase
         if (self._board.state, self._board.phase) != (state, phase):
             self._board.state, self._board.phase = state, phase
             self._board.show(self._journal.state)

@@ -21,6 +21,14 @@ def held(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> Step:
     return Step("wait", why=why) if why else step
 
 
+def phase(state: StudyState) -> str:
+    """What a study does while one of its controllers waits."""
+    if any(trial.confirms is not None for trial in state.under_way or state.trials[-1:]):
+        return "confirm"
+    first = any(ranking.is_baseline(state, trial) for trial in state.under_way)
+    return "baseline" if first else "search"
+
+
 def _reason(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> str:
     for trial in state.under_way:
         if trial.confirms is not None:
