@@ -64,7 +64,9 @@ def document(state: StudyState, file: StudyFile, study_state: str) -> dict[str, 
 
 def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | None:
     """What ended the search: first what its own trials used up, for confirmations come after it."""
-    search = replace(state, trials=tuple(trial for trial in state.trials if trial.confirms is None))
+    search = state
+    if any(trial.confirms is not None for trial in state.trials):
+        search = replace(state, trials=tuple(trial for trial in state.trials if trial.confirms is None))
     if kind := used_up(search, file):
         return kind
     if study_state in ("running", "paused", "stopping", "interrupted"):

@@ -78,6 +78,13 @@ class Confirmed:
 
 def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     """Baseline, best, and runners-up that overlap it; none where there is nothing to compare."""
+    known: tuple[StudyFile, tuple[Trial, ...]] | None = state.lasting.get("arms")
+    if known is None or known[0] != file:
+        known = state.lasting["arms"] = (file, _arms(state, file))
+    return known[1]
+
+
+def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     searched = _search(state)
     stands = _kept(ranking.standing(searched, file), state, file)
     best, baseline = stands.best, stands.baseline
@@ -142,6 +149,8 @@ def _first(again: Sequence[Trial]) -> float:
 def _search(state: StudyState) -> StudyState:
     """The state without what came after the search, so that arms stay the same while they are measured again."""
     last = _last_searched(state)
+    if not state.trials or state.trials[-1].number <= last:
+        return state
     return replace(state, trials=tuple(trial for trial in state.trials if trial.number <= last))
 
 

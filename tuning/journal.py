@@ -166,7 +166,7 @@ def load(path: Path) -> StudyState:
 
 def with_damage(state: StudyState, damage: list[str]) -> StudyState:
     """The state, with what could not be read added to what could not be used."""
-    return replace(state, damage=(*damage, *state.damage))
+    return replace(state, damage=(*damage, *state.damage)) if damage else state
 
 
 def _parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:

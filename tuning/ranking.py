@@ -132,6 +132,13 @@ class Standing:
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
+    known: tuple[StudyFile, Standing] | None = state.lasting.get("standing")
+    if known is None or known[0] != file:
+        known = state.lasting["standing"] = (file, _standing(state, file))
+    return known[1]
+
+
+def _standing(state: StudyState, file: StudyFile) -> Standing:
     found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
     lossy = [trial for trial in found if _lossy(trial, file)]

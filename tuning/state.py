@@ -97,6 +97,8 @@ class StudyState:
     machine: str | None = None
     #: What was worked out of this very state: it never changes, and is asked many times a trial.
     memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    #: The like, of what only changes when a trial ends or a command is answered: states share it until then.
+    lasting: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def trial(self, number: int) -> Trial | None:
         """The trial of a number."""
@@ -145,18 +147,34 @@ class Folding:
         self._inherited: list[Inherited] = []
         self._notes: list[str] = []
         self._damage: list[str] = []
+        self._lasting: dict[str, Any] = {}
+        self._again = False
 
     def take(self, line: Line) -> None:
         """Add one line; an unknown kind is from a newer writer and left alone."""
         handler = getattr(self, f"_take_{line['kind']}", None)
+        if self._changes_standing(line):
+            self._lasting = {}
         try:
             if handler:
                 handler(line)
         except (KeyError, TypeError, ValueError) as error:
             self._damage.append(f"a {line['kind']} line is incomplete ({error!r}) and is left out")
 
+    def _changes_standing(self, line: Line) -> bool:
+        """Whether a line may change how ended trials compare: that a new point is measured now does not."""
+        if line["kind"] in ("lease", "started", "note"):
+            return False
+        self._again = self._again or line.get("confirms") is not None or line.get("retry_of") is not None
+        return line["kind"] != "proposal" or self._again
+
     def state(self) -> StudyState:
         """What the lines so far amount to."""
+        found = self._state()
+        object.__setattr__(found, "lasting", self._lasting)
+        return found
+
+    def _state(self) -> StudyState:
         return StudyState(
             file=self._study[-1]["file"] if self._study else None,
             fingerprint=self._study[0]["fingerprint"] if self._study else None,
