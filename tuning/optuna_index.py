@@ -104,6 +104,11 @@ class Index:
             self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=known))
             self._elsewhere[trial.number] = len(self._study.get_trials(deepcopy=False)) - 1
 
+    def only_elsewhere(self, numbers: Collection[int]) -> None:
+        """Forget trials of other controllers that are not among those: they were withdrawn."""
+        for number in self._elsewhere.keys() - set(numbers):
+            self._study.tell(self._elsewhere.pop(number), state=TrialState.FAIL)
+
     def tell(self, trial: Trial) -> None:
         """Take over how a journaled trial ended."""
         finished = frozen(trial, self._encoding, self._several)

@@ -71,6 +71,7 @@ class Proposer:
             elif trial.number not in self._told:
                 self._told.add(trial.number)
                 self._index.tell(trial)
+        self._index.only_elsewhere([trial.number for trial in self._journal.state.under_way])
 
     def draw(self) -> Draw | None:
         """A point inside the mask; None, and a note, when nothing is left there."""

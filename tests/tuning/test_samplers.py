@@ -84,6 +84,17 @@ def test_every_sampler_draws_legal_new_points(name: Any) -> None:
         index.tell(Trial(number, draw.point, "sampler", draw.params, outcome="completed", value=value))
 
 
+def test_a_trial_that_another_controller_withdrew_is_forgotten() -> None:
+    space = study(space=NUMBERS).search_space
+    index = Index(Encoding(space), 1, 2, 30, "tpe")
+    for number, point in enumerate(space.legal_points[:3]):
+        index.runs_elsewhere(Trial(number, point, "sampler"))
+    index.only_elsewhere([0, 2])
+    index.tell(Trial(2, space.legal_points[2], "sampler", outcome="completed", value=1.0))
+    states = [trial.state.name for trial in index._study.get_trials(deepcopy=False)]
+    assert (states.count("RUNNING"), states.count("COMPLETE")) == (1, 1)
+
+
 def test_a_sampler_that_is_changed_knows_what_the_last_one_was_told() -> None:
     space = study(space=NUMBERS).search_space
     index, visited = Index(Encoding(space), 1, 2, 30, "random"), set[str]()
