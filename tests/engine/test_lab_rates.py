@@ -15,6 +15,8 @@ from engine.sections import Lab
 from tests.support.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 
+MOST_ROUNDS = 16
+
 
 def send(rank: int, elements: int) -> list[float]:
     """Seconds from a message's begin to its answer, from the first host to the second, round after round."""
@@ -34,14 +36,18 @@ def send(rank: int, elements: int) -> list[float]:
 @needs_lab
 @pytest.mark.parametrize("rate_mbit", [20.0, 200.0])
 def test_the_rate_is_kept(rate_mbit: float) -> None:
-    """Payload arrives at the rate less the headers, within 10 %: never faster, and as fast in the best round."""
-    elements = int(rate_mbit * 1e6 / 8 / 4)
+    """Payload arrives at the rate less the headers, within 10 %: never faster, and as fast in the best round. Others on
+    the processors make rounds slow, never fast: then there are more of them.
+    """
+    elements, payload_mbit = int(rate_mbit * 1e6 / 8 / 4), rate_mbit * 1448 / 1514
+    rates: list[float] = []
     place = Place(Lab(hosts=2, rate_mbit=rate_mbit))
     try:
-        rates = [4e-6 * 8 * elements / took for took in on_ranks_of(place, 2, send, elements)[0]]
+        while len(rates) < MOST_ROUNDS and max(rates, default=0.0) < 0.9 * payload_mbit:
+            rates += [4e-6 * 8 * elements / took for took in on_ranks_of(place, 2, send, elements)[0]]
     finally:
         place.close()
-    assert max(rates) == pytest.approx(rate_mbit * 1448 / 1514, rel=0.10), rates
+    assert max(rates) == pytest.approx(payload_mbit, rel=0.10), rates
 
 
 def swap(rank: int, elements: int) -> list[float]:
