@@ -107,6 +107,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
+def several(number: int, things: str) -> str:
+    """A count of things that have a plural in s: 1 rank, 2 ranks."""
+    return f"{number:,} {things[:-1] if number == 1 else things}"
+
+
 def percent(fraction: float | None, digits: int = 0) -> str:
     """A fraction as percent."""
     return NOTHING if fraction is None else f"{fraction * 100:.{digits}f} %"
@@ -150,6 +155,8 @@ def layout(degrees: Mapping[str, Any] | None) -> str:
     return " · ".join(parts + sharding) or "1 rank"
 
 
+#: Keys of environment variables, and one that stays as the machine has it: as in ``tuning.labels``, which loads slowly.
+VARIABLES, UNSET = "environment.", "unset"
 #: Short names of the keys that a study turns.
 SHORT = {
     "parallel.cp_method": "cp method",
@@ -178,7 +185,9 @@ SHORT = {
 
 
 def short(key: str) -> str:
-    """A dotted key as a column title."""
+    """A dotted key as a column title; a variable keeps its name."""
+    if key.startswith(VARIABLES):
+        return key.rpartition(".")[2]
     return SHORT.get(key, key.rpartition(".")[2].replace("_", " "))
 
 
@@ -195,6 +204,8 @@ ALL_IF_UNSET = ("parallel.shard_ranks", "memory.recompute_layers")
 
 def choice(key: str, item: Any) -> str:
     """A value that a knob can have."""
+    if item is None and key.startswith(VARIABLES):
+        return UNSET
     return "all" if item is None and key in ALL_IF_UNSET else value(item)
 
 
@@ -204,7 +215,7 @@ def point(values: Mapping[str, Any]) -> str:
         key.removeprefix("parallel."): item for key, item in values.items() if key.startswith("parallel.")
     }
     others = [
-        f"{short(key)} {value(item)}" for key, item in values.items() if not key.startswith("parallel.")
+        f"{short(key)} {choice(key, item)}" for key, item in values.items() if not key.startswith("parallel.")
     ]
     return ", ".join([layout(degrees), *others])
 

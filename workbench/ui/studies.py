@@ -76,7 +76,7 @@ def trials_table(
             "layout": [_layout(row.get("config") or {}) for row in newest],
             **{
                 words.short(name): [
-                    words.value(row["config"][name]) if acts(name, row.get("config") or {}) else ""
+                    words.choice(name, row["config"][name]) if acts(name, row.get("config") or {}) else ""
                     for row in newest
                 ]
                 for name in varying
