@@ -50,9 +50,7 @@ def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any
     """
     choices = {"OMP_NUM_THREADS": _threads(max(2, cores // ranks)), **_CHOICES}
     return {
-        f"{SECTION}.{name}": [None, *choices[name]]
-        for name in VARIABLES
-        if silent(name, kind, ranks) is None
+        f"{SECTION}.{name}": [None, *choices[name]] for name in VARIABLES if silent(name, kind, ranks) is None
     }
 
 

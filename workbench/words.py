@@ -14,16 +14,16 @@ NOTHING = "—"
 #: Ending or state -> colour of its badge and an icon of Streamlit's own font.
 LOOKS: dict[str, tuple[str, str]] = {
     "completed": ("green", ":material/check_circle:"),
-    "pruned": ("blue", ":material/content_cut:"),
+    "pruned": ("violet", ":material/content_cut:"),
     "stopped": ("gray", ":material/stop_circle:"),
     "lost": ("gray", ":material/link_off:"),
-    "running": ("primary", ":material/play_circle:"),
-    "starting": ("primary", ":material/hourglass_top:"),
+    "running": ("blue", ":material/play_circle:"),
+    "starting": ("blue", ":material/hourglass_top:"),
     "paused": ("yellow", ":material/pause_circle:"),
     "stopping": ("yellow", ":material/stop_circle:"),
     "interrupted": ("orange", ":material/link_off:"),
     "ended": ("green", ":material/check_circle:"),
-    "continued": ("blue", ":material/fork_right:"),
+    "continued": ("violet", ":material/fork_right:"),
     "timed_out": ("orange", ":material/timer_off:"),
     "illegal": ("orange", ":material/block:"),
     "predicted_oom": ("orange", ":material/memory:"),
@@ -110,6 +110,16 @@ def count(value: float | None) -> str:
 def several(number: int, things: str) -> str:
     """A count of things that have a plural in s: 1 rank, 2 ranks."""
     return f"{number:,} {things[:-1] if number == 1 else things}"
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Ranks by their numbers, neighbours together: 0 to 3, 6."""
+    ordered, parts = sorted(set(numbers)), list[str]()
+    while ordered:
+        last = next(at for at, rank in enumerate(ordered) if ordered[at + 1 : at + 2] != [rank + 1])
+        near, ordered = ordered[: last + 1], ordered[last + 1 :]
+        parts += [f"{near[0]} to {near[-1]}"] if len(near) > 2 else map(str, near)
+    return ", ".join(parts)
 
 
 def percent(fraction: float | None, digits: int = 0) -> str:

@@ -65,7 +65,7 @@ def _numbers(seen: Snapshot, slowest: Columns) -> dict[str, tuple[str, str]]:
         "Step": (f"{done:,} of {wanted:,}", f"about {words.rough(left)} left" if left else ""),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
-        "Waiting for communication": (words.percent(exposed), "of the step, slowest rank" if done else ""),
+        "Communication": (words.percent(exposed), "waited for, slowest rank" if done else ""),
         "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
     }

@@ -1,4 +1,4 @@
-"""Environment variables of the ranks as knobs of a new study: those that can act here, what they do, and their values."""
+"""Environment variables as knobs of a new study: those that can act here, what they do, and their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import streamlit as st
 
 from engine import devices
 from engine.config import RunConfig
-from engine.environment import SECTION, silent
+from engine.environment import silent
 from engine.environment_names import VARIABLES
 from engine.errors import InputError
 from tuning.knobs import parse_space
