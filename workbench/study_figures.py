@@ -30,8 +30,9 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
             y=series.baseline,
             line={"dash": "dot", "color": NEUTRAL, "width": 1.5},
             annotation={"text": "baseline", "font": {"size": 11, "color": NEUTRAL}},
-            annotation_position="bottom right",
+            annotation_position="right",
         )
+        drawing.update_layout(margin_r=62)  # the word stands beside the points
     drawing.add_scatter(
         x=series.best_numbers,
         y=series.best_values,

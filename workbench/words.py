@@ -227,7 +227,7 @@ def point(values: Mapping[str, Any]) -> str:
     others = [
         f"{short(key)} {choice(key, item)}" for key, item in values.items() if not key.startswith("parallel.")
     ]
-    return ", ".join([layout(degrees), *others])
+    return ", ".join([*([layout(degrees)] if degrees else []), *others])
 
 
 def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -240,26 +240,6 @@ def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         what = ", ".join(f"{row['key']} {value(row['old'])} → {value(row['new'])}" for row in found)
         asked = f" ({by})" if by else ""
         lines.append(f"from step {step:,} on: {what}{asked}{_step_times(found[0])}")
-    return lines
-
-
-def quality(found: Mapping[str, Any]) -> list[str]:
-    """What a report of a lossy run's quality comes down to."""
-    if found["baseline"] is None:
-        return ["no exact run of the same configuration, seed and data has ended yet; this makes one:"]
-    row = found["compared"]
-    if row is None:
-        return [f"{found['baseline']} is the exact baseline, but no step has a held-out loss of both"]
-    lines = [
-        f"after {row['step']:,} steps ({row['tokens']:,} tokens) the held-out loss is {row['loss']:.4f}, "
-        f"and {row['baseline_loss']:.4f} for {found['baseline']}: {100 * row['increase']:+.2f} %"
-    ]
-    if row["times_fewer_bytes"] is not None:
-        lines.append(f"it sent {row['times_fewer_bytes']:,.3g} times fewer bytes until then")
-    own, exact = row["seconds_to_target"], row["baseline_seconds_to_target"]
-    if own is not None and exact is not None:
-        words = f"{seconds(own)} of training, the baseline after {seconds(exact)}"
-        lines.append(f"a loss of {row['target_loss']:.4f} was there after {words}")
     return lines
 
 

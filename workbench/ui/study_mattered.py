@@ -167,12 +167,12 @@ def _neighbours(found: Document) -> None:
         },
         "mattered-neighbours",
         {
-            "knob": st.column_config.TextColumn(width=120),
+            "knob": st.column_config.TextColumn(width=170),
             "winner": st.column_config.TextColumn(width=64),
             "neighbour": st.column_config.TextColumn(width=76),
             "loses, %": st.column_config.NumberColumn(width=64, format="%.1f"),
             "interval": st.column_config.TextColumn(width=112),
-            "stands on": st.column_config.TextColumn(width=620),
+            "stands on": st.column_config.TextColumn(width=580),
         },
     )
     st.caption(

@@ -35,6 +35,8 @@ def knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
         key=CHOSEN,
         format_func=_named,
         placeholder=forms.UNSET,
+        filter_mode="contains",
+        select_all=False,
         help="Each becomes a knob of its own. (`space.environment`)",
     )
     if left := len(VARIABLES) - len(offered):

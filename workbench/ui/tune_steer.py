@@ -123,6 +123,7 @@ def _some(knob: Knob) -> list[Any]:
         format_func=partial(words.choice, knob.key),
         key=f"steer-values-{knob.key}",
         accept_new_options=True,
+        wrap=True,
         help="One that was not declared can be typed in and opened: the study then goes on as a linked successor.",
     )
     return [tune_knobs.number(item) for item in chosen]
