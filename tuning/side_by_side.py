@@ -90,7 +90,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
     if controllers * ranks > len(whole):
         there, most = f"{len(whole)} {found.what}", found.most(ranks)
-        remedy = f"times {ranks} ranks is more than this host's {there}; at most {most}"
+        remedy = f"times {ranks} rank{'s' * (ranks > 1)} is more than this host's {there}; at most {most}"
         raise InputError(FIELD, controllers, remedy)
     if found.what == "GPUs":
         return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]

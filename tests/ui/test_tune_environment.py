@@ -12,7 +12,7 @@ from engine.config import RunConfig
 from tests.ui.test_pages import texts, visit
 from tests.ui.test_tune import draft
 from tuning import studyfile
-from workbench.ui import tune_environment
+from workbench.ui import tune_environment, tune_steer
 
 THREADS, ALGORITHM = "environment.OMP_NUM_THREADS", "environment.NCCL_ALGO"
 
@@ -93,6 +93,11 @@ def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
     assert app.button(key="start").disabled
     app.number_input(key="new-ranks").set_value(4).run()
     assert draft(app)["space"][ALGORITHM] == [None, "Ring", "Tree"]
+
+
+def test_what_is_asked_of_a_variable_reads_as_the_form_has_it() -> None:
+    asked = {"command": "narrow", "arguments": {THREADS: [None, 1], "batch.micro_batch": "1,2"}}
+    assert tune_steer._said(asked) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
 
 
 @pytest.mark.usefixtures("cores")
