@@ -83,6 +83,16 @@ def test_a_wrong_value_has_one_clear_line(value: object, words: str | None) -> N
 
 
 @pytest.mark.usefixtures("gpus")
+def test_gpus_that_are_not_there_are_said_before_anything_starts(home: Path) -> None:
+    app = visit("tune", view="new")
+    app.selectbox(key="new-device").set_value("cuda").run()
+    assert not app.error
+    app.number_input(key="new-ranks").set_value(8).run()
+    assert "4 GPUs for 8 ranks" in app.error[0].value
+    assert app.button(key="start").disabled
+
+
+@pytest.mark.usefixtures("gpus")
 def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
     app = turn(visit("tune", view="new"), ALGORITHM, THREADS)
     assert draft(app)["space"][ALGORITHM] == [None, "Ring", "Tree"]

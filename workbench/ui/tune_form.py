@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 import yaml
 
+from engine import devices
 from engine.config import RunConfig
 from engine.errors import InputError, WorkbenchError
 from engine.presets import PRESETS, resolve
@@ -129,6 +130,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
 
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
+    devices.choose(file.config, file.ranks)
     surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:
         side_by_side.slices(file.side_by_side, file.ranks, file.config)
