@@ -44,6 +44,33 @@ class Slice:
             os.sched_setaffinity(0, self.cores)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What this host can deal: ``what`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
+
+    what: str
+    devices: tuple[int | None, ...]
+
+    def most(self, ranks: int) -> int:
+        """How many trials of so many ranks can run at once; one always can."""
+        return max(1, len(self.devices) // ranks)
+
+
+def room(ranks: int, config: RunConfig) -> Room:
+    """The devices that trials of a study use here.
+
+    Raises:
+        InputError: GPUs were asked for by name and there are none, or too few.
+    """
+    nvml = Nvml()
+    try:
+        if devices.choose(config, ranks, nvml).kind == "cuda":
+            return Room("GPUs", tuple(devices.visible(nvml)))
+    finally:
+        nvml.close()
+    return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
+
+
 def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = False) -> list[Slice]:
     """One for each controller, all of the same size. ``ranks`` is the most that a trial has.
 
@@ -55,36 +82,27 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
     if config.lab.wanted:
         remedy = "trials in a lab would share the processors that its links are shaped by; leave it out"
         raise InputError(FIELD, controllers, remedy)
-    if not hasattr(os, "sched_setaffinity"):
+    if not _can_deal_cores():
         raise InputError(FIELD, controllers, "cores cannot be dealt on this system; leave it out")
-    nvml = Nvml()
-    try:
-        if devices.choose(config, ranks, nvml).kind == "cuda":
-            return _of_gpus(controllers, ranks, devices.visible(nvml))
-    finally:
-        nvml.close()
-    return _of_cores(controllers, ranks, sorted(os.sched_getaffinity(0)))
-
-
-def _of_gpus(controllers: int, ranks: int, known: Sequence[int | None]) -> list[Slice]:
-    whole = [number for number in known if number is not None]
-    if len(whole) < len(known):
+    found = room(ranks, config)
+    whole = [device for device in found.devices if device is not None]
+    if len(whole) < len(found.devices):
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
-    _enough(controllers, ranks, len(whole), "GPUs")
-    return [Slice(gpus=tuple(whole[at : at + ranks])) for at in range(0, controllers * ranks, ranks)]
-
-
-def _of_cores(controllers: int, ranks: int, cores: Sequence[int]) -> list[Slice]:
-    _enough(controllers, ranks, len(cores), "cores")
-    size = len(cores) // controllers
-    return [Slice(tuple(cores[at : at + size])) for at in range(0, controllers * size, size)]
-
-
-def _enough(controllers: int, ranks: int, there: int, what: str) -> None:
-    if controllers * ranks > there:
-        most = max(1, there // ranks)
-        remedy = f"times {ranks} ranks is more than this host's {there} {what}; at most {most}"
+    if controllers * ranks > len(whole):
+        there, most = f"{len(whole)} {found.what}", found.most(ranks)
+        remedy = f"times {ranks} rank{'s' * (ranks > 1)} is more than this host's {there}; at most {most}"
         raise InputError(FIELD, controllers, remedy)
+    if found.what == "GPUs":
+        return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]
+    return [Slice(part) for part in _parts(whole, len(whole) // controllers, controllers)]
+
+
+def _parts(whole: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
+    return [tuple(whole[at : at + size]) for at in range(0, count * size, size)]
+
+
+def _can_deal_cores() -> bool:
+    return hasattr(os, "sched_setaffinity")
 
 
 class Beside:

@@ -7,6 +7,7 @@ import json
 import re
 from functools import cached_property
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -271,8 +272,7 @@ def _check(file: StudyFile) -> None:
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
     _ = file.search_space.baseline
-    space = file.search_space
-    if space.is_listed and not space.legal_points:
+    if file.search_space.is_listed and file.search_space.random_point(Random(0), ()) is None:
         remedy = (
             f"holds no legal combination for ranks={file.ranks}; give degrees (tp, pp, cp) that divide it"
         )

@@ -33,7 +33,7 @@ PHASE_COLORS = {
 PHASE_NAMES = {phase: phase for phase in PHASES} | {"communication_exposed": "exposed communication"}
 #: Paul Tol's bright scheme, for ranks and GPUs.
 LINE_COLORS = ("#4477AA", "#EE6677", "#3DA35D", "#CCBB44", "#66CCEE", "#AA3377", "#999933", "#BBBBBB")
-NEUTRAL = "#7C8AA5"
+NEUTRAL = "#6E7B95"
 HIDDEN_COMMUNICATION = "#F0B08A"
 SINCE_START = "seconds since the start"
 HEIGHT = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench import words
+from workbench import quality_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +15,7 @@ def print_quality(console: Console, found: Mapping[str, Any]) -> None:
     """What it comes down to, then both curves side by side."""
     settings = ", ".join(f"{key}={value}" for key, value in found["lossy"].items())
     console.print(f"[bold]{found['run']}[/]  {settings}", soft_wrap=True)
-    for line in words.quality(found):
+    for line in quality_words.lines(found):
         console.print(f"  {line}", markup=False, soft_wrap=True)
     if found["command"]:
         console.print(f"  {found['command']}", markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from tuning.aims import Aim
-from workbench.figures import NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.figures import BARE, NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
 
 TOKENS = Aim()
@@ -30,8 +30,9 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
             y=series.baseline,
             line={"dash": "dot", "color": NEUTRAL, "width": 1.5},
             annotation={"text": "baseline", "font": {"size": 11, "color": NEUTRAL}},
-            annotation_position="bottom right",
+            annotation_position="right",
         )
+        drawing.update_layout(margin_r=62)  # the word stands beside the points
     drawing.add_scatter(
         x=series.best_numbers,
         y=series.best_values,
@@ -47,11 +48,12 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     _marks(drawing, series.failed, series.floor, {"name": "without a value", "color": FAILED, "symbol": "x"})
     running = {"name": "running", "color": BEST, "symbol": "triangle-right"}
     _marks(drawing, series.running, series.floor, running)
-    return (
-        drawing.update_layout(hovermode="closest")
-        .update_xaxes(tickformat="d", dtick=_tick(series))
-        .update_yaxes(tickformat=",~r")
+    drawing.update_layout(hovermode="closest").update_xaxes(
+        tickformat="d", dtick=_tick(series), autorangeoptions={"clipmin": -0.5}
     )
+    if not (series.exact or series.lossy or series.ruled_out or series.repeated):
+        return drawing.update_yaxes(BARE, showticklabels=False, range=[-0.1, 1])
+    return drawing.update_yaxes(tickformat=",~r")
 
 
 def _tick(series: TrialSeries) -> int:

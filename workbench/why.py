@@ -126,7 +126,11 @@ def line(why: Why) -> str:
     )
     said = [f"Beside {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}"]
     said += list(_changes(why))
-    if why.wire_bytes is not None and why.other_wire_bytes is not None:
+    if (
+        why.wire_bytes is not None
+        and why.other_wire_bytes is not None
+        and why.wire_bytes + why.other_wire_bytes
+    ):
         sizes = [f"{size / 1e6:,.3g}" for size in (why.wire_bytes, why.other_wire_bytes)]
         said.append(f"a rank sends {sizes[0]} MB a step instead of {sizes[1]} MB")
     if why.link and why.other_link:

@@ -14,16 +14,16 @@ NOTHING = "—"
 #: Ending or state -> colour of its badge and an icon of Streamlit's own font.
 LOOKS: dict[str, tuple[str, str]] = {
     "completed": ("green", ":material/check_circle:"),
-    "pruned": ("blue", ":material/content_cut:"),
+    "pruned": ("violet", ":material/content_cut:"),
     "stopped": ("gray", ":material/stop_circle:"),
     "lost": ("gray", ":material/link_off:"),
-    "running": ("primary", ":material/play_circle:"),
-    "starting": ("primary", ":material/hourglass_top:"),
+    "running": ("blue", ":material/play_circle:"),
+    "starting": ("blue", ":material/hourglass_top:"),
     "paused": ("yellow", ":material/pause_circle:"),
     "stopping": ("yellow", ":material/stop_circle:"),
     "interrupted": ("orange", ":material/link_off:"),
     "ended": ("green", ":material/check_circle:"),
-    "continued": ("blue", ":material/fork_right:"),
+    "continued": ("violet", ":material/fork_right:"),
     "timed_out": ("orange", ":material/timer_off:"),
     "illegal": ("orange", ":material/block:"),
     "predicted_oom": ("orange", ":material/memory:"),
@@ -107,6 +107,21 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
+def several(number: int, things: str) -> str:
+    """A count of things that have a plural in s: 1 rank, 2 ranks."""
+    return f"{number:,} {things[:-1] if number == 1 else things}"
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Ranks by their numbers, neighbours together: 0 to 3, 6."""
+    ordered, parts = sorted(set(numbers)), list[str]()
+    while ordered:
+        last = next(at for at, rank in enumerate(ordered) if ordered[at + 1 : at + 2] != [rank + 1])
+        near, ordered = ordered[: last + 1], ordered[last + 1 :]
+        parts += [f"{near[0]} to {near[-1]}"] if len(near) > 2 else map(str, near)
+    return ", ".join(parts)
+
+
 def percent(fraction: float | None, digits: int = 0) -> str:
     """A fraction as percent."""
     return NOTHING if fraction is None else f"{fraction * 100:.{digits}f} %"
@@ -150,6 +165,8 @@ def layout(degrees: Mapping[str, Any] | None) -> str:
     return " · ".join(parts + sharding) or "1 rank"
 
 
+#: Keys of environment variables, and one that stays as the machine has it: as in ``tuning.labels``, which loads slowly.
+VARIABLES, UNSET = "environment.", "unset"
 #: Short names of the keys that a study turns.
 SHORT = {
     "parallel.cp_method": "cp method",
@@ -178,7 +195,9 @@ SHORT = {
 
 
 def short(key: str) -> str:
-    """A dotted key as a column title."""
+    """A dotted key as a column title; a variable keeps its name."""
+    if key.startswith(VARIABLES):
+        return key.rpartition(".")[2]
     return SHORT.get(key, key.rpartition(".")[2].replace("_", " "))
 
 
@@ -195,6 +214,8 @@ ALL_IF_UNSET = ("parallel.shard_ranks", "memory.recompute_layers")
 
 def choice(key: str, item: Any) -> str:
     """A value that a knob can have."""
+    if item is None and key.startswith(VARIABLES):
+        return UNSET
     return "all" if item is None and key in ALL_IF_UNSET else value(item)
 
 
@@ -204,9 +225,9 @@ def point(values: Mapping[str, Any]) -> str:
         key.removeprefix("parallel."): item for key, item in values.items() if key.startswith("parallel.")
     }
     others = [
-        f"{short(key)} {value(item)}" for key, item in values.items() if not key.startswith("parallel.")
+        f"{short(key)} {choice(key, item)}" for key, item in values.items() if not key.startswith("parallel.")
     ]
-    return ", ".join([layout(degrees), *others])
+    return ", ".join([*([layout(degrees)] if degrees else []), *others])
 
 
 def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -219,26 +240,6 @@ def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         what = ", ".join(f"{row['key']} {value(row['old'])} → {value(row['new'])}" for row in found)
         asked = f" ({by})" if by else ""
         lines.append(f"from step {step:,} on: {what}{asked}{_step_times(found[0])}")
-    return lines
-
-
-def quality(found: Mapping[str, Any]) -> list[str]:
-    """What a report of a lossy run's quality comes down to."""
-    if found["baseline"] is None:
-        return ["no exact run of the same configuration, seed and data has ended yet; this makes one:"]
-    row = found["compared"]
-    if row is None:
-        return [f"{found['baseline']} is the exact baseline, but no step has a held-out loss of both"]
-    lines = [
-        f"after {row['step']:,} steps ({row['tokens']:,} tokens) the held-out loss is {row['loss']:.4f}, "
-        f"and {row['baseline_loss']:.4f} for {found['baseline']}: {100 * row['increase']:+.2f} %"
-    ]
-    if row["times_fewer_bytes"] is not None:
-        lines.append(f"it sent {row['times_fewer_bytes']:,.3g} times fewer bytes until then")
-    own, exact = row["seconds_to_target"], row["baseline_seconds_to_target"]
-    if own is not None and exact is not None:
-        words = f"{seconds(own)} of training, the baseline after {seconds(exact)}"
-        lines.append(f"a loss of {row['target_loss']:.4f} was there after {words}")
     return lines
 
 

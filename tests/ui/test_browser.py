@@ -73,6 +73,21 @@ def test_an_empty_home_leads_to_the_form(
     tab.page.get_by_role("link", name="Start a study here").click()
     tab.page.wait_for_selector(".st-key-start button")
     assert tab.page.get_by_label("Name", exact=True).input_value() == "study-1"
+    turn_threads(tab)
+
+
+def turn_threads(tab: Visit) -> None:
+    """An environment variable is found by its name, and its values are offered beside what it must be."""
+    tab.page.locator(".st-key-new-advanced summary").click()
+    chooser = tab.page.locator(".st-key-new-environment input")
+    chooser.click()
+    chooser.fill("OMP_NUM")
+    tab.page.get_by_role("option", name="OMP_NUM_THREADS: threads of a rank's operators").click()
+    tab.page.keyboard.press("Escape")
+    values = tab.page.locator(".st-key-new-space-environment-OMP-NUM-THREADS")
+    values.wait_for()
+    assert values.get_by_text("unset", exact=True).count() == 1
+    assert tab.page.get_by_text("Must be at least 1 and at most 1,024.").is_visible()
 
 
 def test_an_empty_page_fills_by_itself(

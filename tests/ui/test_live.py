@@ -10,7 +10,7 @@ from engine.progress import PAGE_OF_HOST, Progress
 from profilers.writer import RecordWriter
 from tests.support.waiting import wait_until
 from tests.ui.homes import full_home
-from tests.ui.test_pages import visit
+from tests.ui.test_pages import texts, visit
 
 
 def ranks_of(run: str) -> Any:
@@ -41,3 +41,12 @@ def test_each_rank_is_shown_on_its_own_host(home: Path) -> None:
     assert rows["step"].iloc[-1] == standing.step + 1
     page.close()
     other.close()
+
+
+def test_a_run_whose_process_is_gone_has_no_time_left(home: Path) -> None:
+    folder = home / full_home(home)
+    assert " left" in texts(visit("live", run=folder.name))
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    gone = {"owner": status["owner"] | {"start_time": 1.0}}
+    rundir.write_json(folder / rundir.STATUS, status | gone)
+    assert wait_until(lambda: " left" not in texts(visit("live", run=folder.name)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine import environment
+from tuning import labels
 from workbench import words
 
 
@@ -41,6 +43,35 @@ def test_a_choice_without_a_value_means_all_where_it_does() -> None:
         "2",
     )
     assert words.choice("memory.limit_gib", None) == "—"
+
+
+def test_a_variable_keeps_its_name_and_is_unset_where_the_machine_decides() -> None:
+    key = f"{environment.SECTION}.OMP_NUM_THREADS"
+    assert words.short(key) == "OMP_NUM_THREADS"
+    assert (words.choice(key, None), words.choice(key, 2)) == (labels.UNSET, "2")
+    assert words.point({key: None}) == "OMP_NUM_THREADS unset"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1], "0, 1"),
+        ([3, 2, 1, 0, 6], "0 to 3, 6"),
+        ([0, 2, 4, 5, 6], "0, 2, 4 to 6"),
+    ],
+)
+def test_neighbouring_ranks_are_told_together(ranks: list[int], text: str) -> None:
+    assert words.ranks(ranks) == text
+
+
+def test_one_of_several_things_has_no_plural() -> None:
+    assert [words.several(number, "ranks") for number in (1, 2, 1_000)] == [
+        "1 rank",
+        "2 ranks",
+        "1,000 ranks",
+    ]
 
 
 def test_a_point_reads_as_layout_and_knobs() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from workbench import study_figures
 from workbench.study_series import best_so_far, importance_series, trial_series
 
 
@@ -54,6 +55,14 @@ def test_trials_fall_into_groups() -> None:
     assert [tuple(mark) for mark in found.failed] == [(1, "oom", "rank 2 ran out")]
     assert [tuple(mark) for mark in found.running] == [(3, "running", "tp=2")]
     assert found.baseline == 10.0
+
+
+def test_before_anything_is_measured_the_figure_has_no_made_up_scale() -> None:
+    row = trial(0, None, outcome="running")
+    waiting = study_figures.trials(trial_series({"trials": [row]})).layout
+    assert waiting.yaxis.showticklabels is False and waiting.xaxis.autorangeoptions.clipmin == -0.5
+    measured = study_figures.trials(trial_series({"trials": [trial(0, 10.0), row]})).layout
+    assert measured.yaxis.showticklabels is None
 
 
 def test_failures_stand_below_every_value_but_not_below_zero() -> None:

@@ -78,7 +78,7 @@ def field(model: type[BaseModel], key: str) -> FormField:
         high_exclusive="lt" in bounds,
         options=options,
     )
-    text = " ".join(part for part in (info.description or _first_line(section), _bounds(found)) if part)
+    text = " ".join(part for part in (info.description or _first_line(section), bounds_said(found)) if part)
     return FormField(
         **{**{name: getattr(found, name) for name in found.__slots__}, "help": f"{text} (`{key}`)"}
     )
@@ -132,12 +132,13 @@ def _first_line(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").strip().partition("\n\n")[0].replace("``", "`").split())
 
 
-def _bounds(found: FormField) -> str:
+def bounds_said(found: FormField) -> str:
+    """What a value must be, as a sentence; empty if it may be any."""
     parts = []
     if found.low is not None:
-        parts.append(f"{'above' if found.low_exclusive else 'at least'} {found.low:g}")
+        parts.append(f"{'above' if found.low_exclusive else 'at least'} {found.low:,.12g}")
     if found.high is not None:
-        parts.append(f"{'below' if found.high_exclusive else 'at most'} {found.high:g}")
+        parts.append(f"{'below' if found.high_exclusive else 'at most'} {found.high:,.12g}")
     return f"Must be {' and '.join(parts)}." if parts else ""
 
 

@@ -28,7 +28,7 @@ def header(seen: Snapshot, state: str, ending: str | None) -> None:
     if outcome.get("reason"):
         st.warning(outcome["reason"], icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(seen.steps)
-    metrics(_numbers(seen, slowest), "live-numbers")
+    metrics(_numbers(seen, slowest, seen.running and ending is None), "live-numbers")
     done, wanted = _steps(seen, slowest)
     st.progress(min(1.0, done / wanted) if wanted else 0.0)
 
@@ -53,19 +53,19 @@ def _steps(seen: Snapshot, slowest: Columns) -> tuple[int, int]:
     return done, int(wanted)
 
 
-def _numbers(seen: Snapshot, slowest: Columns) -> dict[str, tuple[str, str]]:
+def _numbers(seen: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
     done, wanted = _steps(seen, slowest)
     recent = {name: values[-WINDOW_STEPS:] for name, values in slowest.items()}
     step_seconds = float(np.median(recent["step_seconds"])) if done else None
     exposed = _exposed_share(recent) if done else None
     tokens = _tokens_per_step(seen.config)
-    left = (wanted - done) * step_seconds if step_seconds and seen.running else None
+    left = (wanted - done) * step_seconds if step_seconds and goes_on else None
     note = f"median of the last {min(done, WINDOW_STEPS)} steps" if done else ""
     return {
         "Step": (f"{done:,} of {wanted:,}", f"about {words.rough(left)} left" if left else ""),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
-        "Waiting for communication": (words.percent(exposed), "of the step, slowest rank" if done else ""),
+        "Communication": (words.percent(exposed), "waited for, slowest rank" if done else ""),
         "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
     }

@@ -127,7 +127,7 @@ def _numbers(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
             words.interval(rate.get("low"), rate.get("high")),
         ),
         "Step time, median": (words.seconds(step.get("median")), f"p95 {words.seconds(step.get('p95'))}"),
-        "Waiting for communication": (words.percent(exposed), "of the step"),
+        "Communication": (words.percent(exposed), "of the step waits for it"),
         "Peak memory": (words.gib(found["peak_memory_bytes"]), run_host.where(found)),
         "Loss at the end": (words.number(losses[-1] if losses else None, 4), _validation(found)),
         "Parameters": (

@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from workbench import words
 from workbench.ui.shared import table
 
 
@@ -23,7 +24,7 @@ def draw(found: dict[str, Any]) -> None:
             "used by the library": [row["used"] for row in rows],
             "took effect": [row["proven"] for row in rows],
             "how that is known": [row["how"] for row in rows],
-            "ranks": [", ".join(map(str, row["ranks"])) for row in rows],
+            "ranks": [words.ranks(row["ranks"]) for row in rows],
         },
         "run-environment-table",
     )

@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine.errors import InputError
 from engine.exactness import lossy
-from workbench import quality, quality_figures, runs, words
+from workbench import quality, quality_figures, quality_words, runs
 from workbench.ui.chart import chart
 from workbench.ui.shared import home
 
@@ -34,7 +34,7 @@ def _beside(run: str, state: str) -> None:
         st.caption(str(problem))
         return
     st.markdown("**Quality: beside the exact baseline**")
-    for line in words.quality(told):
+    for line in quality_words.lines(told):
         st.caption(f":material/balance: {line}")
     if told["command"]:
         st.code(told["command"], language="shell")

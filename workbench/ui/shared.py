@@ -149,6 +149,16 @@ def nothing_yet(text: str, command: str) -> None:
         st.code(command, language="bash")
 
 
+def grid(count: int, columns: int) -> list[Any]:
+    """Places row by row, so that what stands beside each other begins at one height."""
+    return [place for _ in range(0, count, columns) for place in st.columns(columns)]
+
+
+def wrong_value(line: str) -> None:
+    """What is wrong with a field, below or beside it."""
+    st.markdown(f":small[:red[:material/error: {words.escaped(line)}]]")
+
+
 def guarded(part: Callable[[], None]) -> None:
     """Runs a part of a page; what a file or the command line refuses becomes a line on the page."""
     try:

@@ -76,7 +76,7 @@ def trials_table(
             "layout": [_layout(row.get("config") or {}) for row in newest],
             **{
                 words.short(name): [
-                    words.value(row["config"][name]) if acts(name, row.get("config") or {}) else ""
+                    words.choice(name, row["config"][name]) if acts(name, row.get("config") or {}) else ""
                     for row in newest
                 ]
                 for name in varying
@@ -105,6 +105,7 @@ def _columns() -> dict[str, Any]:
         "layout": text(width=100),
         **{name: text(width=74) for name in words.SHORT.values()},
         "compression": text(width=90),
+        "micro-batch": text(width=82),
         "seconds": st.column_config.NumberColumn(width=60, format="%.1f"),
         "proposed by": text(width=84),
         "reason": text(width=360),

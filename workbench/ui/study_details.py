@@ -62,13 +62,13 @@ def why_it_wins(document: Mapping[str, Any]) -> None:
         return
     with st.expander(f"Why {why['winner']} wins", icon=":material/help:", key="study-why"):
         st.markdown(words.escaped(why["line"]))
-        parts = why["parts"]
+        parts = [part for part in why["parts"] if part["seconds"] or part["other_seconds"]]
         table(
             {
                 "part of a step": [part["name"] for part in parts],
                 "winner, ms": [part["seconds"] * 1e3 for part in parts],
                 f"{why['role'].replace('_', '-')}, ms": [part["other_seconds"] * 1e3 for part in parts],
-                "saved, ms": [(part["other_seconds"] - part["seconds"]) * 1e3 for part in parts],
+                "saved, ms": [_saved_milliseconds(part) for part in parts],
             },
             "study-why-table",
             dict.fromkeys(
@@ -76,6 +76,11 @@ def why_it_wins(document: Mapping[str, Any]) -> None:
                 st.column_config.NumberColumn(format="%,.1f"),
             ),
         )
+
+
+def _saved_milliseconds(part: Mapping[str, Any]) -> float:
+    """To a tenth, as the table has them; never minus nothing."""
+    return round((part["other_seconds"] - part["seconds"]) * 1e3, 1) or 0.0
 
 
 def confirmation(document: Mapping[str, Any]) -> None:

@@ -28,7 +28,16 @@ def what_failed(document: Mapping[str, Any]) -> None:
     st.caption(words.escaped(f"{failures['line']}."))
     for rule in failures.get("rules") or []:
         st.markdown(f":material/rule: {words.escaped(rule['words'])}")
-    table(failed_columns(endings), "study-failures", {"reason": st.column_config.TextColumn(width="large")})
+    table(failed_columns(endings), "study-failures", _columns())
+
+
+def _columns() -> dict[str, Any]:
+    """Widths in pixels that leave most of a narrow page to the reason."""
+    widths = {"ending": 112, "trials": 46, "tried again": 76, "phase": 76, "ranks": 60, "speaks of": 112}
+    return {name: st.column_config.Column(width=width) for name, width in widths.items()} | {
+        "numbers": st.column_config.TextColumn(width=84),
+        "reason": st.column_config.TextColumn(width=640),
+    }
 
 
 def failed_columns(endings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -38,7 +47,7 @@ def failed_columns(endings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
         "trials": [row["count"] for row in endings],
         "tried again": [row["tried_again"] or None for row in endings],
         "phase": [words.spoken(row["phase"]) if row["phase"] else None for row in endings],
-        "ranks": [", ".join(map(str, row["ranks"])) or None for row in endings],
+        "ranks": [words.ranks(row["ranks"]) or None for row in endings],
         "speaks of": [_ABOUT.get(row["about"], row["about"]) for row in endings],
         "numbers": [", ".join(map(str, row["trials"])) for row in endings],
         "reason": [row["reason"] for row in endings],

@@ -37,7 +37,7 @@ def _parts(view: StudyView) -> None:
         return
     st.caption(
         f"{found['trials']:,} trials ended: {found['measured']:,} measured, {found['failed']:,} failed "
-        "because of their configuration."
+        f"because of {'its' if found['failed'] == 1 else 'their'} configuration."
     )
     _asking(view.name, found)
     _importance(found)
@@ -166,7 +166,14 @@ def _neighbours(found: Document) -> None:
             "stands on": [stands(row) for row in rows],
         },
         "mattered-neighbours",
-        {"loses, %": st.column_config.NumberColumn(format="%.1f")},
+        {
+            "knob": st.column_config.TextColumn(width=170),
+            "winner": st.column_config.TextColumn(width=64),
+            "neighbour": st.column_config.TextColumn(width=76),
+            "loses, %": st.column_config.NumberColumn(width=64, format="%.1f"),
+            "interval": st.column_config.TextColumn(width=112),
+            "stands on": st.column_config.TextColumn(width=580),
+        },
     )
     st.caption(
         "Intervals: 95 % of measured ones; of predicted ones what 90 % of held-out trials were off by."

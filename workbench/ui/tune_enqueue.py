@@ -25,7 +25,8 @@ def form(view: StudyView) -> None:
         return
     space = view.file.search_space
     with st.expander("Add a point by hand", icon=":material/add_circle:", key="by-hand"):
-        st.caption(f"dp follows from {view.file.ranks} ranks / (tp x pp x cp). The owner answers above.")
+        follows = f"dp follows from {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
+        st.caption(f"{follows}The owner answers above.")
         with st.form("enqueue", border=False):
             values = _choices(view, space)
             if pressed(st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"):

@@ -9,10 +9,11 @@ from typing import Any
 import streamlit as st
 import yaml
 
+from engine import devices
 from engine.config import RunConfig
 from engine.errors import InputError, WorkbenchError
 from engine.presets import PRESETS, resolve
-from tuning import readers, studyfile
+from tuning import readers, side_by_side, studyfile, surroundings
 from tuning.offered import default_space, offered_space
 from tuning.studyfile import StudyFile
 from workbench import jobs, words
@@ -46,10 +47,12 @@ def form() -> None:
     searched = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
         base |= _nested(forms.changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
-    tree |= _nested(tune_advanced.advanced(), tree)
     config, ranks = _config(base), tree["ranks"]
+    found, variables = tune_advanced.advanced(config, ranks)
+    tree |= _nested(found, tree)
     with searched:
-        tree["space"] = tune_knobs.knobs(offered_space(config, ranks), default_space(config, ranks))
+        turned = tune_knobs.knobs(offered_space(config, ranks), default_space(config, ranks))
+    tree["space"] = turned | variables
     file = _checked(tree)
     look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
     if pressed(st.button, "Start the study", "start", **look):
@@ -114,6 +117,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
     try:
         file = studyfile.parse(tree)
         resolve(file.config.model)
+        _check_here(file)
         space = file.search_space
         st.caption(f":material/flag: Baseline: {space.label(space.baseline[0])}. {_size(file)}")
     except InputError as error:
@@ -122,6 +126,14 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
     with st.expander("The study file", icon=":material/description:", key="new-file"):
         st.code(_text(tree), language="yaml")
     return file
+
+
+def _check_here(file: StudyFile) -> None:
+    """What else the command line would refuse on this machine."""
+    devices.choose(file.config, file.ranks)
+    surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    if file.side_by_side is not None and file.side_by_side > 1:
+        side_by_side.slices(file.side_by_side, file.ranks, file.config)
 
 
 def _size(file: StudyFile) -> str:

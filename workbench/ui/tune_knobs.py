@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from workbench import words
+from workbench.ui.shared import grid
 
 COLUMNS = 3
 TITLES = {
@@ -56,11 +57,9 @@ def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
             format_func=title,
             label_visibility="collapsed",
         )
-        places = st.columns(COLUMNS)
-        return {
-            key: _values(places[number % COLUMNS], key, offered[key])
-            for number, key in enumerate(key for key in offered if key in chosen)
-        }
+        turned = [key for key in offered if key in chosen]
+        places = grid(len(turned), COLUMNS)
+        return {key: _values(place, key, offered[key]) for place, key in zip(places, turned, strict=False)}
 
 
 def title(key: str) -> str:
@@ -79,6 +78,7 @@ def _values(place: Any, key: str, offered: Any) -> Any:
         format_func=partial(words.choice, key),
         accept_new_options=_takes_more(key),
         help=f"`{key}`",
+        wrap=True,
     )
     return [number(item) for item in chosen]
 

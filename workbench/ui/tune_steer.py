@@ -69,8 +69,12 @@ def _events(events: list[Mapping[str, Any]]) -> None:
 
 
 def _said(event: Mapping[str, Any]) -> str:
-    given = " ".join(f"{key}={words.value(value)}" for key, value in event["arguments"].items())
+    given = " ".join(f"{key}={_given(key, value)}" for key, value in event["arguments"].items())
     return f"{event['command']} {given}".strip()
+
+
+def _given(key: str, value: Any) -> str:
+    return ",".join(words.choice(key, one) for one in (value if isinstance(value, list) else [value]))
 
 
 def form(view: StudyView) -> None:
@@ -123,6 +127,7 @@ def _some(knob: Knob) -> list[Any]:
         format_func=partial(words.choice, knob.key),
         key=f"steer-values-{knob.key}",
         accept_new_options=True,
+        wrap=True,
         help="One that was not declared can be typed in and opened: the study then goes on as a linked successor.",
     )
     return [tune_knobs.number(item) for item in chosen]

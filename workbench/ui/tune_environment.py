@@ -1,0 +1,118 @@
+"""Environment variables as knobs of a new study: those that can act here, what they do, and their values."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from engine import devices
+from engine.config import RunConfig
+from engine.environment import silent
+from engine.environment_names import VARIABLES
+from engine.errors import InputError
+from tuning.knobs import parse_space
+from tuning.offered_environment import offered_environment
+from workbench import words
+from workbench.ui import forms, tune_knobs
+from workbench.ui.shared import grid, wrong_value
+
+CHOSEN = "new-environment"
+COLUMNS = 3
+
+
+def knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
+    """Those keys of a study's ``space``; what is wrong with one is said below its values."""
+    kind, reason = _devices(config, ranks)
+    offered = offered_environment(kind, ranks, os.cpu_count() or 1)
+    kept = [key for key in st.session_state.get(CHOSEN, []) if key not in offered]
+    st.markdown("**Environment variables of the ranks**")
+    chosen = st.multiselect(
+        "Variables to turn",
+        [*offered, *kept],
+        key=CHOSEN,
+        format_func=_named,
+        placeholder=forms.UNSET,
+        filter_mode="contains",
+        select_all=False,
+        help="Each becomes a knob of its own. (`space.environment`)",
+    )
+    if left := len(VARIABLES) - len(offered):
+        st.caption(f"{len(offered)} of {len(VARIABLES)} can act here, {left} cannot: {reason}.")
+    usual = offered_environment("cuda", max(2, ranks), os.cpu_count() or 1)
+    return {
+        key: _values(place, key, usual[key], config, _silent(key, kind, ranks))
+        for place, key in zip(grid(len(chosen), COLUMNS), chosen, strict=False)
+    }
+
+
+def problem(key: str, values: list[Any], config: RunConfig) -> str | None:
+    """What is wrong with the values of a variable, in one line."""
+    try:
+        parse_space({key: values}, config)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _devices(config: RunConfig, ranks: int) -> tuple[str, str]:
+    """Kind of device that ranks run on here, and why; GPUs that are asked for and missing are still meant."""
+    try:
+        chosen = devices.choose(config, ranks)
+    except InputError as error:
+        return config.device, error.remedy
+    where = "on GPUs" if chosen.kind == "cuda" else "on the CPU, over gloo"
+    return chosen.kind, f"{_count(ranks)} {where} ({chosen.reason})"
+
+
+def _count(ranks: int) -> str:
+    return "one rank runs" if ranks == 1 else f"{ranks} ranks run"
+
+
+def _silent(key: str, kind: str, ranks: int) -> str | None:
+    return silent(key.rpartition(".")[2], kind, ranks)
+
+
+def _named(key: str) -> str:
+    name = key.rpartition(".")[2]
+    return f"{name}: {VARIABLES[name].does}"
+
+
+def _values(place: Any, key: str, usual: list[Any], config: RunConfig, silent_here: str | None) -> list[Any]:
+    field = forms.field(RunConfig, key)
+    all_there = [False, True] if field.kind is bool else field.options
+    with place.container(gap="xsmall"):
+        chosen = st.multiselect(
+            _label(key),
+            [None, *(all_there or usual[1:])],
+            default=usual,
+            key=f"new-space-{words.identifier(key)}",
+            format_func=partial(words.choice, key),
+            accept_new_options=not all_there,
+            help=_help(key),
+            wrap=True,
+        )
+        values = [tune_knobs.number(item) for item in chosen]
+        if wrong := silent_here or problem(key, values, config):
+            wrong_value(wrong)
+        else:
+            st.caption(_allowed(key, field))
+    return values
+
+
+def _label(key: str) -> str:
+    in_bytes = VARIABLES[key.rpartition(".")[2]].does.startswith("bytes ")
+    return f"{words.short(key)}, bytes" if in_bytes else words.short(key)
+
+
+def _allowed(key: str, field: forms.FormField) -> str:
+    since = VARIABLES[key.rpartition(".")[2]].since
+    known = "" if since == "any" else f"Known from {since} on."
+    return " ".join(part for part in (forms.bounds_said(field), known) if part)
+
+
+def _help(key: str) -> str:
+    known = VARIABLES[key.rpartition(".")[2]]
+    return f"{words.UNSET}: as the machine has it. [Documentation]({known.source}) (`{key}`)"
