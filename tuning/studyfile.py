@@ -25,6 +25,7 @@ from tuning.space import Space
 from tuning.terms import (
     Budget,
     Constraints,
+    Positive,
     Price,
     Quality,
     Racing,
@@ -52,7 +53,7 @@ UNASKED = (
 class LossGuard(Section):
     """A lossy setting may win if its validation loss is within ``threshold``, after ``min_steps`` or more."""
 
-    threshold: Annotated[float, Field(ge=0)] = 0.02
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
     min_steps: Count = 100
 
 
@@ -69,7 +70,7 @@ class StudyFile(Section):
     ranks: Count = 1
     trials: Count = 12
     objective: Name = "tokens_per_second"
-    target_loss: Annotated[float, Field(gt=0)] | None = None
+    target_loss: Positive | None = None
     objectives: list[Name] | None = None
     prefer: Name | None = None
     price: Price | None = None
@@ -83,7 +84,7 @@ class StudyFile(Section):
     confirm_repeats: Annotated[int, Field(ge=0)] = 2
     confirm_runners_up: Annotated[int, Field(ge=0)] | None = 2
     racing: bool | Racing | None = None
-    budget_seconds: Annotated[float, Field(gt=0)] | None = None
+    budget_seconds: Positive | None = None
     simulate: Simulated | None = None
     sampler: Asked = "auto"
     prior: Literal["auto", "none"] = "auto"
