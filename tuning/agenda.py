@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -36,8 +37,12 @@ class Step:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
-    """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation."""
+def next_step(
+    state: StudyState, file: StudyFile, exhausted: bool, hopeless: Callable[[], Collection[str]] = frozenset
+) -> Step:
+    """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation.
+    ``hopeless`` are keys of points that are predicted to fail.
+    """
     again = next((trial for trial in state.trials if ranking.wants_retry(state, trial)), None)
     if again:
         return _retry(state, again)
@@ -48,7 +53,7 @@ def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
         queued = next(iter(enqueued(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
-        first = _next_first_try(state, file)
+        first = _next_first_try(state, file, hopeless)
         if first:
             return first
         if not exhausted:
@@ -109,13 +114,20 @@ def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
     return next((point for point in points if not space.outside(point) and not space.problem(point)), None)
 
 
-def _next_first_try(state: StudyState, file: StudyFile) -> Step | None:
+def _next_first_try(
+    state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
+) -> Step | None:
     space = file.search_space
     known, open_now = ranking.visited(state, space), mask.of_state(state, space)
-    for point, why in [*_of_earlier_studies(state), *space.once("first tries", file.trials, first_tries)]:
-        if point_key(point) not in known and open_now.allows(point, space):
-            return Step("search", "sampler", point, why)
-    return None
+
+    def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
+        return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
+
+    found = left(_of_earlier_studies(state))
+    if not found and (usual := left(space.once("first tries", file.trials, first_tries))):
+        failing = hopeless()
+        found = [each for each in usual if point_key(each[0]) not in failing]
+    return Step("search", "sampler", *found[0]) if found else None
 
 
 def _of_earlier_studies(state: StudyState) -> list[tuple[Point, str]]:

@@ -170,7 +170,8 @@ class Study:
                 return "paused"
             self._proposer.tell_new()
             self._board.file = self._file
-            step = agenda.next_step(self._journal.state, self._file, self._proposer.exhausted)
+            proposer = self._proposer
+            step = agenda.next_step(self._journal.state, self._file, proposer.exhausted, proposer.hopeless)
             step = waiting.held(step, self._journal.state, self._crew.has)
             if step.phase == "wait":
                 return "wait"
