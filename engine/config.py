@@ -127,7 +127,9 @@ def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     """The first problem of a pydantic error as one line with field, value and remedy."""
     errors = error.errors()
     same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
-    first = max(same, key=lambda one: len(one["loc"]))  # of a key that may be a section, too: what is wrong in that
+    first = max(
+        same, key=lambda one: len(one["loc"])
+    )  # of a key that may be a section, too: what is wrong in that
     path = _path(first["loc"], root)
     if first["type"] == "missing":
         return InputError(".".join(path), None, "is missing")

@@ -75,9 +75,7 @@ def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | No
     return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
 
 
-def _kinds(
-    file: StudyFile, wall: list[float], of_ranks: list[float]
-) -> dict[str, tuple[list[float], float]]:
+def _kinds(file: StudyFile, wall: list[float], of_ranks: list[float]) -> dict[str, tuple[list[float], float]]:
     """Of each kind, the seconds of the trials that count, and what one of them uses."""
     price = file.price.per_gpu_hour / _HOUR_SECONDS if file.price else None
     money = {} if price is None else {"money": (of_ranks, price)}

@@ -217,7 +217,9 @@ def _check_comparable(file: StudyFile) -> None:
     """Steps of different numbers of tokens cannot be compared by their seconds: the smallest would win."""
     in_seconds = any(aim.name == "step_seconds" for aim in file.aims)
     if in_seconds and any(knob.key == "batch.accumulation" and len(knob.choices) > 1 for knob in file.knobs):
-        remedy = "batch.accumulation is turned, and a smaller step is no faster; ask for tokens_per_second or mfu"
+        remedy = (
+            "batch.accumulation is turned, and a smaller step is no faster; ask for tokens_per_second or mfu"
+        )
         raise InputError("objective", "step_seconds", remedy)
 
 

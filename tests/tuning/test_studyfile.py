@@ -82,7 +82,11 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"price": {"per_gpu_hour": 1.0, "currency": ""}}, "price.currency", "at least 1 character"),
         ({"budget": {"wall_seconds": float("inf")}}, "budget.wall_seconds", "finite"),
         ({"constraints": {"memory": 1}}, "constraints.memory", "memory_headroom"),
-        ({"simulate": {"clusters": "frontier", "cluster": "frontier"}}, "simulate.clusters", "cluster, noise"),
+        (
+            {"simulate": {"clusters": "frontier", "cluster": "frontier"}},
+            "simulate.clusters",
+            "cluster, noise",
+        ),
     ],
 )
 def test_refuses_in_one_line(changes: dict[str, Any], field: str, words: str) -> None:

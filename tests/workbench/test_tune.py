@@ -116,7 +116,10 @@ def test_a_study_in_which_nothing_ran_ended_badly(
 
 SIMULATED: dict[str, Any] = {"simulate": {"cluster": "frontier"}}
 UNFIT = {
-    "a sampler": (SIMULATED | {"sampler": "cmaes", "space": {"memory.recompute": ["none", "full"]}}, "sampler='cmaes'"),
+    "a sampler": (
+        SIMULATED | {"sampler": "cmaes", "space": {"memory.recompute": ["none", "full"]}},
+        "sampler='cmaes'",
+    ),
     "no such study": ({"inherit": ["nobody"]}, "inherit='nobody'"),
     "itself": ({"inherit": ["first"]}, "inherit='first': is this study itself"),
     "a loss": (
