@@ -50,8 +50,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What re-measuring came to: the arms, the fastest of them, and the level of comparisons with it. Where the baseline
-    cannot run the yardstick is the best of the search, and not ``plain``.
+    """What re-measuring came to: the arms, the fastest of them, and the level of comparisons with it. Where the
+    baseline cannot run the yardstick is the best of the search, and not ``plain``.
     """
 
     arms: tuple[Arm, ...]

@@ -91,8 +91,8 @@ class Foresight:
         return Foreseen(self.points[pool[found.row]], found.why)
 
     def hopeless(self, state: StudyState) -> frozenset[str]:
-        """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler and
-        first tries leave them out while others are left.
+        """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
+        and first tries leave them out while others are left.
         """
         if self.belief is None:
             return frozenset()

@@ -49,6 +49,13 @@ class Budget(Section):
     money: Positive | None = None
 
 
+class LossGuard(Section):
+    """A lossy setting may win if its validation loss is within ``threshold``, after ``min_steps`` or more."""
+
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
+    min_steps: Count = 100
+
+
 class Quality(Section):
     """A lossy setting may win if its validation loss is at most so much above the baseline's, after the same tokens:
     0.02 is 2 %. As ``loss_guard``, however few the steps are.

@@ -21,6 +21,7 @@ def result_line(document: Document, state: StudyState) -> str:
     running = document["state"] in ("running", "paused", "stopping", "interrupted", "continued")
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
+    parts[-1] += f", simulated on a model of {document['simulate']}" if document["simulate"] else ""
     parts.append(_gain(document, state))
     ruled_out = wording_terms.ruled_out(document)
     said = (ruled_out or _lossy(document)) + wording_terms.front(document)

@@ -35,6 +35,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"ranks": "four"}, "ranks", "valid integer"),
         ({"trials": 0}, "trials", "greater than or equal to 1"),
         ({"name": "4 ranks"}, "name", "must begin with a letter"),
+        ({"name": "a" * 201}, "name", "at most 200"),
         ({"name": "../elsewhere"}, "name", "must begin with a letter"),
         ({"objective": "loss"}, "objective", "tokens_per_second"),
         ({"base": {"modell": {}}}, "base.modell", "unknown key"),
