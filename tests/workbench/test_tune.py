@@ -127,6 +127,7 @@ UNFIT = {
         "does not tell losses",
     ),
     "joules": (SIMULATED | {"constraints": {"joules_per_token": 1.0}}, "constraints.joules_per_token=1.0"),
+    "free memory": (SIMULATED | {"constraints": {"memory_headroom": 0.1}}, "bound peak_memory_bytes"),
     "seconds of different steps": (
         SIMULATED | {"objective": "step_seconds", "space": {"batch.accumulation": [1, 2]}},
         "a smaller step is no faster",
