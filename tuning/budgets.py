@@ -65,14 +65,22 @@ def document(state: StudyState, file: StudyFile, study_state: str) -> dict[str, 
 
 def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | None:
     """What ended the search: first what its own trials used up, for confirmations come after it."""
-    search = state
-    if any(trial.confirms is not None for trial in state.trials):
-        search = replace(state, trials=tuple(trial for trial in state.trials if trial.confirms is None))
-    if kind := used_up(search, file):
+    if kind := used_up(_search(state), file):
         return kind
     if study_state in ("running", "paused", "stopping", "interrupted"):
         return used_up(state, file)
     return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
+
+
+def _search(state: StudyState) -> StudyState:
+    """The state without any confirmation."""
+    if all(trial.confirms is None for trial in state.trials):
+        return state
+    if "search" not in state.lasting:
+        searched = tuple(trial for trial in state.trials if trial.confirms is None)
+        state.lasting["search"] = replace(state, trials=searched)
+    found: StudyState = state.lasting["search"]
+    return found
 
 
 def _kinds(file: StudyFile, wall: list[float], of_ranks: list[float]) -> dict[str, tuple[list[float], float]]:

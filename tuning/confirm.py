@@ -205,21 +205,30 @@ def _runners_up(state: StudyState, file: StudyFile, stands: ranking.Standing) ->
     best, left = stands.best, file.confirm_runners_up or 0
     taken = [trial.config for trial in (stands.best, stands.baseline) if trial]
     spread = race.run_spread(state, (file.races or race.ASSUMED).spread)
+    least = _ends(state, best, spread) if best else None
     found: list[Trial] = []
-    for trial in stands.ranked:
-        fits = trial.config not in taken and trial.outcome == "completed"
-        if len(found) < left and fits and best and _overlap(trial, best, spread):
+    for trial in stands.ranked if least else ():
+        if len(found) == left:
+            break
+        if trial.outcome != "completed" or trial.config in taken:
+            continue
+        ends = _ends(state, trial, spread)
+        if ends and least and ends[1] >= least[0]:
             found.append(trial)
             taken.append(trial.config)
     return found
 
 
-def _overlap(trial: Trial, best: Trial, spread: float) -> bool:
-    ends = []
-    for one in (trial, best):
-        if len(one.samples) < 2:
-            return False
-        middle, half = pruning.interval(np.asarray(pruning.logs_of(one.samples)), LEVEL)
-        reach = float(np.hypot(half, NORMAL * spread))
-        ends.append((middle - reach, middle + reach))
-    return ends[0][1] >= ends[1][0]
+def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float] | None:
+    """Of the logarithm of a trial's value, with how far runs stray; None of a single sample."""
+    known = state.marks_of("interval", None)
+    if trial.number not in known:
+        several = len(trial.samples) > 1
+        known[trial.number] = (
+            pruning.interval(np.asarray(pruning.logs_of(trial.samples)), LEVEL) if several else None
+        )
+    if known[trial.number] is None:
+        return None
+    middle, half = known[trial.number]
+    reach = float(np.hypot(half, NORMAL * spread))
+    return middle - reach, middle + reach

@@ -166,7 +166,12 @@ def load(path: Path) -> StudyState:
 
 def with_damage(state: StudyState, damage: list[str]) -> StudyState:
     """The state, with what could not be read added to what could not be used."""
-    return replace(state, damage=(*damage, *state.damage)) if damage else state
+    if not damage:
+        return state
+    found = replace(state, damage=(*damage, *state.damage))
+    object.__setattr__(found, "lasting", state.lasting)  # nothing of it is about damage
+    object.__setattr__(found, "marks", state.marks)
+    return found
 
 
 def _parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:

@@ -64,6 +64,11 @@ def measured(state: StudyState) -> list[Trial]:
 
 def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
     """Every ended re-measurement of a trial that is not tried again."""
+    return _confirmations(state).get(trial.number, [])
+
+
+def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
+    """By the number of the trial that was measured again."""
     if "confirmations" not in state.memo:
         again, known = retried(state), dict[int, list[Trial]]()
         for other in state.trials:
@@ -72,12 +77,18 @@ def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
                 known.setdefault(other.confirms or 0, []).append(other)
         state.memo["confirmations"] = known
     found: dict[int, list[Trial]] = state.memo["confirmations"]
-    return found.get(trial.number, [])
+    return found
 
 
 def repeats(state: StudyState, trial: Trial) -> list[Trial]:
     """The re-measurements of a trial that have a value."""
     return [again for again in confirmations(state, trial) if again.value is not None]
+
+
+def repeated(state: StudyState) -> list[Trial]:
+    """The trials of the search that have a value and were measured again."""
+    found = (state.trial(number) for number in sorted(_confirmations(state)))
+    return [trial for trial in found if trial and trial.value is not None and trial.confirms is None]
 
 
 def visited(state: StudyState, points: Points) -> set[str]:
@@ -141,16 +152,13 @@ def standing(state: StudyState, file: StudyFile) -> Standing:
 def _standing(state: StudyState, file: StudyFile) -> Standing:
     found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
-    lossy = [trial for trial in found if _lossy(trial, file)]
     ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
-    exact = [trial for trial in ranked if not _lossy(trial, file)]
-    others = [trial for trial in ranked[1:] if trial.config != ranked[0].config]
     return Standing(
         baseline=baseline,
         best=ranked[0] if ranked else None,
-        best_exact=exact[0] if exact else None,
-        fastest_lossy=lossy[0] if lossy else None,
-        runner_up=others[0] if others else None,
+        best_exact=next((trial for trial in ranked if not _lossy(trial, file)), None),
+        fastest_lossy=next((trial for trial in found if _lossy(trial, file)), None),
+        runner_up=next((trial for trial in ranked[1:] if trial.config != ranked[0].config), None),
         ranked=tuple(ranked),
     )
 
@@ -187,14 +195,20 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
 
 def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     """Whether a trial and its re-measurements keep every constraint of the study."""
-    return all(limit.state == "satisfied" for limit in limits(state, trial, file))
+    known = state.marks_of("keeps", file.constraints)
+    if trial.number not in known:
+        known[trial.number] = all(limit.state == "satisfied" for limit in limits(state, trial, file))
+    found: bool = known[trial.number]
+    return found
 
 
 def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
-    kept = keeps(state, trial, file)
-    if _lossy(trial, file):
-        return kept and judged(trial, baseline, file).state == "satisfied"
-    return kept and _feasible(trial)
+    known = state.marks_of("may win", file)
+    if trial.number not in known:
+        lossy = _lossy(trial, file)
+        known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy
+    may, lossy = known[trial.number]
+    return may and (not lossy or judged(trial, baseline, file).state == "satisfied")
 
 
 def _feasible(trial: Trial) -> bool:
