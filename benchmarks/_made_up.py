@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engine.config import RunConfig
 from engine.outcome import Ending, RunOutcome
-from profilers.statistics import median_interval
-from profilers.summary import RunSummary
+from tuning.execute import Played, Ran, played_summary
 
 _STEPS = 20
 _NOISE = 0.01
@@ -33,42 +30,20 @@ def step_seconds(values: dict[str, Any]) -> float:
     return compute * (1 + 0.12 * math.log2(tp) ** 1.5) / (1 - bubble) + exposed
 
 
-class MadeUp:
+class MadeUp(Played):
     """Executes at once; one configuration in ``fails_one_in`` runs out of memory, always the same ones."""
 
     def __init__(self, fails_one_in: int = 0) -> None:
-        self._random, self._count = np.random.default_rng(0), 0
+        super().__init__("run")
+        self._random = np.random.default_rng(0)
         self._fails_one_in = fails_one_in
 
-    def __call__(
-        self,
-        config: RunConfig,
-        labels: dict[str, str],
-        should_stop: Callable[[], bool],
-        on_start: Callable[[Path], None] | None = None,
-        /,
-    ) -> tuple[RunOutcome, RunSummary]:
-        self._count += 1
-        run = f"run-{self._count}"
-        if on_start:
-            on_start(Path(run))
+    def play(self, config: RunConfig, run: str) -> Ran:
+        """One of the made-up steps."""
         base = step_seconds(config.flat())
         fails = self._fails_one_in and round(base * 1e6) % self._fails_one_in == 0
         outcome = RunOutcome(Ending.OOM, "out of memory", 0) if fails else RunOutcome(Ending.COMPLETED)
         samples = (base * (1 + _NOISE * self._random.standard_normal(_STEPS))).tolist()
         loss = {"validation_loss": 2.4} if outcome.good else {}
-        return outcome, summary(run, config, samples if outcome.good else [], **loss)
-
-
-def summary(run: str, config: RunConfig, samples: list[float], **more: Any) -> RunSummary:
-    """Of a run whose measured steps took ``samples`` seconds; ``more`` are keys of a summary."""
-    tokens = config.batch.global_batch * config.data.sequence_length
-    tree: dict[str, Any] = {
-        "id": run, "layout": {}, "world_size": 1, "backend": "made up", "parameters": 1, "tokens_per_step": tokens,
-        "losses": [2.5] * config.train.steps, "measured_steps": len(samples), "step_samples": samples, **more,
-    }  # fmt: skip
-    if samples:
-        found = median_interval(samples)
-        bounds = {"low": tokens / (found.high or found.value), "high": tokens / (found.low or found.value)}
-        tree |= {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds}
-    return RunSummary.from_dict(tree)
+        known = {"backend": "made up", "losses": [2.5] * config.train.steps}
+        return outcome, played_summary(run, config, samples if outcome.good else [], **known, **loss)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ import numpy as np
 from benchmarks import _lab_points as lab
 from benchmarks import _table as table
 from benchmarks._lab_points import Kept
-from benchmarks._made_up import summary
 from engine import netns
 from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome, StopAnswer
-from profilers.summary import RunSummary
+from engine.outcome import Ending, RunOutcome
 from tuning.confidence import compare
+from tuning.execute import Played, Ran, played_summary
 from tuning.foresight import Foresight
 from tuning.points import Point, point_key
 from tuning.predict import target
@@ -68,29 +66,20 @@ class Found:
         return 1 + self.behind <= NEAR or self.tied
 
 
-class Recorded:
+class Recorded(Played):
     """``Execute`` of the kept runs: one of a point's, drawn."""
 
     def __init__(self, kept: Kept, seed: int) -> None:
-        self._kept, self._random, self._number = kept, random.Random(seed), 0
+        super().__init__()
+        self._kept, self._random = kept, random.Random(seed)
         self._keys = {config.dumps(): key for key, config in lab.points().items()}
 
-    def __call__(
-        self,
-        config: RunConfig,
-        labels: dict[str, str],
-        should_stop: Callable[[], StopAnswer],
-        on_start: Callable[[Path], None] | None = None,
-        /,
-    ) -> tuple[RunOutcome, RunSummary]:
-        self._number += 1
-        run = f"recorded-{self._number}"
-        if on_start:
-            on_start(Path(run))
+    def play(self, config: RunConfig, run: str) -> Ran:
+        """As one of the point's runs."""
         row = self._random.choice(self._kept.runs(self._keys[config.dumps()]))
         outcome = RunOutcome(Ending(row["outcome"]), row["reason"])
         samples = row["samples"] if outcome.good else []
-        return outcome, summary(run, config, samples, world_size=4, backend="recorded")
+        return outcome, played_summary(run, config, samples, world_size=4, losses=[2.5] * config.train.steps)
 
 
 def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Found:

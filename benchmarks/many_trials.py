@@ -11,7 +11,6 @@ from __future__ import annotations
 import resource
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,9 +20,8 @@ import numpy as np
 from benchmarks import _table
 from benchmarks._made_up import MadeUp
 from engine.config import RunConfig
-from engine.outcome import RunOutcome
-from profilers.summary import RunSummary
 from tuning import studyfile
+from tuning.execute import OnStart, Ran, ShouldStop
 from tuning.study import run_study
 
 PARTS = 5
@@ -43,13 +41,8 @@ class Watched(MadeUp):
         self._ended = self._processor = 0.0
 
     def __call__(
-        self,
-        config: RunConfig,
-        labels: dict[str, str],
-        should_stop: Callable[[], bool],
-        on_start: Callable[[Path], None] | None = None,
-        /,
-    ) -> tuple[RunOutcome, RunSummary]:
+        self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
+    ) -> Ran:
         if self._ended:
             self.gaps.append(time.monotonic() - self._ended)
             self.worked.append(time.process_time() - self._processor)

@@ -20,6 +20,7 @@ from benchmarks import _table
 from benchmarks._made_up import step_seconds
 from tuning import agenda, samplers, studyfile
 from tuning.encoding import Encoding
+from tuning.first_tries import first_tries
 from tuning.optuna_index import Index
 from tuning.points import Point, point_key
 from tuning.space import Space
@@ -72,7 +73,7 @@ def search(space: Space, name: samplers.Name, seed: int, trials: int) -> Found:
     random, visited, found = np.random.default_rng(seed), set[str](), list[float]()
     startup = agenda.startup_trials(trials)
     index, took = Index(Encoding(space), seed, startup, trials, name), list[float]()
-    first = [space.baseline[0], *(point for point, _ in agenda.first_tries(space, trials))]
+    first = [space.baseline[0], *(point for point, _ in first_tries(space, trials))]
     for number in range(trials):
         began, params = time.process_time(), dict[str, Any]()
         point = first[number] if number < len(first) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -125,13 +125,25 @@ def _set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
 
 def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     """The first problem of a pydantic error as one line with field, value and remedy."""
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
+    errors = error.errors()
+    same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+    first = max(
+        same, key=lambda one: len(one["loc"])
+    )  # of a key that may be a section, too: what is wrong in that
+    path = _path(first["loc"], root)
+    if first["type"] == "missing":
+        return InputError(".".join(path), None, "is missing")
     remedy = first["msg"]
     if first["type"] == "extra_forbidden":
-        known = sorted(_fields_at(root, path[:-1]))
-        remedy = f"unknown key; known here: {_listed(path[-1], known)}"
+        remedy = f"unknown key; known here: {_listed(path[-1], sorted(_fields_at(root, path[:-1])))}"
     return InputError(".".join(path) or "config", first["input"], remedy)
+
+
+def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
+    """The keys that a person typed, without the kinds of what may be a section or something plain."""
+    kinds = {"bool", *(kind.__name__ for kind in _sections(root, str(place[0])))} if place else set()
+    path = [str(part) for part in place]
+    return [part for part in path if part not in kinds and not part.startswith("function-")]
 
 
 def _listed(wrong: str, known: list[str]) -> str:
@@ -143,8 +155,14 @@ def _listed(wrong: str, known: list[str]) -> str:
 
 
 def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
-    here: Any = root
+    here = [root]
     for part in path:
-        field = getattr(here, "model_fields", {}).get(part)
-        here = field.annotation if field else None
-    return list(getattr(here, "model_fields", {}))
+        here = [section for each in here for section in _sections(each, part)]
+    return [name for each in here for name in each.model_fields]
+
+
+def _sections(owner: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    """What a key's value may be of, as far as those are sections."""
+    field = owner.model_fields.get(key)
+    kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]

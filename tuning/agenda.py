@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, Literal
 
+from engine.outcome import Ending
 from tuning import confirm, mask, ranking
 from tuning.budgets import used_up
+from tuning.first_tries import Tries, first_tries, fitting_tries
 from tuning.objective import is_lossy
-from tuning.points import RANKS, Point, point_key
-from tuning.space import Space
+from tuning.points import Point, point_key
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
 UNPROVABLE_SHARE = 0.25
-#: How the axes of a layout are called.
-AXES = {
-    "parallel.tp": "tensor",
-    "parallel.pp": "pipeline",
-    "parallel.cp": "context",
-    "parallel.ep": "expert",
-}
+_NO_MEMORY = (Ending.OOM.value, Ending.PREDICTED_OOM.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +31,12 @@ class Step:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
-    """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation."""
+def next_step(
+    state: StudyState, file: StudyFile, exhausted: bool, hopeless: Callable[[], Collection[str]] = frozenset
+) -> Step:
+    """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation.
+    ``hopeless`` are keys of points that are predicted to fail.
+    """
     again = next((trial for trial in state.trials if ranking.wants_retry(state, trial)), None)
     if again:
         return _retry(state, again)
@@ -48,7 +47,7 @@ def next_step(state: StudyState, file: StudyFile, exhausted: bool) -> Step:
         queued = next(iter(enqueued(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
-        first = _next_first_try(state, file)
+        first = _next_first_try(state, file, hopeless)
         if first:
             return first
         if not exhausted:
@@ -85,37 +84,28 @@ def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     return ranking.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials
 
 
-def first_tries(space: Space, trials: int) -> list[tuple[Point, str]]:
-    """A few points that experience would try first: a larger micro-batch, then a little of each kind of parallelism."""
-    start = space.degrees(space.baseline[0])
-    found = [(_largest(space, start), "the largest micro-batch that divides")]
-    for place, key in enumerate(space.layout_keys):
-        first = 1 if RANKS in space.layout_keys else 0
-        usual = [degrees for degrees in space.layouts if degrees[:first] == start[:first]]
-        alone = [degrees for degrees in usual if prod(degrees[first:]) == degrees[place] > 1]
-        if alone and key in AXES:
-            found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
-    legal = [(point, why) for point, why in found if point is not None]
-    return legal[: max(1, (trials - 1) // 3)]
-
-
-def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
-    if degrees not in space.layouts:
-        return None
-    plain = space.baseline[0] | dict(zip(space.layout_keys, degrees, strict=True))
-    knob = space.by_key.get("batch.micro_batch")
-    sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
-    points = [space.point(plain | {"batch.micro_batch": size}) for size in sizes]
-    return next((point for point in points if not space.outside(point) and not space.problem(point)), None)
-
-
-def _next_first_try(state: StudyState, file: StudyFile) -> Step | None:
+def _next_first_try(
+    state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
+) -> Step | None:
     space = file.search_space
     known, open_now = ranking.visited(state, space), mask.of_state(state, space)
-    for point, why in [*_of_earlier_studies(state), *space.once("first tries", file.trials, first_tries)]:
-        if point_key(point) not in known and open_now.allows(point, space):
-            return Step("search", "sampler", point, why)
-    return None
+
+    def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
+        return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
+
+    found = left(_of_earlier_studies(state))
+    if not found and (usual := left(_usual_tries(state, file))):
+        failing = hopeless()
+        found = [each for each in usual if point_key(each[0]) not in failing]
+    return Step("search", "sampler", *found[0]) if found else None
+
+
+def _usual_tries(state: StudyState, file: StudyFile) -> Tries:
+    """Once plain data parallel ran out of memory: what needs less, until something runs."""
+    space = file.search_space
+    if not any(trial.outcome in _NO_MEMORY and ranking.is_baseline(state, trial) for trial in state.trials):
+        return space.once("first tries", file.trials, first_tries)
+    return [] if ranking.measured(state) else space.once("fitting tries", file.trials, fitting_tries)
 
 
 def _of_earlier_studies(state: StudyState) -> list[tuple[Point, str]]:

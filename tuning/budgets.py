@@ -17,20 +17,21 @@ SPACE_IS_MEASURED = "every legal point of the space was measured"
 
 def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
     """Each kind that can be told: ``used``, ``kept_for_confirmation`` and ``limit`` (None without one)."""
-    seconds = [trial.seconds for trial in state.trials if trial.outcome is not None]
-    usual = median(seconds) if seconds else 0.0
-    used, kept = sum(seconds), usual * _arms(state, file) * file.confirm_repeats
-    limits = _limits(file)
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    limits, arms = _limits(file), _arms(state, file) * file.confirm_repeats
     done = len(ranking.counted(state))
     found: dict[str, dict[str, Any]] = {
         "trials": {"used": done, "kept_for_confirmation": 0, "limit": file.trials, "next": 1}
     }
-    for name, rate in _rates(file).items():
+    wall = [trial.seconds for trial in ended]
+    of_ranks = [trial.seconds * file.search_space.ranks_of(trial.config) for trial in ended]
+    for name, (seconds, rate) in _kinds(file, wall, of_ranks).items():
+        usual = rate * median(seconds) if seconds else 0.0
         found[name] = {
-            "used": used * rate,
-            "kept_for_confirmation": kept * rate,
+            "used": rate * sum(seconds),
+            "kept_for_confirmation": usual * arms,
             "limit": limits.get(name),
-            "next": usual * rate,
+            "next": usual,
         }
     return found
 
@@ -82,11 +83,11 @@ def _search(state: StudyState) -> StudyState:
     return found
 
 
-def _rates(file: StudyFile) -> dict[str, float]:
-    """Of each kind, what a second of a trial uses."""
-    hours = file.ranks / _HOUR_SECONDS
-    money = {"money": hours * file.price.per_gpu_hour} if file.price else {}
-    return {"wall_seconds": 1.0, "gpu_hours": hours} | money
+def _kinds(file: StudyFile, wall: list[float], of_ranks: list[float]) -> dict[str, tuple[list[float], float]]:
+    """Of each kind, the seconds of the trials that count, and what one of them uses."""
+    price = file.price.per_gpu_hour / _HOUR_SECONDS if file.price else None
+    money = {} if price is None else {"money": (of_ranks, price)}
+    return {"wall_seconds": (wall, 1.0), "gpu_hours": (of_ranks, 1 / _HOUR_SECONDS)} | money
 
 
 def _limits(file: StudyFile) -> dict[str, float | None]:

@@ -50,7 +50,9 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What re-measuring came to: the arms, the fastest of them, and the level of comparisons with it."""
+    """What re-measuring came to: the arms, the fastest of them, and the level of comparisons with it. Where the
+    baseline cannot run the yardstick is the best of the search, and not ``plain``.
+    """
 
     arms: tuple[Arm, ...]
     baseline: Arm
@@ -58,6 +60,7 @@ class Confirmed:
     level: float
     seed: int
     single: bool = False
+    plain: bool = True
 
     def against(self, other: Arm) -> Comparison:
         """The fastest beside another one."""
@@ -77,7 +80,7 @@ class Confirmed:
 
 
 def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
-    """Baseline, best, and runners-up that overlap it; none where there is nothing to compare."""
+    """Baseline, if it could run, best, and runners-up that overlap it; none where there is nothing to compare."""
     known: tuple[StudyFile, tuple[Trial, ...]] | None = state.lasting.get("arms")
     if known is None or known[0] != file:
         known = state.lasting["arms"] = (file, _arms(state, file))
@@ -88,10 +91,11 @@ def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     searched = _search(state)
     stands = _kept(ranking.standing(searched, file), state, file)
     best, baseline = stands.best, stands.baseline
-    if best is None or baseline is None:
+    if best is None:
         return ()
-    others = () if best.config == baseline.config else (best,)
-    found = (baseline, *others, *_runners_up(searched, file, stands))
+    first = baseline or best
+    others = () if best.config == first.config else (best,)
+    found = (first, *others, *_runners_up(searched, file, stands))
     return found if len(found) > 1 else ()
 
 
@@ -127,7 +131,7 @@ def confirmed(state: StudyState, file: StudyFile, rounds: int | None = None) -> 
         if valued:
             known[trial.number] = Arm(trial, valued, (*earlier, *(run.samples for run in valued)))
     found, stands = tuple(known.values()), ranking.standing(state, file)
-    yardstick, best = stands.baseline, stands.best
+    yardstick, best = stands.baseline or stands.best, stands.best
     if (
         yardstick is None
         or best is None
@@ -139,7 +143,8 @@ def confirmed(state: StudyState, file: StudyFile, rounds: int | None = None) -> 
     able = [arm for arm in found if ranking.keeps(state, arm.trial, file)]
     fastest = max(able, key=lambda arm: arm.speed)
     single = file.aim.objective.single
-    return Confirmed(found, known[yardstick.number], fastest, level, file.seed, single)
+    plain = stands.baseline is not None
+    return Confirmed(found, known[yardstick.number], fastest, level, file.seed, single, plain)
 
 
 def _first(again: Sequence[Trial]) -> float:

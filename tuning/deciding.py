@@ -10,7 +10,7 @@ from tuning import simplicity
 from tuning.confirm import Arm, Confirmed
 from tuning.studyfile import StudyFile
 
-#: Less memory by more than this is headroom worth having.
+#: Less memory by more than this is headroom worth having, unless runs of one configuration differ by more.
 HEADROOM = 0.05
 Rule = Literal["speed", "memory", "simplicity"]
 
@@ -58,11 +58,20 @@ _memory = memory_of
 
 
 def _lightest(tied: list[Arm]) -> list[Arm]:
-    """Those within 5 % of the least memory; all of them if it is not known."""
+    """Those within 5 % of the least memory, or within what runs of one of them differ by; all of them if it is not
+    known. Warm ranks on CPUs grow from run to run, which says nothing about the configuration.
+    """
     known = [peak for arm in tied if (peak := _memory(arm)) is not None]
     if len(known) < len(tied):
         return tied
-    return [arm for arm in tied if (_memory(arm) or 0) * (1 - HEADROOM) <= min(known)]
+    apart = max(HEADROOM, *map(_strays, tied))
+    return [arm for arm in tied if (_memory(arm) or 0) * (1 - apart) <= min(known)]
+
+
+def _strays(arm: Arm) -> float:
+    """By how much the peaks of an arm's runs differ, as a share of the largest."""
+    peaks = [run.peak_memory_bytes or 0 for run in (arm.trial, *arm.again)]
+    return 1 - min(peaks) / max(peaks) if max(peaks) else 0.0
 
 
 def _simplest(tied: list[Arm], file: StudyFile) -> list[Arm]:

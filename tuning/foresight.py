@@ -90,6 +90,15 @@ class Foresight:
             return None
         return Foreseen(self.points[pool[found.row]], found.why)
 
+    def hopeless(self, state: StudyState) -> frozenset[str]:
+        """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
+        and first tries leave them out while others are left.
+        """
+        if self.belief is None:
+            return frozenset()
+        skipped = prior.skipped(self.belief, Seen.of(*self._seen(state)))
+        return frozenset(point_key(self.points[row]) for row in skipped)
+
     def document(self, state: StudyState) -> dict[str, Any] | None:
         """How wrong predictions were so far, for the study's document."""
         rows, values = self._seen(state)
@@ -97,7 +106,8 @@ class Foresight:
             return None
         watched = prior.watch(self.belief, Seen.of(rows, values))._asdict()
         watched["within"] = watched["within"] if np.isfinite(watched["within"]) else None
-        return watched | {"candidates": len(self.points), "source": self._target.constants_source}
+        counts = {"candidates": len(self.points), "skipped": len(self.hopeless(state))}
+        return watched | counts | {"source": self._target.constants_source}
 
     def _seen(self, state: StudyState) -> tuple[list[int], list[float]]:
         found = [

@@ -32,6 +32,17 @@ def inherit(folder: Path, file: StudyFile, opened: Journal) -> None:
             opened.append("inherited", study=name, **_told(folder, name, file, opened.state.machine))
 
 
+def check(folder: Path, file: StudyFile) -> None:
+    """Before a study's folder is made, so that its name stays free.
+
+    Raises:
+        InputError: a study that it names, and that it has not taken over yet, is not beside this one, or is it.
+    """
+    known = {earlier.study for earlier in journal.load(folder / readers.JOURNAL).inherited}
+    for name in set(file.inherit) - known:
+        _state_of(folder, name)
+
+
 def _told(folder: Path, name: str, file: StudyFile, machine: str | None) -> dict[str, Any]:
     state = _state_of(folder, name)
     try:

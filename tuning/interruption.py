@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag, so that a running trial can end in order."""
+"""Ctrl-C, SIGTERM and a terminal that closes as a flag, so that a running trial can end in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
@@ -19,7 +19,8 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            obeyed = [one for one in SIGNALS if one is not signal.SIGHUP or not _ignored(one)]
+            self._before = {number: signal.signal(number, self._note) for number in obeyed}
         return self
 
     def __exit__(
@@ -32,3 +33,8 @@ class Interruption:
         if self.seen:
             raise KeyboardInterrupt
         self.seen = signal.Signals(number).name
+
+
+def _ignored(number: signal.Signals) -> bool:
+    """As ``nohup`` asks for."""
+    return signal.getsignal(number) is signal.SIG_IGN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from tuning.race import Race, race_of
 from tuning.side_by_side import Beside
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
+
+#: A signal to all processes of a group ends ranks, too, and then says nothing about them.
+_OF_A_GROUP = (Ending.CRASHED, Ending.COMM_ERROR, Ending.LOST)
 
 
 class Measuring:
@@ -46,6 +50,8 @@ class Measuring:
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
         config = self._file.search_space.config(trial.config)
         outcome, summary = execute(config, labels, self._should_stop, self._began)
+        if self._interruption.seen and outcome.ending in _OF_A_GROUP:
+            outcome = replace(outcome, ending=Ending.STOPPED)
         told = telling.told(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
         if outcome.ending is Ending.STOPPED:

@@ -76,7 +76,7 @@ class Mirror:
         self._storage = self._study = None
 
     def _start_afresh(self, wanted: list[FrozenTrial], error: Exception) -> str:
-        reason = " ".join(str(error).split())[:160]
+        reason = _short(error)
         try:
             self.close()
             aside = self._place.set_aside()
@@ -84,7 +84,7 @@ class Mirror:
             return f"{self._place.name} was rebuilt from the journal ({reason}); {aside}"
         except Exception as second:  # read-only or full: the journal decides whether the study can go on
             self.close()
-            return f"{self._place.name} cannot be kept ({second}); the study goes on without it"
+            return f"{self._place.name} cannot be kept ({_short(second)}); the study goes on without it"
 
     def _add_missing(self, wanted: list[FrozenTrial]) -> None:
         """Trials lie there in the order in which they ended."""
@@ -127,6 +127,11 @@ def rebuild(folder: Path) -> str:
     note = mirror.check(state)
     mirror.close()
     return note
+
+
+def _short(error: Exception) -> str:
+    """In one line: a database tells the statement, too."""
+    return " ".join(str(error).partition("[SQL:")[0].split())[:160]
 
 
 def _identity(trial: FrozenTrial) -> tuple[Any, ...]:

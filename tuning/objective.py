@@ -13,7 +13,8 @@ from tuning import conditions
 from tuning.aims import Aim
 from tuning.limits import broken, checked, violations
 from tuning.measures import measure, measures, seconds_to_loss
-from tuning.studyfile import LossGuard, StudyFile
+from tuning.studyfile import StudyFile
+from tuning.terms import LossGuard
 
 __all__ = [
     "LOSS_GUARD",

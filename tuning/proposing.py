@@ -81,9 +81,10 @@ class Proposer:
             self._index.turn_to(name, *self._plan())
         if (foreseen := self._foreseen(state, file, open_now)) is not None:
             return foreseen
+        hopeless = self.hopeless()
         drawn = self._index.ask(
             ranking.visited(state, file.search_space),
-            lambda point: agenda.wanted(point, state, file),
+            lambda point: agenda.wanted(point, state, file) and point_key(point) not in hopeless,
             self._space_of(open_now) if open_now.limits else None,
         )
         if drawn is None:
@@ -93,6 +94,10 @@ class Proposer:
             if note not in state.notes:
                 self._journal.append("note", text=note)
         return drawn
+
+    def hopeless(self) -> frozenset[str]:
+        """Keys of points that are predicted to fail."""
+        return self._foresight.hopeless(self._journal.state) if self._foresight else frozenset()
 
     def predictions(self) -> dict[str, Any] | None:
         """How wrong they were so far; None where they are not asked."""

@@ -23,8 +23,9 @@ from tuning.terms import Racing
 POLL_SECONDS = 0.2
 #: What is assumed where a study does not race.
 ASSUMED = Racing()
-#: Study values that step times alone decide.
-_BY_STEPS = "tokens_per_second"
+#: Study values that step times alone decide; all but the first only where trials have the same ranks and tokens a step.
+_TOKENS = "tokens_per_second"
+_BY_STEPS = (_TOKENS, "step_seconds", "mfu", "money_per_billion_tokens")
 
 
 class Race:
@@ -81,14 +82,15 @@ def race_of(trial: Trial, state: StudyState, file: StudyFile) -> Race:
     """The race that a trial runs, if it may: not the baseline, no confirmation, and none whose loss is judged."""
     config = file.search_space.config(trial.config)
     rules = rules_of(state, file) if _may_race(trial, state, file) else None
-    return Race(rules, config, file.ranks, leader_of(state, file) if rules else None)
+    ranks = file.search_space.ranks_of(trial.config)
+    return Race(rules, config, ranks, leader_of(state, file) if rules else None)
 
 
 def rules_of(state: StudyState, file: StudyFile) -> Rules | None:
     """The study's rules; None if it does not race, or its trials are too short for it."""
     asked, train = file.races, file.config.train
     looks = pruning.looks(asked.least_steps, train.steps - train.warmup) if asked else ()
-    if asked is None or not looks or file.objective != _BY_STEPS:
+    if asked is None or not looks or file.objective not in _BY_STEPS[: 1 if file.turns_work else None]:
         return None
     return Rules(looks, asked.settle, run_spread(state, asked.spread))
 
@@ -107,7 +109,9 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
         return None
     if bool(best.conditions.get("beside")) != (len(on_this_host(state.under_way)) > 1):
         return None
-    return Leader(best.number, pruning.logs_of(best.samples))
+    tokens = (best.measures.get(_TOKENS) or {}).get("value")
+    scale = 1.0 if file.objective == _TOKENS else tokens and tokens / (best.value or 1.0)
+    return Leader(best.number, pruning.logs_of([scale * one for one in best.samples])) if scale else None
 
 
 def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:

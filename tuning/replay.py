@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from engine.presets import resolve
-from profilers.run_summary import Bounds, StepSeconds
 from profilers.summary import RunSummary
+from tuning.execute import Played, Ran, played_summary
 from tuning.predict.cases import Array
 from tuning.predict.tables import playbook
 from tuning.predict.tables.reading import Columns, take
@@ -109,26 +109,16 @@ def study(recorded: Recorded, **changes: Any) -> StudyFile:
     return parse(tree | changes)
 
 
-class Replay:
+class Replay(Played):
     """``Execute`` of one cell. What was not recorded is illegal here: nobody measured it."""
 
     def __init__(self, recorded: Recorded) -> None:
+        super().__init__()
         self._recorded = recorded
         self._rows = {recorded.key(row): row for row in range(len(recorded))}
-        self._number = 0
 
-    def __call__(
-        self,
-        config: RunConfig,
-        labels: dict[str, str],
-        should_stop: Callable[[], bool],
-        on_start: Callable[[Path], None] | None = None,
-        /,
-    ) -> tuple[RunOutcome, RunSummary]:
-        self._number += 1
-        run = f"recorded-{self._number}"
-        if on_start:
-            on_start(Path(run))
+    def play(self, config: RunConfig, run: str) -> Ran:
+        """What the table says."""
         row = self._rows.get(self._key(config))
         if row is None:
             reason = f"the table of {self._recorded.model} on {self._recorded.nodes} nodes has no such row"
@@ -140,28 +130,16 @@ class Replay:
         return tuple(int(flat[name]) for name in KEYS.values())
 
     def _summary(self, config: RunConfig, run: str, seconds: float) -> RunSummary:
-        tokens = config.batch.global_batch * config.data.sequence_length
-        known: dict[str, Any] = {}
-        if np.isfinite(seconds):
-            speed = tokens / seconds
-            known = {
-                "measured_steps": 1,
-                "step_seconds": StepSeconds(seconds, seconds, seconds, seconds),
-                "step_samples": [seconds],
-                "tokens_per_second": speed,
-                "tokens_per_second_interval": Bounds(speed, speed),
-            }
-        return RunSummary(
-            id=run,
-            layout={
-                axis: getattr(config.parallel, axis) for axis in ("dp", "tp", "pp", "cp", "ep", "zero_stage")
-            },
-            world_size=config.parallel.world_size or int(self._recorded.columns["devices"][0]),
-            backend="recorded",
-            parameters=resolve(config.model).parameters,
-            tokens_per_step=tokens,
-            **known,
-        )
+        axes = ("dp", "tp", "pp", "cp", "ep", "zero_stage")
+        known = {
+            "layout": {axis: getattr(config.parallel, axis) for axis in axes},
+            "world_size": config.parallel.world_size or int(self._recorded.columns["devices"][0]),
+            "parameters": resolve(config.model).parameters,
+        }
+        if not np.isfinite(seconds):
+            return played_summary(run, config, [], **known)
+        step = dict.fromkeys(("median", "p95", "low", "high"), seconds)
+        return played_summary(run, config, [seconds], step_seconds=step, **known)
 
 
 def outcome(recorded: Recorded, row: int) -> RunOutcome:

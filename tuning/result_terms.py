@@ -14,10 +14,11 @@ Document = dict[str, Any]
 
 
 def asked(file: StudyFile) -> Document:
-    """All objectives, the price of a rank, and the constraints."""
+    """All objectives, the price of a rank, the model that a study is played on, and the constraints."""
     return {
         "objectives": [aim.name for aim in file.aims],
         "price": file.price.model_dump() if file.price else None,
+        "simulate": file.simulate.cluster if file.simulate else None,
         "constraints": file.constraints.given() if file.constraints else {},
     }
 

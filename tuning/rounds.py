@@ -18,6 +18,7 @@ def document(found: Confirmed, decision: Decision, file: StudyFile) -> Document:
     """``confirmation_rounds`` of a study's document."""
     return {
         "arms": [_arm(arm, found, file) for arm in found.arms],
+        "beside": found.baseline.trial.number,
         "order": [number for _, number in _order(found)],
         "winner": found.fastest.trial.number,
         "tied": [arm.trial.number for arm in found.tied],
@@ -54,7 +55,7 @@ def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> Document:
     return {
         "trial": arm.trial.number,
         "label": file.search_space.label(arm.trial.config),
-        "is_baseline": same,
+        "is_baseline": same and found.plain,
         "searched_value": arm.trial.value,
         "rounds": [_run(run) for run in arm.again],
         "ratio": 1.0 if same else ratio.value,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,10 +19,11 @@ from engine.config import RunConfig
 from engine.errors import LayoutError
 from engine.layout import layout_of
 from engine.lifecycle import finish, summary_of
-from engine.outcome import Ending, RunOutcome, StopAnswer
+from engine.outcome import Ending, RunOutcome
 from profilers.records import PHASES, MemorySample, StepSample
 from profilers.summary import RunSummary
 from profilers.writer import RecordWriter
+from tuning.execute import OnStart, Ran, ShouldStop
 from tuning.predict import target
 from tuning.predict.answer import Forecast
 from tuning.predict.events.recorded import note_start
@@ -54,13 +54,8 @@ class Simulation:
     _targets: dict[int, Target] = field(default_factory=dict)
 
     def __call__(
-        self,
-        config: RunConfig,
-        labels: dict[str, str],
-        should_stop: Callable[[], StopAnswer],
-        on_start: Callable[[Path], None] | None = None,
-        /,
-    ) -> tuple[RunOutcome, RunSummary]:
+        self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
+    ) -> Ran:
         """One trial, in milliseconds.
 
         Raises:

@@ -13,7 +13,7 @@ from tuning.knobs import Knob
 from tuning.mask import Mask
 from tuning.state import StudyState
 from tuning.studyfile import MAY_CHANGE, StudyFile
-from tuning.terms import Budget
+from tuning.terms import Budget, check_price
 
 Arguments = dict[str, Any]
 #: What is answered, and what the journal keeps of it.
@@ -88,6 +88,7 @@ def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     for name, value in _given("budget", arguments, "trials=40").items():
         changes |= _budget_key(name, value, file, changes)
     after = changed(file, changes)
+    check_price(after.price, after.budget, (), None)
     done = len(ranking.counted(state))
     ends = f"; {done} are done, so the search ends" if done >= after.trials else ""
     words = ", ".join(f"{name}={value}" for name, value in arguments.items())

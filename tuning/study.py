@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from engine.errors import InputError
 from engine.outcome import Ending
-from tuning import agenda, keeping, opening, telling, waiting
+from tuning import agenda, inheritance, keeping, opening, telling, waiting
 from tuning.agenda import Step
 from tuning.board import Board, Update
 from tuning.control import POLL_SECONDS, Control
@@ -55,6 +55,8 @@ def run_study(
         InputError: another study has this name, a process runs it already, its folder cannot be written, or the
             database does not answer.
     """
+    if storage is None:
+        inheritance.check(folder, file)
     keeping.prepare(folder, file, storage)
     file = opening.as_before(folder, file)
     opening.check_same(load(folder / JOURNAL).file, file)
@@ -168,7 +170,8 @@ class Study:
                 return "paused"
             self._proposer.tell_new()
             self._board.file = self._file
-            step = agenda.next_step(self._journal.state, self._file, self._proposer.exhausted)
+            proposer = self._proposer
+            step = agenda.next_step(self._journal.state, self._file, proposer.exhausted, proposer.hopeless)
             step = waiting.held(step, self._journal.state, self._crew.has)
             if step.phase == "wait":
                 return "wait"

@@ -26,6 +26,8 @@ from tuning.space import Space
 from tuning.terms import (
     Budget,
     Constraints,
+    LossGuard,
+    Positive,
     Price,
     Quality,
     Racing,
@@ -37,7 +39,7 @@ from tuning.terms import (
 )  # fmt: skip
 from tuning.yamlfile import StrictLoader
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 #: A study may grow: these can differ when the same study is started again.
 MAY_CHANGE = (
     "trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget", "sampler",
@@ -48,13 +50,6 @@ UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
     "racing", "confirm_runners_up", "sampler", "prior", "inherit", "side_by_side",
 )  # fmt: skip
-
-
-class LossGuard(Section):
-    """A lossy setting may win if its validation loss is within ``threshold``, after ``min_steps`` or more."""
-
-    threshold: Annotated[float, Field(ge=0)] = 0.02
-    min_steps: Count = 100
 
 
 class StudyFile(Section):
@@ -70,7 +65,7 @@ class StudyFile(Section):
     ranks: Count = 1
     trials: Count = 12
     objective: Name = "tokens_per_second"
-    target_loss: Annotated[float, Field(gt=0)] | None = None
+    target_loss: Positive | None = None
     objectives: list[Name] | None = None
     prefer: Name | None = None
     price: Price | None = None
@@ -84,7 +79,7 @@ class StudyFile(Section):
     confirm_repeats: Annotated[int, Field(ge=0)] = 2
     confirm_runners_up: Annotated[int, Field(ge=0)] | None = 2
     racing: bool | Racing | None = None
-    budget_seconds: Annotated[float, Field(gt=0)] | None = None
+    budget_seconds: Positive | None = None
     simulate: Simulated | None = None
     sampler: Asked = "auto"
     prior: Literal["auto", "none"] = "auto"
@@ -228,9 +223,8 @@ def _tree(text: str, path: Path) -> Any:
         reason = " ".join(str(error).split())
         raise InputError("study", str(path), f"is not valid YAML ({reason})") from None
     if not isinstance(tree, dict):
-        raise InputError(
-            "study", str(path), "does not describe a study; it needs at least a name, e.g. name: first"
-        )
+        remedy = "does not describe a study; it needs at least a name, e.g. name: first"
+        raise InputError("study", str(path), remedy)
     return tree
 
 
@@ -252,7 +246,9 @@ def parse(tree: object) -> StudyFile:
 
 def _check(file: StudyFile) -> None:
     if not NAME.fullmatch(file.name):
-        remedy = "must begin with a letter; then letters, digits and _ . - only (it names a folder)"
+        remedy = (
+            "must begin with a letter; then letters, digits and _ . - only, at most 200 (it names a folder)"
+        )
         raise InputError("name", file.name, remedy)
     base = file.config.flat()
     others = base["parallel.tp"] * base["parallel.pp"] * base["parallel.cp"]

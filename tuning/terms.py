@@ -10,7 +10,7 @@ from pydantic import Field
 from engine.errors import InputError
 from engine.sections import Count, Section
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MONEY = "money_per_billion_tokens"
 
 
@@ -18,7 +18,7 @@ class Price(Section):
     """What an hour of one rank costs: of its GPU, or of its share of a machine where ranks run on CPUs."""
 
     per_gpu_hour: Positive
-    currency: str = "USD"
+    currency: Annotated[str, Field(min_length=1)] = "USD"
 
 
 class Constraints(Section):
@@ -49,12 +49,19 @@ class Budget(Section):
     money: Positive | None = None
 
 
+class LossGuard(Section):
+    """A lossy setting may win if its validation loss is within ``threshold``, after ``min_steps`` or more."""
+
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
+    min_steps: Count = 100
+
+
 class Quality(Section):
     """A lossy setting may win if its validation loss is at most so much above the baseline's, after the same tokens:
     0.02 is 2 %. As ``loss_guard``, however few the steps are.
     """
 
-    max_loss_increase: Annotated[float, Field(ge=0)]
+    max_loss_increase: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Racing(Section):
@@ -63,9 +70,9 @@ class Racing(Section):
     assumed as long as the study has seen little of its own: a standard deviation, 0.03 is 3 %.
     """
 
-    settle: Annotated[float, Field(gt=0)] = 0.01
+    settle: Positive = 0.01
     least_steps: Annotated[int, Field(ge=3)] = 5
-    spread: Annotated[float, Field(ge=0)] = 0.03
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.03
 
 
 class Simulated(Section):

@@ -21,6 +21,7 @@ def result_line(document: Document, state: StudyState) -> str:
     running = document["state"] in ("running", "paused", "stopping", "interrupted", "continued")
     aim = aim_of(document)
     parts = [f"best{' so far' if running else ''}: {best['label']}", _value(best, aim)]
+    parts[-1] += f", simulated on a model of {document['simulate']}" if document["simulate"] else ""
     parts.append(_gain(document, state))
     ruled_out = wording_terms.ruled_out(document)
     said = (ruled_out or _lossy(document)) + wording_terms.front(document)
@@ -48,7 +49,7 @@ def _nothing(document: Document, state: StudyState) -> str:
 def _gain(document: Document, state: StudyState) -> str:
     gain, baseline = document["gain"], document["baseline"]
     if gain is None:
-        return _no_gain(state)
+        return _no_gain(state) + _ahead(document)
     if document["best"]["config"] == baseline["config"]:
         return _baseline_is_best(document)
     aim = aim_of(document)
@@ -112,6 +113,24 @@ def _no_gain(state: StudyState) -> str:
         return "no baseline yet, so no gain can be named"
     reason = f" ({tried.reason})" if tried.reason else ""
     return f"no gain can be named: the baseline ended as {tried.outcome}{reason}"
+
+
+def _ahead(document: Document) -> str:
+    """Where the baseline could not run: what the best is worth beside the others that were measured again."""
+    found = document["confirmation_rounds"]
+    if not found:
+        return ""
+    others = [arm["trial"] for arm in found["arms"] if arm["trial"] != found["winner"]]
+    tied = [number for number in others if number in found["tied"]]
+    if tied:
+        return f"; measured again, it ties with {_trials(tied)}"
+    better = aim_of(document).objective.better
+    return f"; measured again, it is {better} than {_trials(others)}"
+
+
+def _trials(numbers: list[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"trials {', '.join(first)} and {last}" if first else f"trial {last}"
 
 
 def _lossy(document: Document) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -88,6 +91,15 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
     if values:
         raise InputError(action, " ".join(values), "takes nothing after it")
     return {}
+
+
+def someone() -> str:
+    """Who sits at the command line, for the journal: several people may steer a study."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}, command line"
 
 
 def ask(

@@ -199,10 +199,16 @@ def _check_data(path: str | None) -> None:
 def _check_cluster(file: StudyFile, cluster: str) -> None:
     from tuning.predict import target
 
-    if any(aim.name == "joules_per_token" for aim in file.aims):
-        raise InputError(
-            "objective", "joules_per_token", "a model of a cluster does not tell joules; ask for mfu"
-        )
+    for aim in file.aims:
+        if aim.name in ("joules_per_token", "time_to_loss"):
+            told = "losses" if aim.in_time else "joules"
+            raise InputError("objective", aim.name, f"a model of a cluster does not tell {told}; ask for mfu")
+    if file.constraints is not None and (free := file.constraints.memory_headroom) is not None:
+        remedy = "a model of a cluster tells the peak of a rank, not what is free; bound peak_memory_bytes"
+        raise InputError("constraints.memory_headroom", free, remedy)
+    if file.constraints is not None and (joules := file.constraints.joules_per_token) is not None:
+        remedy = "a model of a cluster does not tell joules; leave it out"
+        raise InputError("constraints.joules_per_token", joules, remedy)
     for ranks in file.search_space.choices("ranks") if file.search_space.turns_ranks else (file.ranks,):
         try:
             target.named(cluster, None, ranks)
@@ -210,12 +216,24 @@ def _check_cluster(file: StudyFile, cluster: str) -> None:
             raise InputError(f"simulate.cluster: {error.field}", error.value, error.remedy) from None
 
 
+def _check_comparable(file: StudyFile) -> None:
+    """Steps of different numbers of tokens cannot be compared by their seconds: the smallest would win."""
+    in_seconds = any(aim.name == "step_seconds" for aim in file.aims)
+    if in_seconds and any(knob.key == "batch.accumulation" and len(knob.choices) > 1 for knob in file.knobs):
+        remedy = (
+            "batch.accumulation is turned, and a smaller step is no faster; ask for tokens_per_second or mfu"
+        )
+        raise InputError("objective", "step_seconds", remedy)
+
+
 def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
     from engine import devices
     from engine.launch import lab
-    from tuning import measurable
+    from tuning import measurable, samplers
 
+    samplers.check(file.sampler, file.search_space)
+    _check_comparable(file)
     if file.simulate is not None:
         _check_cluster(file, file.simulate.cluster)
         return

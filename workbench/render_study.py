@@ -65,16 +65,27 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
             words.spoken(trial.get("outcome")),
             text(aim.shown(trial.get("value"))),
             words.around(*aim.bounds(trial.get("low"), trial.get("high"))),
-            words.point(trial.get("config") or {}),
+            trial.get("label") or words.point(trial.get("config") or {}),
         )
     console.print(table)
-    for trial in trials:
-        if trial.get("reason"):
-            console.print(f"trial {trial.get('number')}: {trial['reason']}", markup=False, soft_wrap=True)
+    for line in _reasons(trials):
+        console.print(line, markup=False, soft_wrap=True)
     for line in _course(document):
         console.print(line, markup=False, soft_wrap=True)
     print_rounds(console, document)
     print_result(console, document)
+
+
+def _reasons(trials: Sequence[dict[str, Any]]) -> list[str]:
+    """Why trials ended as they did, each reason once."""
+    said: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.get("reason"):
+            said.setdefault(trial["reason"], []).append(trial["number"])
+    return [
+        f"trial{'s' if len(numbers) > 1 else ''} {study_words.listed(numbers)}: {reason}"
+        for reason, numbers in said.items()
+    ]
 
 
 def print_rounds(console: Console, document: dict[str, Any]) -> None:

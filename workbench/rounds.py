@@ -31,7 +31,7 @@ def columns(document: Document) -> dict[str, list[str]]:
             ]
             for number in range(rounds)
         },
-        "beside the baseline": [_ratio(arm) for arm in arms],
+        _beside(found): [_ratio(arm, found) for arm in arms],
         "peak memory": [words.gib(arm["peak_memory_bytes"]) for arm in arms],
         "turned": [str(arm["complexity"]) for arm in arms],
         "configuration": [str(arm["label"]) for arm in arms],
@@ -63,7 +63,13 @@ def _role(arm: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     return ", ".join(name for name, is_it in roles if is_it)
 
 
-def _ratio(arm: Mapping[str, Any]) -> str:
-    if arm["is_baseline"]:
+def _beside(found: Mapping[str, Any]) -> str:
+    """Where the baseline cannot run the best of the search is what the others stand beside."""
+    plain = any(arm["is_baseline"] for arm in found["arms"])
+    return "beside the baseline" if plain else f"beside trial {found['beside']}"
+
+
+def _ratio(arm: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    if arm["is_baseline"] or arm["trial"] == found.get("beside"):
         return ""
     return f"{arm['ratio']:.3f} ({words.interval(arm['low'], arm['high'], 3)})"

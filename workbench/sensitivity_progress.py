@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tuning.sensitivity.extra import NAMES, Method
-from workbench.output import progress_console, say
+from workbench.output import say
+from workbench.progress_bar import WatchedBar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -15,24 +16,13 @@ if TYPE_CHECKING:
 _APART_SECONDS = 1.0
 
 
-class SensitivityProgress:
+class SensitivityProgress(WatchedBar):
     """``update`` takes the part that is done, 0 to 1, and what is being done."""
 
     def __init__(self, method: Method) -> None:
         self._name = NAMES[method]
         self._began, self._said = time.monotonic(), 0.0
-        console = progress_console()
-        self._bar: Progress | None = _bar(console) if console.is_terminal else None
-        self._task: Any = self._bar.add_task(self._name, total=1.0) if self._bar else None
-
-    def __enter__(self) -> SensitivityProgress:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        super().__init__(_bar, self._name, 1.0)
 
     def update(self, part: float, doing: str) -> None:
         """Show it."""

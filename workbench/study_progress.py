@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench import words
-from workbench.output import progress_console, say
+from workbench.output import say
+from workbench.progress_bar import WatchedBar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -18,25 +19,14 @@ if TYPE_CHECKING:
 EARLY = "stopped early: "
 
 
-class StudyProgress:
+class StudyProgress(WatchedBar):
     """A bar of trials with the current configuration and the best so far."""
 
     def __init__(self, file: StudyFile) -> None:
         self._file = file
         self._best: Trial | None = None
         self._running: Trial | None = None
-        console = progress_console()
-        self._bar: Progress | None = _bar(console) if console.is_terminal else None
-        self._task: Any = self._bar.add_task("starting", total=file.trials) if self._bar else None
-
-    def __enter__(self) -> StudyProgress:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        super().__init__(_bar, "starting", file.trials)
 
     def update(self, news: Update) -> None:
         """Show what is new."""

@@ -10,6 +10,7 @@ from tuning.aims import Aim, aims_of, text
 from workbench import words
 
 Document = Mapping[str, Any]
+_MOST_LISTED = 8
 _ENDED = {
     "trials": "the trials are used up",
     "wall_seconds": "the time is used up",
@@ -100,3 +101,11 @@ def value(row: Document, aim: Aim) -> str:
     shown = [aim.in_unit(row.get(end)) for end in ("value", "low", "high")]
     around = words.around(shown[1], shown[2])
     return text(shown[0]) + (f" ({around})" if around else "")
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """``1, 2 and 5``; of many how many there are."""
+    if len(numbers) > _MOST_LISTED:
+        return f"{numbers[0]}, {numbers[1]} and {len(numbers) - 2} more"
+    *first, last = map(str, numbers) if numbers else ("",)
+    return f"{', '.join(first)} and {last}" if first else last

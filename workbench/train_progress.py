@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import progress as pages
-from workbench.output import progress_console, say
+from workbench.output import say
+from workbench.progress_bar import WatchedBar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -16,25 +17,14 @@ if TYPE_CHECKING:
 _STOPPING = "stopping after this step; Ctrl-C again kills the run"
 
 
-class RunProgress:
+class RunProgress(WatchedBar):
     """Draws whenever the launcher asks whether to stop, ten times a second."""
 
     def __init__(self, steps: int, interruption: Interruption) -> None:
-        console = progress_console()
         self.folder: Path | None = None
         self._steps, self._interruption = steps, interruption
         self._told = False
-        self._bar: Progress | None = _bar(console) if console.is_terminal else None
-        self._task: Any = self._bar.add_task("starting ranks", total=steps) if self._bar else None
-
-    def __enter__(self) -> RunProgress:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        super().__init__(_bar, "starting ranks", steps)
 
     def follow(self, folder: Path) -> None:
         """From now on, show this run."""

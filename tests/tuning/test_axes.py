@@ -20,8 +20,9 @@ from tests.tuning.axes import (
     on_four,
     what_runs,
 )
-from tuning import agenda, studyfile
+from tuning import studyfile
 from tuning.encoding import Encoding
+from tuning.first_tries import first_tries
 from tuning.offered import default_space
 from tuning.space import Space
 from tuning.twins import best_known
@@ -132,7 +133,7 @@ def test_the_nearest_to_data_parallel_splits_tokens() -> None:
 
 
 def test_experience_tries_a_little_of_each_axis() -> None:
-    reasons = {why for _, why in agenda.first_tries(EXPERTS, 40)}
+    reasons = {why for _, why in first_tries(EXPERTS, 40)}
     assert {
         f"the least {axis} parallelism" for axis in ("tensor", "pipeline", "context", "expert")
     } <= reasons

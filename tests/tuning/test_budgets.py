@@ -69,6 +69,18 @@ def test_the_first_budget_that_is_used_up_ends_the_search(more: dict[str, Any], 
     assert used_up(ran(10.0, 10.0, 10.0), asked(**more, confirm_repeats=1)) == kind
 
 
+def test_a_trial_uses_the_hours_of_its_own_ranks() -> None:
+    file = asked(price=PRICE, ranks=4, space={"ranks": [1, 2, 4], "parallel.tp": [1]}, confirm_repeats=0)
+    state = ran(10.0, 20.0, 30.0)
+    trials = [
+        replace(trial, config={"ranks": ranks}) for trial, ranks in zip(state.trials, (4, 2, 1), strict=True)
+    ]
+    found = budgets(replace(state, trials=tuple(trials)), file)
+    assert found["wall_seconds"]["used"] == 60.0
+    assert found["gpu_hours"]["used"] == pytest.approx((40 + 40 + 30) / 3600)
+    assert found["money"]["used"] == pytest.approx(2 * (40 + 40 + 30) / 3600)
+
+
 def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None:
     file = studyfile.parse({"name": "a", "budget": {"trials": 3, "wall_seconds": 60}})
     assert (file.trials, file.budget_seconds) == (3, 60)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.config import RunConfig
+from engine.outcome import Ending, RunOutcome
 from profilers.machine_rows import GpuRow, HostRow
 from profilers.run_summary import RunSummary, StepSeconds
 from tests.tuning.fake import Machine, study
@@ -20,6 +22,7 @@ from tuning.results import result
 from tuning.state import StudyState, Trial
 from tuning.study import run_study
 from tuning.studyfile import StudyFile
+from workbench.rounds import columns
 
 FILE = study()
 SPACE = FILE.search_space
@@ -126,6 +129,30 @@ def test_a_tie_goes_to_memory_headroom() -> None:
     decision = deciding.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (1, "memory")
     assert decision.why == "trials 0 and 1 tie; it needs at least 10 % less memory"
+
+
+def test_memory_that_grows_from_run_to_run_breaks_no_tie() -> None:
+    again = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0})
+    grown = [replace(one, peak_memory_bytes=100 + 9 * one.number) for one in again.trials]
+    decision = deciding.decide(found_in(replace(again, trials=tuple(grown))), FILE)
+    assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
+
+
+def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path) -> None:
+    def too_large(config: RunConfig) -> RunOutcome | None:
+        plain = config.parallel.dp == 4
+        return RunOutcome(Ending.OOM, "too large") if plain else None
+
+    space = {"parallel.pp": [1, 2], "overlap.bucket_mb": [1.0, 5.0, 25.0]}
+    machine = Machine(by_config=too_large, run_noise=0.01)
+    found = run_study(study(trials=6, space=space), tmp_path / "studies" / "first", machine)
+    shown = found["confirmation_rounds"]
+    assert (found["baseline"], found["gain"]) == (None, None)
+    assert len(shown["order"]) >= 4
+    assert not any(arm["is_baseline"] for arm in shown["arms"])
+    assert shown["beside"] in shown["order"]
+    assert "the baseline ended as oom (too large); measured again, it " in found["result_line"]
+    assert f"beside trial {shown['beside']}" in columns(found)
 
 
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:

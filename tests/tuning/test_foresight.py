@@ -63,6 +63,16 @@ def test_predictions_find_the_best_in_few_trials_and_tell_how_wrong_they_were(tm
     assert found["prior"]["within"] == 1.0
 
 
+def test_what_is_predicted_to_fail_is_left_to_the_last(tmp_path: Path) -> None:
+    base = asked().base | {"model": {"preset": "22b"}, "batch": {"global_batch": 128, "micro_batch": 16}}
+    file = asked(trials=12, base=base)
+    found = run_study(file, tmp_path / "studies" / "asked", Simulation(tmp_path, "selene"), None, foresee)
+    tried = [file.search_space.config(row["config"]) for row in found["trials"][1:]]
+    assert max(one.out_of_memory_probability for one in forecasts(tried, here())) < 0.995
+    assert {"sampler", "prior"} <= set(sources(found))
+    assert found["prior"]["skipped"] > found["prior"]["candidates"] / 2
+
+
 def test_wrong_predictions_leave_the_sampler_its_share(tmp_path: Path) -> None:
     found = run_study(asked(trials=12), tmp_path / "asked", Machine(), None, foresee)
     of_search = [source for source in sources(found) if source in ("prior", "sampler")]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine import rundir
 from engine.errors import InputError
 from engine.outcome import Ending
 from profilers.writer import RecordWriter
@@ -153,6 +154,34 @@ def test_a_study_that_races_spares_steps_and_comes_to_the_same(tmp_path: Path) -
             assert trial["reason"].startswith("stopped early: could not reach the leader")
     full = [*raced["confirmations"], raced["trials"][0]]
     assert {row["steps"] for row in full} == {64}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("objective", ["step_seconds", "money_per_billion_tokens"])
+def test_whatever_step_times_decide_races_alike(objective: str, tmp_path: Path) -> None:
+    asked = {"objective": objective, "price": {"per_gpu_hour": 2.0}, "confirm_repeats": 0}
+    machine = Recording(home=tmp_path, run_noise=0.005)
+    found = run_study(study(base=LONG, trials=10, **asked), tmp_path / "studies" / "first", machine)
+    assert found["racing"]["pruned"]
+    assert found["racing"]["steps_spared_fraction"] > 0.2
+    assert found["best"]["trial"] not in found["racing"]["pruned"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_trial_of_fewer_ranks_races_too(tmp_path: Path) -> None:
+    file = study(base=LONG, ranks=4, space={"ranks": [2, 4], "parallel.tp": [1], "batch.micro_batch": [1, 2]})
+    far_ahead = Trial(0, {}, "sampler", value=1e9, samples=(1e9, 1.01e9, 0.99e9), outcome="completed")
+    trial = Trial(1, file.search_space.point({"ranks": 2}), "sampler")
+    one = race.race_of(trial, StudyState(trials=(far_ahead,)), file)
+    (tmp_path / rundir.RECORDS).mkdir()
+    for rank in range(2):
+        writer = RecordWriter(tmp_path / rundir.RECORDS, f"rank-{rank}")
+        for step in range(12):
+            writer.write(step_sample(step, measured=True, forward=1.0 + 0.001 * step))
+        writer.close()
+    one.began(tmp_path)
+    early = one.answer()
+    assert early is not None and early.ending is Ending.PRUNED
 
 
 @pytest.mark.usefixtures("quick")

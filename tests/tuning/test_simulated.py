@@ -85,4 +85,5 @@ def test_a_study_on_a_model_of_a_cluster(tmp_path: Path) -> None:
     )
     document = run_study(file, tmp_path / "studies" / "big", Simulation(tmp_path, "frontier"))
     endings = {row["outcome"] for row in document["trials"]}
+    assert ", simulated on a model of " in document["result_line"]
     assert document["best"] and endings == {"completed", "oom"}

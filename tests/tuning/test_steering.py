@@ -145,6 +145,14 @@ def test_the_budget_grows_and_shrinks(folder: Path) -> None:
     assert (grown["trials_done"], grown["budget_settings"]["trials"]) == (6, 6)
 
 
+def test_money_without_a_price_is_no_budget(folder: Path) -> None:
+    found = steered(folder, study(trials=3), (1, "budget", {"money": 3}), (2, "budget", {"gpu_hours": 9.0}))
+    (_, money, reason), (_, hours, _) = answers(found)
+    assert (money, hours) == (False, True)
+    assert "needs a price" in reason
+    assert found["budget_settings"]["gpu_hours"] == 9.0
+
+
 def test_the_sampler_changes_and_says_why(folder: Path) -> None:
     file = study(trials=10, space={"parallel.tp": [1, 2, 4], "batch.micro_batch": [1, 2, 4]})
     found = steered(folder, file, (1, "sampler", {"name": "random"}))

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from engine import ownership, rundir
+from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
-from tests.tuning.fake import Machine, study
+from tests.tuning.fake import Machine, Should, study
 from tuning import journal, readers
 from tuning.board import Update
 from tuning.command import send
+from tuning.interruption import Interruption
 from tuning.points import point_key
 from tuning.study import run_study
 
@@ -174,7 +176,7 @@ def test_a_mistake_found_late_costs_no_trial(folder: Path) -> None:
     assert [trial["outcome"] for trial in found["trials"]] == ["completed"] * 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_study_goes_on(folder: Path, number: signal.Signals) -> None:
     machine = Machine(during=lambda count, run: os.kill(os.getpid(), number) if count == 2 else None)
     found = run_study(study(), folder, machine)
@@ -187,6 +189,28 @@ def test_an_interrupted_study_goes_on(folder: Path, number: signal.Signals) -> N
         found["trials"][2]["config"],
     )
     assert (found["trials_done"], len(machine.configs)) == (6, 3)
+
+
+@pytest.mark.parametrize(("ending", "told"), [(Ending.CRASHED, "stopped"), (Ending.OOM, "oom")])
+def test_ranks_that_the_same_signal_killed_did_not_crash(folder: Path, ending: Ending, told: str) -> None:
+    class Dying(Machine):
+        """Its ranks end as they do, whoever wants the run to stop."""
+
+        def _outcome(self, number: int, config: RunConfig, should_stop: Should) -> RunOutcome:
+            return RunOutcome(ending) if number == 1 else RunOutcome(Ending.COMPLETED)
+
+    machine = Dying(during=lambda count, run: os.kill(os.getpid(), signal.SIGTERM) if count == 1 else None)
+    assert run_study(study(), folder, machine)["trials"][1]["outcome"] == told
+
+
+def test_nohup_is_obeyed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interruption.seen
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def answers(folder: Path) -> list[tuple[str, bool, str]]:

@@ -35,6 +35,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"ranks": "four"}, "ranks", "valid integer"),
         ({"trials": 0}, "trials", "greater than or equal to 1"),
         ({"name": "4 ranks"}, "name", "must begin with a letter"),
+        ({"name": "a" * 201}, "name", "at most 200"),
         ({"name": "../elsewhere"}, "name", "must begin with a letter"),
         ({"objective": "loss"}, "objective", "tokens_per_second"),
         ({"base": {"modell": {}}}, "base.modell", "unknown key"),
@@ -73,6 +74,20 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"space": {"compression.ratio": {"low": 0.2, "high": 3.0}}}, "space.compression.ratio", "less than"),
         ({"space": {"memory.recompute": {"low": 1, "high": 2}}}, "space.memory.recompute", "no numbers"),
         ({"loss_guard": {"limit": 1}}, "loss_guard.limit", "unknown key"),
+        ({"racing": {"settle": 0}}, "racing.settle", "greater than 0"),
+        ({"racing": {"settled": 1}}, "racing.settled", "known here: least_steps, settle, spread"),
+        ({"racing": "often"}, "racing", "valid boolean"),
+        ({"price": {"per_gpu_hour": 1.0, "hour": 2}}, "price.hour", "known here: currency, per_gpu_hour"),
+        ({"price": {}}, "price.per_gpu_hour", "is missing"),
+        ({"price": {"per_gpu_hour": float("inf")}}, "price.per_gpu_hour", "finite"),
+        ({"price": {"per_gpu_hour": 1.0, "currency": ""}}, "price.currency", "at least 1 character"),
+        ({"budget": {"wall_seconds": float("inf")}}, "budget.wall_seconds", "finite"),
+        ({"constraints": {"memory": 1}}, "constraints.memory", "memory_headroom"),
+        (
+            {"simulate": {"clusters": "frontier", "cluster": "frontier"}},
+            "simulate.clusters",
+            "cluster, noise",
+        ),
     ],
 )
 def test_refuses_in_one_line(changes: dict[str, Any], field: str, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -57,6 +58,17 @@ def test_an_accepted_command(
     assert done.document["accepted"] is True
     assert done.document["arguments"] == {"batch.micro_batch": 2, "compression.ratio": 0.01}
     assert done.document["text"] == "next: dp=4"
+
+
+def test_the_journal_can_say_who_asked(
+    own_home: Furnished, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = rundir.read_json(study(own_home) / "status.json") or {}
+    rundir.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
+    monkeypatch.setenv("LOGNAME", "ada")
+    command("control", "quickstart", "pause")
+    (sent,) = pending(study(own_home), ())
+    assert sent.by == f"ada@{socket.gethostname()}, command line"
 
 
 def test_a_refused_command(

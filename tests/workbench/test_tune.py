@@ -114,6 +114,36 @@ def test_a_study_in_which_nothing_ran_ended_badly(
     assert "out of memory, too large" in done.err
 
 
+SIMULATED: dict[str, Any] = {"simulate": {"cluster": "frontier"}}
+UNFIT = {
+    "a sampler": (
+        SIMULATED | {"sampler": "cmaes", "space": {"memory.recompute": ["none", "full"]}},
+        "sampler='cmaes'",
+    ),
+    "no such study": ({"inherit": ["nobody"]}, "inherit='nobody'"),
+    "itself": ({"inherit": ["first"]}, "inherit='first': is this study itself"),
+    "a loss": (
+        SIMULATED | {"objective": {"time_to_loss": 3.0}, "base": {"train": {"validate_every": 2}}},
+        "does not tell losses",
+    ),
+    "joules": (SIMULATED | {"constraints": {"joules_per_token": 1.0}}, "constraints.joules_per_token=1.0"),
+    "free memory": (SIMULATED | {"constraints": {"memory_headroom": 0.1}}, "bound peak_memory_bytes"),
+    "seconds of different steps": (
+        SIMULATED | {"objective": "step_seconds", "space": {"batch.accumulation": [1, 2]}},
+        "a smaller step is no faster",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_no_trial_could_answer_leaves_the_name_free(
+    name: str, command: Run, machine: Machine, study: Callable[..., Path], home: Path
+) -> None:
+    changes, words = UNFIT[name]
+    command("tune", study(**changes)).refused(words)
+    assert not (home / "studies" / "first").exists()
+
+
 def test_a_bug_is_one_line_and_a_log(
     command: Run, machine: Machine, study: Callable[..., Path], home: Path
 ) -> None:

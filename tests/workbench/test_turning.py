@@ -23,6 +23,7 @@ from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_bad_input import free_port
 from tests.workbench.test_train import FakeSession, session
 from tuning.command import pending, send
+from workbench.control import someone
 from workbench.live import LiveRun
 from workbench.orders import wait_for
 
@@ -79,14 +80,12 @@ def test_a_running_job_is_changed_shown_and_exported(command: Run, home: Path, t
         assert wait_until(lambda: at_least(folder, step + 8), PATIENCE_SECONDS)
     shown = command("show", name, "--json").document
     assert [(row["key"], row["by"], row["step"]) for row in shown["changes"]] == [
-        ("batch.micro_batch", "command line", step), ("overlap.bucket_mb", "command line", step),
+        ("batch.micro_batch", someone(), step), ("overlap.bucket_mb", someone(), step),
     ]  # fmt: skip
     assert shown["measured_from_step"] == step + 1
     assert shown["config"]["overlap"]["bucket_mb"] == 0.5
     text = command("show", name).out
-    assert (
-        f"from step {step:,} on: batch.micro_batch 1 → 2, overlap.bucket_mb 25 → 0.5 (command line)" in text
-    )
+    assert f"from step {step:,} on: batch.micro_batch 1 → 2, overlap.bucket_mb 25 → 0.5 ({someone()})" in text
     assert "a step took" in text
     assert f"measured from step {step + 1:,} on" in text
     assert text.count("refused: before step") == 1

@@ -52,13 +52,13 @@ def control(
     what it searches, change its budget or sampler. Stop a run, have its ranks write a snapshot of their memory or a
     trace of their next steps, or set keys from the same step on.
     """
-    from workbench.control import arguments_of, ask
+    from workbench.control import arguments_of, ask, someone
     from workbench.output import emit_json, say
     from workbench.resolve import resolve
 
     target = resolve(home, identity)
     arguments = arguments_of(target, action.value, values or [])
-    reply = ask(target, action.value, arguments)
+    reply = ask(target, action.value, arguments, someone())
     if json:
         emit_json(reply.as_dict())
     elif reply.accepted is False:

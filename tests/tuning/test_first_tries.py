@@ -1,0 +1,41 @@
+"""What is tried before a sampler knows anything: more speed where the baseline ran, less memory where it did not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.config import RunConfig
+from engine.outcome import Ending, RunOutcome
+from tests.tuning.fake import Machine, study
+from tuning.first_tries import fitting_tries
+from tuning.study import run_study
+
+
+def sharded_only(config: RunConfig) -> RunOutcome | None:
+    """All that is not sharded and recomputed is too large."""
+    fits = config.parallel.zero_stage == 3 and config.memory.recompute == "full"
+    return None if fits else RunOutcome(Ending.OOM, "too large")
+
+
+def test_what_saves_memory_comes_first_where_the_baseline_did_not_fit(tmp_path: Path) -> None:
+    found = run_study(study(trials=12), tmp_path / "first", Machine(by_config=sharded_only))
+    baseline, *rows = found["trials"]
+    assert baseline["outcome"] == "oom"
+    assert [row["why"] for row in rows[:3]] == [
+        "to fit first: the smallest micro-batch", "to fit first: the most sharding", "to fit first: recomputation",
+    ]  # fmt: skip
+    assert [row["outcome"] for row in rows[:3]] == ["oom", "oom", "completed"]
+    assert not any(row["why"] for row in rows[3:] if row["source"] == "sampler")
+
+
+def test_a_baseline_that_ran_is_followed_by_larger_micro_batches(tmp_path: Path) -> None:
+    found = run_study(study(trials=6), tmp_path / "first", Machine())
+    assert found["trials"][1]["why"] == "the largest micro-batch that divides"
+
+
+def test_at_last_the_model_is_split_as_far_as_it_goes() -> None:
+    space = study().search_space
+    point, why = fitting_tries(space, 40)[3]
+    assert why == "to fit first: the model split"
+    assert point["parallel.tp"] * point["parallel.pp"] == 4
+    assert point["batch.micro_batch"] == 1

@@ -1,0 +1,80 @@
+"""What experience would try first: before a sampler knows anything, or while nothing has fitted yet. Pure."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tuning.points import RANKS, Point
+from tuning.space import Space
+
+Tries = list[tuple[Point, str]]
+#: How the axes of a layout are called.
+AXES = {
+    "parallel.tp": "tensor",
+    "parallel.pp": "pipeline",
+    "parallel.cp": "context",
+    "parallel.ep": "expert",
+}
+
+
+def first_tries(space: Space, trials: int) -> Tries:
+    """A few points that experience would try first: a larger micro-batch, then a little of each kind of parallelism."""
+    start = space.degrees(space.baseline[0])
+    found = [(_largest(space, start), "the largest micro-batch that divides")]
+    for place, key in enumerate(space.layout_keys):
+        first = 1 if RANKS in space.layout_keys else 0
+        usual = [degrees for degrees in space.layouts if degrees[:first] == start[:first]]
+        alone = [degrees for degrees in usual if prod(degrees[first:]) == degrees[place] > 1]
+        if alone and key in AXES:
+            found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
+    legal = [(point, why) for point, why in found if point is not None]
+    return legal[: most(trials)]
+
+
+def most(trials: int) -> int:
+    """So many first tries has a study of so many trials."""
+    return max(1, (trials - 1) // 3)
+
+
+def fitting_tries(space: Space, trials: int) -> Tries:
+    """Where plain data parallel ran out of memory: less of it step by step, until something runs. The smallest
+    micro-batch, the most sharding, recomputation, then layouts that split the model, the most split first.
+    """
+    saving: Point = {}
+    found: Tries = []
+    for key, words in _SAVING.items():
+        if (knob := space.by_key.get(key)) is not None:
+            saving[key] = (
+                "full" if "full" in knob.grid() else max(knob.grid()) if key in _MORE else min(knob.grid())
+            )
+            found += _tries(space, space.baseline[0] | saving, f"to fit first: {words}")
+    start = space.degrees(space.baseline[0])
+    for degrees in sorted(space.layouts, key=prod, reverse=True):
+        if degrees != start:
+            point = space.baseline[0] | dict(zip(space.layout_keys, degrees, strict=True)) | saving
+            found += _tries(space, point, "to fit first: the model split")
+    return found[: most(trials)]
+
+
+#: What saves memory, in the order of what it costs.
+_SAVING = {
+    "batch.micro_batch": "the smallest micro-batch",
+    "parallel.zero_stage": "the most sharding",
+    "memory.recompute": "recomputation",
+}
+_MORE = ("parallel.zero_stage",)
+
+
+def _tries(space: Space, values: Point, why: str) -> Tries:
+    point = space.point(values)
+    return [] if space.outside(point) or space.problem(point) else [(point, why)]
+
+
+def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
+    if degrees not in space.layouts:
+        return None
+    plain = space.baseline[0] | dict(zip(space.layout_keys, degrees, strict=True))
+    knob = space.by_key.get("batch.micro_batch")
+    sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
+    points = [space.point(plain | {"batch.micro_batch": size}) for size in sizes]
+    return next((point for point in points if not space.outside(point) and not space.problem(point)), None)
