@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from tuning import confirm, ranking
+from tuning import confirm, nothing_runs, ranking
 from tuning.state import StudyState
 from tuning.studyfile import StudyFile
 
@@ -54,7 +54,7 @@ def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | Non
 
 def document(state: StudyState, file: StudyFile, study_state: str) -> dict[str, Any]:
     """For people and ``--json``: each kind, and in ``stopped_by`` the one that ended the search, ``space`` if all of it
-    was measured, ``command`` if somebody ended it; None while it goes on.
+    was measured, ``nothing_runs`` if that was to be believed, ``command`` if somebody ended it; None while it goes on.
     """
     kinds = {
         name: {key: value for key, value in row.items() if key != "next"}
@@ -69,6 +69,8 @@ def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | No
         return kind
     if study_state in ("running", "paused", "stopping", "interrupted"):
         return used_up(state, file)
+    if nothing_runs.ended(state):
+        return "nothing_runs"
     return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
 
 

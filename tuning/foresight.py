@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.errors import InputError
-from tuning import foreseen, prior
+from tuning import foreseen, nothing_runs, prior
+from tuning.nothing_runs import Nothing
 from tuning.points import Point, point_key
 from tuning.posterior import Array, Belief, Seen
 from tuning.predict.target import Target
@@ -86,9 +87,21 @@ class Foresight:
         pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
         place = {row: number for number, row in enumerate(pool)}
         found = prior.propose(_take(belief, pool), Seen.of([place[row] for row in rows], values))
-        if found is None or found.fails >= HOPELESS or (values and found.gain < WORTH):
+        if found is None:
+            return None
+        ran = any(np.isfinite(values))
+        if ran and (found.fails >= HOPELESS or found.gain < WORTH):
             return None
         return Foreseen(self.points[pool[found.row]], found.why)
+
+    def nothing_runs(self, state: StudyState) -> Nothing | None:
+        """What is said of a space in which nothing ran so far; None while there is hope."""
+        if self.belief is None:
+            return nothing_runs.seen(state)
+        if not nothing_runs.failed(state):
+            return None
+        words = prior.gives_up(self.belief, Seen.of(*self._seen(state)))
+        return nothing_runs.foreseen(words) if words else None
 
     def hopeless(self, state: StudyState) -> frozenset[str]:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler

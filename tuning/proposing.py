@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuning import agenda, course, mask, ranking, samplers
+from tuning import agenda, course, mask, nothing_runs, ranking, samplers
 from tuning.budgets import SPACE_IS_MEASURED
 from tuning.encoding import Encoding
 from tuning.foresight import Foresight
@@ -79,6 +79,9 @@ class Proposer:
         if (name := self._choice()) != self._sampler:
             self._sampler = name
             self._index.turn_to(name, *self._plan())
+        if self._nothing_runs(state):
+            self._exhausted = open_now
+            return None
         if (foreseen := self._foreseen(state, file, open_now)) is not None:
             return foreseen
         hopeless = self.hopeless()
@@ -94,6 +97,17 @@ class Proposer:
             if note not in state.notes:
                 self._journal.append("note", text=note)
         return drawn
+
+    def _nothing_runs(self, state: StudyState) -> bool:
+        """Whether nothing will run; says so, or that nothing ran so far, once."""
+        asked = self._foresight
+        found = asked.nothing_runs(state) if asked else nothing_runs.seen(state)
+        if found is None:
+            return False
+        begin = nothing_runs.CERTAIN if found.ends else nothing_runs.SO_FAR
+        if not any(note.startswith(begin) for note in state.notes):
+            self._journal.append("note", text=found.words)
+        return found.ends
 
     def hopeless(self) -> frozenset[str]:
         """Keys of points that are predicted to fail."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tuning import claims, wording_terms
+from tuning import claims, nothing_runs, wording_terms
 from tuning.aims import Aim, aim_of, text
 from tuning.state import StudyState
 
@@ -38,6 +38,8 @@ def _nothing(document: Document, state: StudyState) -> str:
     if not ended:
         return "nothing measured yet"
     failures = document["failures"]
+    if said := nothing_runs.noted(state.notes):
+        return f"no configuration could be measured: {said}"
     if failures["advice"]:
         return f"no configuration could be measured: {failures['line']}"
     counts = Counter(str(trial.outcome) for trial in ended)

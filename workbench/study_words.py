@@ -17,6 +17,7 @@ _ENDED = {
     "gpu_hours": "the GPU-hours are used up",
     "money": "the money is used up",
     "space": "every legal configuration was measured",
+    "nothing_runs": "nothing runs",
     "command": "it was stopped by command",
 }
 

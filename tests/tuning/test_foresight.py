@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
 from tuning.foresight import SAMPLED, Foresight
 from tuning.predict.forecast import forecasts
 from tuning.predict.target import Target, named
+from tuning.prior import LEAST_FAILURES, MOST_FAILURES
 from tuning.simulated import Simulation
 from tuning.space import Space
 from tuning.study import run_study
@@ -104,3 +106,35 @@ def test_predictions_that_know_nothing_of_a_variable_do_not_keep_it_from_being_t
     }
     assert tried >= {(size, algorithm) for size in (1, 2) for algorithm in ("Ring", "Tree")}
     assert "prior" in sources(found)
+
+
+def test_a_study_whose_space_cannot_run_says_so_and_ends(tmp_path: Path) -> None:
+    """175 billion parameters need several times the memory of eight devices."""
+    base = asked().base | {"model": {"preset": "175b"}}
+    folder, machine = tmp_path / "studies" / "asked", Simulation(tmp_path, "selene")
+    found = run_study(asked(trials=30, base=base), folder, machine, None, foresee)
+    assert LEAST_FAILURES <= len(found["trials"]) <= MOST_FAILURES
+    assert found["budget"]["stopped_by"] == "nothing_runs"
+    assert "nothing runs: all" in found["result_line"]
+    assert "of what a device can hold" in found["result_line"]
+    again = run_study(asked(trials=30, base=base), folder, machine, None, foresee)
+    assert again["trials"] == found["trials"]
+    onwards = run_study(asked(trials=LEAST_FAILURES + 3, base=base, prior="none"), folder, machine)
+    assert len(onwards["trials"]) == LEAST_FAILURES + 3
+
+
+def test_without_predictions_twelve_failures_are_said_and_the_search_goes_on(tmp_path: Path) -> None:
+    machine = Machine(by_config=lambda _: RunOutcome(Ending.OOM, rank=1, phase="forward", reason="too much"))
+    found = run_study(asked(trials=MOST_FAILURES + 2), tmp_path / "studies" / "asked", machine)
+    assert len(found["trials"]) == MOST_FAILURES + 2
+    said = f"nothing ran in {MOST_FAILURES} trials: {MOST_FAILURES} oom; the last: too much"
+    assert said in found["result_line"]
+    assert found["budget"]["stopped_by"] == "trials"
+
+
+def test_one_that_ran_is_enough_hope(tmp_path: Path) -> None:
+    oom = RunOutcome(Ending.OOM, rank=1, phase="forward", reason="too much")
+    machine = Machine(endings=dict.fromkeys(range(1, MOST_FAILURES + 2), oom))
+    found = run_study(asked(trials=MOST_FAILURES + 2), tmp_path / "studies" / "asked", machine)
+    assert "nothing ran" not in found["result_line"]
+    assert "nothing ran" not in (tmp_path / "studies" / "asked" / "journal.jsonl").read_text()
