@@ -45,13 +45,15 @@ _STEPS = 2
 @dataclass(frozen=True)
 class Recorded:
     """One cell of a table, a model on so many nodes: a row for each configuration. ``seconds`` of a step are the median
-    of its successes, NaN where all its trials failed; ``status`` is what the table says of the first of those.
+    of its successes, NaN where all its trials failed, and so are ``memory_bytes``, the peak of the fullest device that
+    was logged; ``status`` is what the table says of the first of those.
     """
 
     model: str
     nodes: int
     columns: Columns
     seconds: Array
+    memory_bytes: Array
     status: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -132,19 +134,21 @@ class Replay:
         row = self._rows.get(self._key(config))
         if row is None:
             reason = f"the table of {self._recorded.model} on {self._recorded.nodes} nodes has no such row"
-            return RunOutcome(Ending.ILLEGAL, reason), self._summary(config, run, float("nan"))
-        return outcome(self._recorded, row), self._summary(config, run, float(self._recorded.seconds[row]))
+            return RunOutcome(Ending.ILLEGAL, reason), self._summary(config, run, None)
+        return outcome(self._recorded, row), self._summary(config, run, row)
 
     def _key(self, config: RunConfig) -> tuple[int, ...]:
         flat = config.flat()
         return tuple(int(flat[name]) for name in KEYS.values())
 
-    def _summary(self, config: RunConfig, run: str, seconds: float) -> RunSummary:
+    def _summary(self, config: RunConfig, run: str, row: int | None) -> RunSummary:
         tokens = config.batch.global_batch * config.data.sequence_length
         known: dict[str, Any] = {}
-        if np.isfinite(seconds):
+        if row is not None and np.isfinite(self._recorded.seconds[row]):
+            seconds, memory = float(self._recorded.seconds[row]), float(self._recorded.memory_bytes[row])
             speed = tokens / seconds
             known = {
+                "peak_memory_bytes": round(memory) if np.isfinite(memory) else None,
                 "measured_steps": 1,
                 "step_seconds": StepSeconds(seconds, seconds, seconds, seconds),
                 "step_samples": [seconds],
@@ -180,11 +184,14 @@ def _cell(trials: Columns, model: str, nodes: int) -> Recorded:
     rows = np.flatnonzero((trials["model"] == model) & (trials["nodes"] == nodes))
     keys = np.stack([trials[name][rows] for name in KEYS], axis=1)
     _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    seconds = [_median(trials["iteration_seconds"][rows[which == one]]) for one in range(len(first))]
+    seconds, memory = (
+        np.array([_median(trials[name][rows[which == one]]) for one in range(len(first))])
+        for name in ("iteration_seconds", "memory_bytes")
+    )
     columns = take(trials, rows[first])
-    return Recorded(model, nodes, columns, np.array(seconds), tuple(map(str, columns["status"])))
+    return Recorded(model, nodes, columns, seconds, memory, tuple(map(str, columns["status"])))
 
 
-def _median(seconds: NDArray[Any]) -> float:
-    finished = seconds[np.isfinite(seconds)]
+def _median(values: NDArray[Any]) -> float:
+    finished = values[np.isfinite(values)]
     return float(np.median(finished)) if len(finished) else float("nan")

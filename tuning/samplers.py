@@ -44,6 +44,11 @@ def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
     return Choice(asked, "asked for")
 
 
+def population(trials: int) -> int:
+    """How many trials are a generation of NSGA-II, by the budget."""
+    return max(4, min(50, trials // 4))
+
+
 def _automatic(space: Space, trials: int) -> Choice:
     parameters = Encoding(space).parameters
     categories = sum(parameter.kind == "category" for parameter in parameters)
