@@ -114,7 +114,9 @@ def simulated(objectives: Sequence[str], name: str) -> Problem:
         by_ranks.setdefault(point["ranks"], []).append(point)
     for ranks, points in by_ranks.items():
         configs = [space.config(point) for point in points]
-        for point, found in zip(points, forecasts(configs, target.named("frontier", None, ranks)), strict=True):
+        for point, found in zip(
+            points, forecasts(configs, target.named("frontier", None, ranks)), strict=True
+        ):
             natural = tuple(_foreseen(found, one) for one in objectives)
             known[point_key(point)] = natural if found.out_of_memory_probability <= 0.5 else None
     return Problem(name, space, file.aims, known)
@@ -128,7 +130,11 @@ def _foreseen(found: Any, objective: str) -> float:
 
 def made_up() -> Problem:
     """Layouts, categories and numbers, with formulas for seconds and for memory, which has a limit."""
-    base = {"batch": {"global_batch": 512, "micro_batch": 1}, "model": {"layers": 16}}
+    base = {
+        "batch": {"global_batch": 512, "micro_batch": 1},
+        "model": {"layers": 16},
+        "overlap": {"bucket_mb": 8.0},
+    }
     objectives = ["tokens_per_second", "peak_memory_bytes"]
     tree = {"name": "compared", "ranks": _RANKS, "base": base, "space": _MADE_UP, "objectives": objectives}
     file = studyfile.parse(tree)
@@ -146,7 +152,10 @@ def memory_share(values: dict[str, Any]) -> float:
     activations of the micro-batches under way, and buckets.
     """
     dp, tp, pp = (values[f"parallel.{axis}"] for axis in ("dp", "tp", "pp"))
-    states = sum(size / (dp if values["parallel.zero_stage"] >= stage else 1) for size, stage in ((12, 1), (2, 2), (2, 3)))
+    states = sum(
+        size / (dp if values["parallel.zero_stage"] >= stage else 1)
+        for size, stage in ((12, 1), (2, 2), (2, 3))
+    )
     kept = {"none": 1.0, "selective": 0.6, "full": 0.15}[values["memory.recompute"]]
     waiting = values["batch.global_batch"] / (dp * values["batch.micro_batch"])
     under_way = waiting if values["schedule.kind"] == "gpipe" else min(pp, waiting)

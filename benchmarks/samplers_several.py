@@ -37,7 +37,9 @@ NOISE = 0.01
 DRAWS = 4_000
 #: How large a generation of NSGA-II is, as a part of the budget.
 PARTS = {"nsga2, a quarter": 4, "nsga2, an eighth": 8, "nsga2, a sixteenth": 16}
-TPE, RANDOM, HANDED = "tpe", "random", "tpe, nsga2 from the half"
+#: After so many trials TPE hands over to NSGA-II in one of the methods, with generations of an eighth.
+HANDED_AT = 100
+TPE, RANDOM, HANDED = "tpe", "random", f"tpe, from {HANDED_AT} on nsga2"
 METHODS = (TPE, *PARTS, HANDED, RANDOM)
 LEAST, MOST = 4, 100
 Kept = dict[str, dict[str, float]]
@@ -46,7 +48,10 @@ Kept = dict[str, dict[str, float]]
 def problems() -> dict[str, tuple[Callable[[], Problem], tuple[int, ...]]]:
     """Each with the budgets that it is large enough for; made when it is needed."""
     found: dict[str, tuple[Callable[[], Problem], tuple[int, ...]]] = {
-        f"recorded {model} on {nodes}": (lambda cell=(model, nodes): _several.recorded(*cell), RECORDED_BUDGETS)
+        f"recorded {model} on {nodes}": (
+            lambda cell=(model, nodes): _several.recorded(*cell),
+            RECORDED_BUDGETS,
+        )
         for model, nodes in _several.CELLS
     }
     two, three = ["tokens_per_second", "peak_memory_bytes"], ["tokens_per_second", "mfu", "peak_memory_bytes"]
@@ -83,7 +88,7 @@ class Search:
         tries = [space.baseline[0], *(point for point, _ in agenda.first_tries(space, self._budget))]
         first = [point for point in tries if point_key(point) not in known]
         for number in range(self._budget):
-            if self._method == HANDED and number == self._budget // 2:
+            if self._method == HANDED and number == HANDED_AT:
                 self._evolve(8)
             point, params = (first[number], {}) if number < len(first) else self._drawn(known)
             if point is None:
@@ -124,10 +129,13 @@ class Search:
 
 
 def wanted(method: str, budgets: tuple[int, ...]) -> list[list[int]]:
-    """Budgets that one search answers: TPE's does not depend on its budget but for the smallest, random draws on nothing."""
-    if method == TPE:
-        return [[20], [at for at in budgets if at > 20]]
-    return [list(budgets)] if method == RANDOM else [[at] for at in budgets]
+    """Budgets that one search answers: random draws and TPE do not depend on theirs, but for the smallest: it has fewer
+    first tries.
+    """
+    if method in (TPE, RANDOM):
+        groups = ([20], [at for at in budgets if 20 < at <= 200], [at for at in budgets if at > 200])
+        return [group for group in groups if group]
+    return [[at] for at in budgets if method != HANDED or at > HANDED_AT]
 
 
 def fill(kept: Kept, given: argparse.Namespace) -> bool:
@@ -139,7 +147,7 @@ def fill(kept: Kept, given: argparse.Namespace) -> bool:
         problem: Problem | None = None
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             for method in given.method or METHODS:
-                for group in wanted(method, budgets):
+                for group in wanted(method, tuple(at for at in budgets if at <= given.most)):
                     if all(key(name, method, seed, at) in kept for at in group):
                         continue
                     if time.monotonic() > until:
@@ -160,6 +168,7 @@ def main() -> None:
     parser = _table.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--most", type=int, default=BUDGETS[-1], help="the largest budget")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--method", action="append", choices=METHODS)
     parser.add_argument("--problem", action="append", choices=problems())
