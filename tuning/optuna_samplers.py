@@ -35,5 +35,6 @@ def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler
             from tuning.evolution import Evolution
 
             return Evolution(seed, population(trials))
-        # One controller asks for one point at a time: there is no other worker to tell lies to.
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup_trials, constant_liar=False)
+        from tuning.redraws import Redrawing
+
+        return Redrawing(seed, startup_trials)
