@@ -39,12 +39,12 @@ RECORDED_BUDGETS = (20, 50, 100)
 NOISE = 0.01
 #: How large a generation of NSGA-II is, as a part of the budget.
 PARTS = {"nsga2, a quarter": 4, "nsga2, an eighth": 8, "nsga2, a 16th": 16, "nsga2, a 32nd": 32}
-#: After so many trials TPE hands over to NSGA-II in one of the methods, with generations of a 16th.
-HANDED_AT = 100
-TPE, RANDOM, HANDED = "tpe", "random", f"tpe, from {HANDED_AT} on nsga2"
+TPE, RANDOM = "tpe", "random"
+#: After so many trials TPE hands over to NSGA-II, with generations of a 16th.
+HANDED = {f"tpe, from {at} on nsga2": at for at in (100, 200)}
 #: Without what ``tuning.evolution`` changes: parents are only what this sampler drew itself.
 OPTUNA = "nsga2 as Optuna has it, a 16th"
-METHODS = (TPE, *PARTS, OPTUNA, HANDED, RANDOM)
+METHODS = (TPE, *PARTS, OPTUNA, *HANDED, RANDOM)
 LEAST, MOST = 4, 100
 #: What TPE is compared with.
 CHOSEN = "nsga2, a 16th"
@@ -95,7 +95,7 @@ class Search:
         tries = [space.baseline[0], *(point for point, _ in agenda.first_tries(space, self._budget))]
         first = [point for point in tries if point_key(point) not in known]
         for number in range(self._budget):
-            if self._method == HANDED and number == HANDED_AT:
+            if number == HANDED.get(self._method):
                 self._evolve(16)
             point, params = (first[number], {}) if number < len(first) else self._drawn(known)
             if point is None:
@@ -142,7 +142,7 @@ def wanted(method: str, budgets: tuple[int, ...]) -> list[list[int]]:
     if method in (TPE, RANDOM):
         groups = ([20], [at for at in budgets if 20 < at <= 200], [at for at in budgets if at > 200])
         return [group for group in groups if group]
-    return [[at] for at in budgets if method != HANDED or at > HANDED_AT]
+    return [[at] for at in budgets if at > HANDED.get(method, 0)]
 
 
 def fill(kept: Kept, given: argparse.Namespace) -> bool:

@@ -45,8 +45,8 @@ def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
 
 
 def population(trials: int) -> int:
-    """How many trials are a generation of NSGA-II, by the budget."""
-    return max(4, min(50, trials // 4))
+    """How many trials are a generation of NSGA-II: a sixteenth of the budget, by ``benchmarks/samplers_several.py``."""
+    return max(4, min(100, trials // 16))
 
 
 def _automatic(space: Space, trials: int) -> Choice:
