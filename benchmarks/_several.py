@@ -1,4 +1,4 @@
-"""Spaces of several objectives in which every point is known: recorded, simulated and made up; and how good a front is."""
+"""Spaces of several objectives in which every point is known: recorded, simulated, made up; how good a front is."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Problem:
         return self._hypervolume(self._losses)
 
     def score(self, keys: Iterable[str]) -> float:
-        """Hypervolume of what was measured over that of all points. Each objective is scaled by the points that run, and
-        the reference is the worst of them in every one.
+        """Hypervolume of what was measured over that of all points. Each objective is scaled by the points that run,
+        and the reference is the worst of them in every one.
         """
         return self._hypervolume(key for key in keys if key in self._losses) / self.best
 

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 Kept = dict[str, dict[str, float]]
 #: Searches of a cell of a table, and all others.
 GROUPS = ("recorded", "simulated and made up")
-SCORES = ["problems", "budget", "sampler", "searches", "score, median (95 %)", "worst", "failed, %", "processor ms a proposal"]
+SCORES = [
+    "problems",
+    "budget",
+    "sampler",
+    "searches",
+    "score, median (95 %)",
+    "worst",
+    "failed, %",
+    "processor ms a proposal",
+]
 AHEAD = ["problems", "budget", "pairs", "median (95 %)", "mean", "ahead, tied, behind"]
 _RESAMPLES = 10_000
 #: Two scores that differ by less are tied.
@@ -43,7 +52,16 @@ def ahead(kept: Kept, one: str, other: str) -> list[list[str]]:
             if len(found):
                 wins, losses = int((found > TIED).sum()), int((found < -TIED).sum())
                 counts = f"{wins}, {len(found) - wins - losses}, {losses}"
-                rows.append([group, f"{budget:,}", f"{len(found)}", _median(found, "+"), f"{found.mean():+.3f}", counts])
+                rows.append(
+                    [
+                        group,
+                        f"{budget:,}",
+                        f"{len(found)}",
+                        _median(found, "+"),
+                        f"{found.mean():+.3f}",
+                        counts,
+                    ]
+                )
     return rows
 
 

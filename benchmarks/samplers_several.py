@@ -3,10 +3,11 @@
     python -m benchmarks.samplers_several [--seeds 8] [--minutes 9] [--method NAME] [--problem NAME] [--save]
 
 The score is the hypervolume of what was measured over that of every point of the space (``_several.py``): recorded
-cells of the playbook, the model of Frontier that simulated trials play, and a made-up one. Speeds that a sampler is told
-stray by 1 %; scores are of the true values. Points that fail are told as a study tells them. All samplers begin with the
-baseline and the first tries of a study and draw through its redraws (``tuning.optuna_index``). Searches are kept: the
-command stops after ``--minutes`` and goes on when it is given again. ``tuning.samplers.choose`` decides by this table.
+cells of the playbook, the model of Frontier that simulated trials play, and a made-up one. Speeds that a sampler is
+told stray by 1 %; scores are of the true values. Points that fail are told as a study tells them. All samplers begin
+with the baseline and the first tries of a study and draw through its redraws (``tuning.optuna_index``), which end after
+0.25 s. Searches are kept: the command stops after ``--minutes`` and goes on when it is given again.
+``tuning.samplers.choose`` decides by this table.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Search:
         return Trial(number, point, "sampler", params, outcome="completed", value=1.0, measures=measures)
 
     def scores(self, budgets: list[int]) -> dict[int, dict[str, float]]:
-        """After so many trials each: the score, the share that failed, and the median seconds of the last 20 proposals."""
+        """After so many trials each: the score, the share that failed, the median seconds of the last 20 proposals."""
         values = self._problem.values
         return {
             at: {
@@ -179,8 +180,12 @@ def main() -> None:
     done = fill(kept, given)
     KEPT.write_text(json.dumps(kept, indent=0, sort_keys=True), encoding="utf-8")
     text = _table.show(NAME, TITLE, SCORES, scores(kept, METHODS), given.save)
-    lines = ["| " + " | ".join(row) + " |" for row in (AHEAD, ["---"] * len(AHEAD), *ahead(kept, CHOSEN, TPE))]
-    text = "\n".join([text, f"The score of {CHOSEN} less that of {TPE}, of the same problem and seed:", "", *lines, ""])
+    lines = [
+        "| " + " | ".join(row) + " |" for row in (AHEAD, ["---"] * len(AHEAD), *ahead(kept, CHOSEN, TPE))
+    ]
+    text = "\n".join(
+        [text, f"The score of {CHOSEN} less that of {TPE}, of the same problem and seed:", "", *lines, ""]
+    )
     print(text.removeprefix(text[: text.index("The score of")]))
     if given.save:
         (_table.RESULTS / f"{NAME}.md").write_text(text, encoding="utf-8")

@@ -18,9 +18,9 @@ AT_ONCE = 25
 
 
 class Redrawing(TPESampler):
-    """Optuna's TPE. What it knows does not change while points for one trial are drawn again because they were illegal or
-    known: both densities are kept until the next trial, and draws are made several at a time. Each is what it was: the
-    best of ``n_ei_candidates``.
+    """Optuna's TPE. What it knows does not change while points for one trial are drawn again because they were illegal
+    or known: both densities are kept until the next trial, and draws are made several at a time. Each is what it was:
+    the best of ``n_ei_candidates``.
     """
 
     def __init__(self, seed: int, startup_trials: int) -> None:
@@ -51,5 +51,7 @@ class Redrawing(TPESampler):
         each = self._n_ei_candidates
         candidates: dict[str, NDArray[np.float64]] = below.sample(self._rng.rng, AT_ONCE * each)
         worth = self._compute_acquisition_func(candidates, below, above).reshape(AT_ONCE, each)
-        best = [first + int(row.argmax()) for first, row in zip(range(0, worth.size, each), worth, strict=True)]
+        best = [
+            first + int(row.argmax()) for first, row in zip(range(0, worth.size, each), worth, strict=True)
+        ]
         return [{name: values[place].item() for name, values in candidates.items()} for place in best]

@@ -1,12 +1,14 @@
 """What a sampler makes of trials that it did not propose, and of points that it has to draw again."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 
 from tests.tuning.fake import seconds, study
+from tests.tuning.weighed import Weighed, asked
 from tuning import redraws, samplers
 from tuning.encoding import Encoding
 from tuning.evolution import Evolution
@@ -14,6 +16,7 @@ from tuning.optuna_index import Index, distributions
 from tuning.points import point_key
 from tuning.space import Space
 from tuning.state import Trial
+from tuning.study import run_study
 from tuning.studyfile import StudyFile
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
@@ -78,7 +81,7 @@ def test_nsga2_selects_again_when_a_generation_is_full() -> None:
         seen.append({trial.number for trial in parents(found)})
         found.tell(told(space, number, draw.point, draw.params))
     changes = [number for number in range(1, 3 * size) if seen[number] != seen[number - 1]]
-    assert seen[: size] == [set()] * size
+    assert seen[:size] == [set()] * size
     assert set(changes) <= {size, 2 * size}
     assert changes[0] == size
 
@@ -110,3 +113,19 @@ def test_points_that_are_drawn_again_are_tpe_s_own() -> None:
         assert all(kind._contains(kind.to_internal_repr(one[name])) for one in ours)
         mine, theirs = (Counter(one[name] for one in found) for found in (ours, plain))
         assert all(abs(mine[value] - theirs[value]) < 45 for value in mine | theirs)
+
+
+def test_auto_hands_over_inside_a_study_of_several_objectives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result says so, and the trials go on without a point measured twice, also when it is started again."""
+    monkeypatch.setattr(samplers, "AUTO_NSGA2_TRIALS", 14)
+    monkeypatch.setattr(samplers, "AUTO_NSGA2_AFTER", 8)
+    changes = {"objective": SEVERAL, "confirm_repeats": 0}
+    found = run_study(asked(**changes, trials=8), tmp_path / "alone", Weighed())
+    assert found["sampler"]["name"] == "tpe"
+    for trials in (14, 16):
+        found = run_study(asked(**changes, trials=trials), tmp_path / "first", Weighed())
+        assert (found["sampler"]["name"], found["trials_done"]) == ("nsga2", trials)
+        assert f"2 objectives and a budget of {trials} trials: after 8 NSGA-II" in found["sampler"]["reason"]
+    assert len({point_key(row["config"]) for row in found["trials"]}) == 16

@@ -198,18 +198,20 @@ def test_a_crash_between_the_answer_and_the_successor_loses_nothing(
 
 
 def test_a_name_that_is_taken_is_not_gone_over_to(tmp_path: Path, storage: str) -> None:
-    """In the database the command is refused; in another home its controller ends with a line, and the study goes on."""
+    """In the database the command is refused; in another home its controller ends with a line, and others go on."""
     first, second = home(tmp_path, "a"), home(tmp_path, "b")
     run_study(study(name="first.2", **FEW), second.parent / "first.2", Machine())
     run_study(study(**FEW), first, Machine(), storage=storage)
     send(first, "widen", {"batch.micro_batch": "8"}, "test")
     found = run_study(study(**FEW | {"trials": 5}), first, Machine(), storage=storage)
     assert (found["study"], found["trials_done"]) == ("first.2", 5)
-    with pytest.raises(InputError, match="asks another question|holds another study") as refused:
+    with pytest.raises(InputError, match=r"asks another question|holds another study") as refused:
         run_study(study(**FEW), second, Machine(), storage=storage)
     assert "\n" not in str(refused.value)
     assert len(journal.load(second.parent / "first.2" / "journal.jsonl").trials) == 4
-    run_study(study(name="other.2", **FEW), home(tmp_path, "c").parent / "other.2", Machine(), storage=storage)
+    run_study(
+        study(name="other.2", **FEW), home(tmp_path, "c").parent / "other.2", Machine(), storage=storage
+    )
     other = first.parent / "other"
     run_study(study(name="other", **FEW), other, Machine(), storage=storage)
     send(other, "widen", {"batch.micro_batch": "8"}, "test")
