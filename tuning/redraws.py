@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-#: So many draws are made at a time once the first one could not be kept.
-AT_ONCE = 25
+#: So many draws are made at a time at most: two once the first could not be kept, then twice as many each time.
+AT_ONCE = 24
 
 
 class Redrawing(TPESampler):
@@ -29,6 +29,7 @@ class Redrawing(TPESampler):
         self._drawing: tuple[int, tuple[str, ...]] | None = None
         self._densities: list[Any] = []
         self._drawn: list[dict[str, Any]] = []
+        self._next = 1
 
     def _build_parzen_estimator(self, *given: Any, **named: Any) -> Any:
         self._densities.append(super()._build_parzen_estimator(*given, **named))
@@ -39,18 +40,19 @@ class Redrawing(TPESampler):
     ) -> dict[str, Any]:
         drawing = trial.number, tuple(search_space)
         if drawing != self._drawing:
-            self._drawing, self._densities, self._drawn = drawing, [], []
+            self._drawing, self._densities, self._drawn, self._next = drawing, [], [], 1
             return super()._sample(study, trial, search_space)
         if not self._drawn:
-            self._drawn = self._draws()
+            self._next = min(2 * self._next, AT_ONCE)
+            self._drawn = self._draws(self._next)
         found = self._drawn.pop()
         return {name: kind.to_external_repr(found[name]) for name, kind in search_space.items()}
 
-    def _draws(self) -> list[dict[str, Any]]:
+    def _draws(self, count: int) -> list[dict[str, Any]]:
         below, above = self._densities
         each = self._n_ei_candidates
-        candidates: dict[str, NDArray[np.float64]] = below.sample(self._rng.rng, AT_ONCE * each)
-        worth = self._compute_acquisition_func(candidates, below, above).reshape(AT_ONCE, each)
+        candidates: dict[str, NDArray[np.float64]] = below.sample(self._rng.rng, count * each)
+        worth = self._compute_acquisition_func(candidates, below, above).reshape(count, each)
         best = [
             first + int(row.argmax()) for first, row in zip(range(0, worth.size, each), worth, strict=True)
         ]

@@ -1,6 +1,7 @@
 """What a sampler makes of trials that it did not propose, and of points that it has to draw again."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,16 @@ def test_auto_hands_over_inside_a_study_of_several_objectives(
         assert (found["sampler"]["name"], found["trials_done"]) == ("nsga2", trials)
         assert f"2 objectives and a budget of {trials} trials: after 8 NSGA-II" in found["sampler"]["reason"]
     assert len({point_key(row["config"]) for row in found["trials"]}) == 16
+
+
+def test_what_breaks_a_constraint_is_no_parent_while_others_are_there() -> None:
+    space, visited, found = file().search_space, set[str](), index("nsga2")
+    size = samplers.population(160)
+    for number, point in enumerate(space.legal_points[: 3 * size]):
+        one = told(space, number, point)
+        broken = {"loss_guard_undecided": 0.001} if number % 3 == 0 else {}
+        found.tell(replace(one, constraints=broken))
+        visited.add(point_key(point))
+    assert found.ask(visited) is not None
+    assert len(parents(found)) == size
+    assert not any(trial.constraints for trial in parents(found))
