@@ -10,9 +10,11 @@ from pathlib import Path
 import optuna
 import pytest
 
+from engine import rundir
 from engine.errors import InputError
 from tests.support.controllers import Controller, check, no_controller_stays
 from tests.support.postgres import PASSWORD, Server, missing, server
+from tests.support.waiting import wait_until
 from tests.tuning.fake import Machine, study
 from tuning import journal, readers
 from tuning.command import send
@@ -179,6 +181,21 @@ def test_a_widened_study_goes_on_in_the_database_in_every_home(tmp_path: Path, s
         assert len(kept) == 1
     with pytest.raises(InputError, match="is kept in postgresql://bench@/d"):
         run_study(study(**many), folders[0], Machine())
+
+
+def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: str) -> None:
+    folder = home(tmp_path, "a")
+    controller = Controller(folder, {"trials": 6, "confirm_repeats": 0}, run_seconds=0.3, storage=storage)
+    controller.begun()
+    send(folder, "widen", {"batch.micro_batch": "8"}, "test")
+    send(folder, "pause", by="test")
+    successor = folder.parent / "first.2"
+    assert wait_until(lambda: (rundir.read_json(successor / rundir.STATUS) or {}).get("state") == "paused", 20.0)
+    done = len(journal.load(successor / "journal.jsonl").trials)
+    time.sleep(0.5)
+    assert len(journal.load(successor / "journal.jsonl").trials) == done < 6
+    send(readers.latest(folder), "resume", by="test")
+    assert controller.end()[:2] == ("ended", 6)
 
 
 def test_a_crash_between_the_answer_and_the_successor_loses_nothing(
