@@ -55,7 +55,7 @@ def population(trials: int) -> int:
 def _of_several(objectives: int, trials: int, told: int) -> Choice:
     what = f"{objectives} objectives and a budget of {trials} trials"
     if trials < AUTO_NSGA2_TRIALS:
-        return Choice("tpe", f"{what}, in which TPE finds more of their front than NSGA-II")
+        return Choice("tpe", f"{what}, in which TPE finds as much of their front as NSGA-II or more")
     if told < AUTO_NSGA2_AFTER:
         return Choice(
             "tpe", f"{what}: TPE finds the front sooner, and after {AUTO_NSGA2_AFTER} NSGA-II goes on"

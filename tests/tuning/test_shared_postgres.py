@@ -190,7 +190,9 @@ def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: st
     send(folder, "widen", {"batch.micro_batch": "8"}, "test")
     send(folder, "pause", by="test")
     successor = folder.parent / "first.2"
-    assert wait_until(lambda: (rundir.read_json(successor / rundir.STATUS) or {}).get("state") == "paused", 20.0)
+    assert wait_until(
+        lambda: (rundir.read_json(successor / rundir.STATUS) or {}).get("state") == "paused", 20.0
+    )
     done = len(journal.load(successor / "journal.jsonl").trials)
     time.sleep(0.5)
     assert len(journal.load(successor / "journal.jsonl").trials) == done < 6
