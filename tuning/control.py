@@ -14,7 +14,6 @@ from tuning.command import Command, pending
 from tuning.course import steered
 from tuning.journal import Journal, UnreachableError
 from tuning.points import Point, point_key
-from tuning.readers import JOURNAL
 from tuning.state import StudyState
 from tuning.steering import STEERING
 from tuning.studyfile import StudyFile
@@ -79,14 +78,15 @@ class Control:
             return
         self._looked = now
         self._journal.refresh()
-        if pending(self._folder, self._journal.answered) and not self._is_handed_over():
+        if pending(self._folder, self._journal.answered):
             with suppress(UnreachableError), self._journal.turn():
-                self._answer()
+                if not self._is_handed_over():
+                    self._answer()
 
     def _is_handed_over(self) -> bool:
         """Whether another study goes on: it answers now."""
         successor = self._journal.state.successor
-        return successor is not None and (self._folder.parent / successor["name"] / JOURNAL).exists()
+        return successor is not None and self._journal.has_begun(successor["name"])
 
     def _answer(self) -> None:
         for command in pending(self._folder, self._journal.answered):
@@ -120,11 +120,8 @@ class Control:
             raise InputError("study", self._given.name, f"goes on as {state.successor['name']}; ask that one")
         reason, kept = STEERING[command.command](command.arguments, state, self._file)
         successor = kept["changes"].get("successor")
-        if successor and (self._folder.parent / successor["name"]).exists():
+        if successor and self._journal.has_beside(successor["name"]):
             raise InputError("widen", successor["name"], "is the name of another study; move its folder away")
-        if successor and not self._journal.can_be_succeeded:
-            remedy = "was not declared, and a study in a database keeps its space; start one that inherits it"
-            raise InputError("widen", ", ".join(command.arguments), remedy)
         return reason, kept
 
     def _pause(self) -> str:

@@ -40,9 +40,7 @@ def changed(file: StudyFile, changes: dict[str, Any]) -> StudyFile:
 
 def sampler(file: StudyFile, state: StudyState) -> Choice:
     """What proposes now, and why."""
-    if file.objectives and file.sampler == "auto":
-        return Choice("tpe", f"{len(file.objectives)} objectives, whose front TPE finds in few trials")
-    return samplers.choose(file.sampler, file.search_space, file.trials, len(state.trials))
+    return samplers.choose(file.sampler, file.search_space, file.trials, len(state.trials), len(file.aims))
 
 
 def document(state: StudyState, file: StudyFile) -> dict[str, Any]:

@@ -32,9 +32,6 @@ class Journal:
     :meth:`refresh`, so that all of them see the same lines in the same order.
     """
 
-    #: Whether another study in the folder beside it may go on with its trials.
-    can_be_succeeded = True
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = FileLock(path.with_name(TURN))
@@ -76,6 +73,14 @@ class Journal:
     def refresh(self) -> bool:
         """Take over what others appended by now; whether there was something. Never waits."""
         return self._check(self._read_new)
+
+    def has_beside(self, name: str) -> bool:
+        """Whether there is a study of that name where this one is kept, or something else in its place."""
+        return (self.path.parent.parent / name).exists()
+
+    def has_begun(self, name: str) -> bool:
+        """Whether the study of that name has a journal where this one is kept."""
+        return (self.path.parent.parent / name / self.path.name).exists()
 
     def close(self) -> None:
         """Close the file."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import rundir
 from engine.calibration import fingerprint
 from engine.errors import InputError
-from tuning import board, opening, owner, studyfile
+from tuning import board, opening, owner, studyfile, succession
 from tuning.crew import Crew, Member
 from tuning.inheritance import inherit
 from tuning.journal import Journal, UnreachableError
 from tuning.readers import JOURNAL
+from tuning.state import StudyState
 from tuning.studyfile import StudyFile
 
 if TYPE_CHECKING:
@@ -70,6 +74,38 @@ def prepare(folder: Path, file: StudyFile, storage: str | None) -> None:
     board.write(folder / STORAGE, {"storage": database.address.shown})
 
 
+def follow(folder: Path, file: StudyFile, storage: str | None) -> tuple[Path, StudyFile]:
+    """Where a study goes on by now, and the file to go on with, as :func:`succession.follow` has it.
+
+    Raises:
+        InputError: a folder cannot be written, or the database does not answer or has another study there.
+    """
+    begin = succession.begin if storage is None else partial(_begin_in_database, storage)
+    return succession.follow(folder, file, begin)
+
+
+def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: StudyState) -> None:
+    """Let the database have the study that goes on, once, and this home a copy. Nothing is written to the study before
+    meanwhile: we have its turn.
+    """
+    from tuning.postgres.journal import DatabaseJournal, put
+
+    place, database = folder.parent / file.name, _database(storage)
+    with closing(database):
+        try:
+            with closing(DatabaseJournal(folder / JOURNAL, database, folder.name)) as before, before.turn():
+                state = before.state
+                if not before.has_begun(file.name):
+                    put(database, file.name, list(map(json.dumps, succession.lines(folder, file, state))))
+        except UnreachableError as problem:
+            raise InputError("storage", database.address.shown, f"{problem}; try again") from None
+    prepare(place, file, storage)
+    succession.hand_over(folder, place, state)
+    status = rundir.read_json(folder / rundir.STATUS) or {}
+    if not status.get("continued_in"):  # no controller of this home was there when it was widened
+        board.write(folder / rundir.STATUS, status | {"state": "continued", "continued_in": file.name})
+
+
 def keep(
     folder: Path, file: StudyFile, join: bool, heard: int | None = None, storage: str | None = None
 ) -> Kept:
@@ -83,7 +119,7 @@ def keep(
     try:
         if storage is None:
             return _kept(folder, file, Journal(folder / JOURNAL), Crew(folder, me), None, heard)
-        return _kept_in_database(folder, file, me, storage)
+        return _kept_in_database(folder, file, me, storage, heard)
     except BaseException:
         owner.give_up(folder)
         raise
@@ -93,7 +129,7 @@ def _ways(storage: str | None) -> str:
     return "with --join" if storage is None else "from another --home"
 
 
-def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str) -> Kept:
+def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:
     from tuning.postgres.crew import DatabaseCrew
     from tuning.postgres.journal import DatabaseJournal
     from tuning.postgres.place import InDatabase
@@ -103,7 +139,7 @@ def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str) -
     try:
         journal = DatabaseJournal(folder / JOURNAL, database, folder.name)
         _check_machine(journal, file)
-        return _kept(folder, file, journal, crew, place, None)
+        return _kept(folder, file, journal, crew, place, heard)
     except UnreachableError as problem:
         database.close()
         raise InputError("storage", database.address.shown, f"{problem}; try again") from None

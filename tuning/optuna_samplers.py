@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from tuning.samplers import Name
+from tuning.samplers import Name, population
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -32,6 +32,9 @@ def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler
         if name == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         if name == "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed, population_size=max(4, min(50, trials // 4)))
-        # One controller asks for one point at a time: there is no other worker to tell lies to.
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup_trials, constant_liar=False)
+            from tuning.evolution import Evolution
+
+            return Evolution(seed, population(trials))
+        from tuning.redraws import Redrawing
+
+        return Redrawing(seed, startup_trials)

@@ -45,13 +45,15 @@ _STEPS = 2
 @dataclass(frozen=True)
 class Recorded:
     """One cell of a table, a model on so many nodes: a row for each configuration. ``seconds`` of a step are the median
-    of its successes, NaN where all its trials failed; ``status`` is what the table says of the first of those.
+    of its successes, NaN where all its trials failed, and so are ``memory_bytes``, the peak of the fullest device that
+    was logged; ``status`` is what the table says of the first of those.
     """
 
     model: str
     nodes: int
     columns: Columns
     seconds: Array
+    memory_bytes: Array
     status: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -122,22 +124,24 @@ class Replay(Played):
         row = self._rows.get(self._key(config))
         if row is None:
             reason = f"the table of {self._recorded.model} on {self._recorded.nodes} nodes has no such row"
-            return RunOutcome(Ending.ILLEGAL, reason), self._summary(config, run, float("nan"))
-        return outcome(self._recorded, row), self._summary(config, run, float(self._recorded.seconds[row]))
+            return RunOutcome(Ending.ILLEGAL, reason), self._summary(config, run, None)
+        return outcome(self._recorded, row), self._summary(config, run, row)
 
     def _key(self, config: RunConfig) -> tuple[int, ...]:
         flat = config.flat()
         return tuple(int(flat[name]) for name in KEYS.values())
 
-    def _summary(self, config: RunConfig, run: str, seconds: float) -> RunSummary:
+    def _summary(self, config: RunConfig, run: str, row: int | None) -> RunSummary:
         axes = ("dp", "tp", "pp", "cp", "ep", "zero_stage")
-        known = {
+        known: dict[str, Any] = {
             "layout": {axis: getattr(config.parallel, axis) for axis in axes},
             "world_size": config.parallel.world_size or int(self._recorded.columns["devices"][0]),
             "parameters": resolve(config.model).parameters,
         }
-        if not np.isfinite(seconds):
+        if row is None or not np.isfinite(self._recorded.seconds[row]):
             return played_summary(run, config, [], **known)
+        seconds, memory = float(self._recorded.seconds[row]), float(self._recorded.memory_bytes[row])
+        known["peak_memory_bytes"] = round(memory) if np.isfinite(memory) else None
         step = dict.fromkeys(("median", "p95", "low", "high"), seconds)
         return played_summary(run, config, [seconds], step_seconds=step, **known)
 
@@ -158,11 +162,14 @@ def _cell(trials: Columns, model: str, nodes: int) -> Recorded:
     rows = np.flatnonzero((trials["model"] == model) & (trials["nodes"] == nodes))
     keys = np.stack([trials[name][rows] for name in KEYS], axis=1)
     _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    seconds = [_median(trials["iteration_seconds"][rows[which == one]]) for one in range(len(first))]
+    seconds, memory = (
+        np.array([_median(trials[name][rows[which == one]]) for one in range(len(first))])
+        for name in ("iteration_seconds", "memory_bytes")
+    )
     columns = take(trials, rows[first])
-    return Recorded(model, nodes, columns, np.array(seconds), tuple(map(str, columns["status"])))
+    return Recorded(model, nodes, columns, seconds, memory, tuple(map(str, columns["status"])))
 
 
-def _median(seconds: NDArray[Any]) -> float:
-    finished = seconds[np.isfinite(seconds)]
+def _median(values: NDArray[Any]) -> float:
+    finished = values[np.isfinite(values)]
     return float(np.median(finished)) if len(finished) else float("nan")

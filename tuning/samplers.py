@@ -19,6 +19,8 @@ NEEDS = {"gp": "scipy", "cmaes": "cmaes"}
 GP_TRIALS = 150
 #: Up to this many trials ``auto`` gives a space of ordered numbers to a Gaussian process.
 AUTO_GP_TRIALS = 60
+#: From this budget on ``auto`` lets NSGA-II go on with several objectives, once TPE had so many trials.
+AUTO_NSGA2_TRIALS, AUTO_NSGA2_AFTER = 500, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +31,37 @@ class Choice:
     reason: str
 
 
-def choose(asked: Asked, space: Space, trials: int, told: int) -> Choice:
-    """The sampler of a study of so many ``trials``, of which it has ``told`` so far.
+def choose(asked: Asked, space: Space, trials: int, told: int, objectives: int = 1) -> Choice:
+    """The sampler of a study of so many ``trials``, of which it has ``told`` so far, and so many ``objectives``.
 
     ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
     ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest, and where a Gaussian
-    process lacks its package. CMA-ES, NSGA-II and random draws are taken only when asked for. A Gaussian process hands
-    over to TPE after 150 trials.
+    process lacks its package. Several objectives are decided by ``benchmarks/samplers_several.py``: TPE, and with 500
+    trials or more NSGA-II after 200 of them. CMA-ES and random draws are taken only when asked for. A Gaussian process
+    hands over to TPE after 150 trials.
     """
     if asked == "auto":
-        return _automatic(space, trials)
+        return _automatic(space, trials) if objectives == 1 else _of_several(objectives, trials, told)
     if asked == "gp" and told >= GP_TRIALS:
         return Choice("tpe", f"a Gaussian process is too slow beyond {GP_TRIALS} trials; TPE goes on")
     return Choice(asked, "asked for")
+
+
+def population(trials: int) -> int:
+    """How many trials are a generation of NSGA-II: a sixteenth of the budget, by ``benchmarks/samplers_several.py``."""
+    return max(4, min(100, trials // 16))
+
+
+def _of_several(objectives: int, trials: int, told: int) -> Choice:
+    what = f"{objectives} objectives and a budget of {trials} trials"
+    if trials < AUTO_NSGA2_TRIALS:
+        return Choice("tpe", f"{what}, in which TPE finds as much of their front as NSGA-II or more")
+    if told < AUTO_NSGA2_AFTER:
+        return Choice(
+            "tpe", f"{what}: TPE finds the front sooner, and after {AUTO_NSGA2_AFTER} NSGA-II goes on"
+        )
+    words = f"after {AUTO_NSGA2_AFTER} NSGA-II finds as much of the front as TPE, and takes far less time to propose"
+    return Choice("nsga2", f"{what}: {words}")
 
 
 def _automatic(space: Space, trials: int) -> Choice:

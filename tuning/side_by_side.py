@@ -6,12 +6,14 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from engine import devices
 from engine.config import RunConfig
 from engine.errors import InputError
 from profilers.nvml import Nvml
+from tuning import crew, readers
 
 FIELD = "side_by_side"
 
@@ -71,6 +73,18 @@ def room(ranks: int, config: RunConfig) -> Room:
     return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
 
 
+def check_alone(folder: Path, controllers: int) -> None:
+    """Raise if another controller of the study lives on this host: who came first may use every device.
+
+    Raises:
+        InputError: there is one.
+    """
+    others = [member for member in crew.present(readers.latest(folder)) if _is_here(member)]
+    if others:
+        remedy = f"{crew.words(others[0])} measures this study, perhaps on the same devices; join it with 1"
+        raise InputError(FIELD, controllers, remedy)
+
+
 def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = False) -> list[Slice]:
     """One for each controller, all of the same size. ``ranks`` is the most that a trial has.
 
@@ -124,5 +138,9 @@ class Beside:
 
 def on_this_host(under_way: Sequence[Leased]) -> list[Leased]:
     """The trials that run on this host; a study that began before hosts were noted has no others."""
+    return [trial for trial in under_way if _is_here(trial.lease or {})]
+
+
+def _is_here(member: dict[str, Any]) -> bool:
     here = socket.gethostname()
-    return [trial for trial in under_way if (trial.lease or {}).get("host", here) == here]
+    return bool(member.get("host", here) == here)

@@ -25,7 +25,6 @@ from tuning.measuring import Measuring
 from tuning.readers import JOURNAL
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
-from tuning.succession import follow
 from tuning.turns import TURN, FileLock
 
 #: How a study ends whose space grew: another one goes on.
@@ -60,7 +59,7 @@ def run_study(
     keeping.prepare(folder, file, storage)
     file = opening.as_before(folder, file)
     opening.check_same(load(folder / JOURNAL).file, file)
-    folder, file = follow(folder, file)
+    folder, file = keeping.follow(folder, file, storage)
     heard: int | None = None
     while True:
         document, heard = _run(
@@ -68,7 +67,7 @@ def run_study(
         )
         if document["state"] != CONTINUED:
             return document
-        folder, file = follow(folder, file)
+        folder, file = keeping.follow(folder, file, storage)
         join = True  # they all go on with the same study
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from tuning.turns import TURN, FileLock
 
 #: How often the chain of a study is followed before something must be wrong.
 LONGEST_CHAIN = 1_000
+#: Makes the study that goes on, from the folder and the state of the one before.
+Begin = Callable[[Path, StudyFile, StudyState], None]
 
 
 def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple[str, dict[str, Any]]:
@@ -51,8 +54,9 @@ def grown(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
     return studyfile.parse(document)
 
 
-def follow(folder: Path, file: StudyFile) -> tuple[Path, StudyFile]:
-    """Where a study goes on by now, and the file to go on with; the folder itself if it was never widened.
+def follow(folder: Path, file: StudyFile, begin: Begin) -> tuple[Path, StudyFile]:
+    """Where a study goes on by now, and the file to go on with; the folder itself if it was never widened. ``begin``
+    makes what is not there yet.
 
     Raises:
         InputError: a folder cannot be written.
@@ -79,18 +83,19 @@ def begin(folder: Path, file: StudyFile, state: StudyState) -> None:
 
 def _begin(folder: Path, place: Path, file: StudyFile, state: StudyState) -> None:
     if not (place / readers.JOURNAL).exists():
-        lines = _lines(folder, file, state)
+        kept = lines(folder, file, state)
         try:
             (place / rundir.COMMANDS).mkdir(parents=True, exist_ok=True)
-            _write(place / readers.JOURNAL, lines)
+            _write(place / readers.JOURNAL, kept)
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
             raise InputError("home", str(place), remedy) from None
         board.write(place / readers.STUDY, file.resolved())
-    _hand_over(folder / rundir.COMMANDS, place / rundir.COMMANDS, state)
+    hand_over(folder, place, state)
 
 
-def _lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
+def lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
+    """What the journal of the study that goes on begins with, from that in the folder of the one before."""
     before, _ = journal.read(folder / readers.JOURNAL)
     base, keys = file.search_space.base_values, [knob.key for knob in file.knobs]
     known = set((state.file or {}).get("space") or {})
@@ -125,8 +130,9 @@ def _write(path: Path, lines: list[Line]) -> None:
     scratch.replace(path)
 
 
-def _hand_over(old: Path, new: Path, state: StudyState) -> None:
+def hand_over(folder: Path, place: Path, state: StudyState) -> None:
     """Commands that nobody answered yet are the successor's."""
+    old, new = folder / rundir.COMMANDS, place / rundir.COMMANDS
     for path in sorted(old.glob("*.json")) if old.is_dir() else []:
         if path.stem not in state.answers:
             path.replace(new / path.name)

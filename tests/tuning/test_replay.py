@@ -53,6 +53,7 @@ def test_a_configuration_listed_twice_is_one_with_the_median_of_its_successes(ta
     assert summary.step_seconds is not None
     assert summary.step_seconds.median == pytest.approx(seconds)
     assert summary.tokens_per_second == pytest.approx(256 * 4096 / seconds)
+    assert summary.peak_memory_bytes == 36 * 2**30
 
 
 def test_failures_end_as_the_table_says(table: Path) -> None:

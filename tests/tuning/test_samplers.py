@@ -9,14 +9,15 @@ import pytest
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, seconds, study
-from tuning import journal, readers, samplers
+from tuning import course, journal, readers, samplers
 from tuning.command import send
 from tuning.encoding import Encoding
 from tuning.optuna_index import Index
 from tuning.points import point_key
-from tuning.state import Trial
+from tuning.state import StudyState, Trial
 from tuning.study import run_study
 
+SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
 NUMBERS = {"parallel.tp": [1, 2, 4], "parallel.pp": [1, 2, 4], "batch.micro_batch": [1, 2, 4]}
 RATIO = {"compression.ratio": {"low": 0.01, "high": 0.25}, "overlap.bucket_mb": {"low": 1.0, "high": 64.0}}
 TOPK = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 24, "warmup": 4},
@@ -33,13 +34,23 @@ TOPK = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 24, 
         ({"sampler": "random"}, 0, "random", "asked for"),
         ({"sampler": "gp"}, 0, "gp", "asked for"),
         ({"sampler": "gp"}, samplers.GP_TRIALS, "tpe", "is too slow beyond"),
+        (
+            {"objectives": SEVERAL},
+            0,
+            "tpe",
+            "2 objectives and a budget of 6 trials, in which TPE finds as much",
+        ),
+        ({"objectives": SEVERAL, "trials": 499}, 300, "tpe", "of their front as NSGA-II or more"),
+        ({"objectives": SEVERAL, "trials": 500}, 199, "tpe", "after 200 NSGA-II goes on"),
+        ({"objectives": SEVERAL, "trials": 500}, 200, "nsga2", "NSGA-II finds as much of the front"),
+        ({"objectives": SEVERAL, "trials": 500, "sampler": "tpe"}, 200, "tpe", "asked for"),
     ],
 )
 def test_the_sampler_follows_from_the_space_and_the_budget(
     changes: dict[str, Any], told: int, name: str, why: str
 ) -> None:
     file = study(**changes)
-    found = samplers.choose(file.sampler, file.search_space, file.trials, told)
+    found = course.sampler(file, StudyState(trials=(Trial(0, {}, "sampler"),) * told))
     assert found.name == name
     assert why in found.reason
 

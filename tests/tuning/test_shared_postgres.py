@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import optuna
 import pytest
 
+from engine import rundir
 from engine.errors import InputError
 from tests.support.controllers import Controller, check, no_controller_stays
 from tests.support.postgres import PASSWORD, Server, missing, server
+from tests.support.waiting import wait_until
 from tests.tuning.fake import Machine, study
 from tuning import journal, readers
 from tuning.command import send
@@ -141,12 +144,98 @@ def test_commands_act_on_controllers_of_other_homes(tmp_path: Path, storage: str
     crew = [Controller(folder, many, run_seconds=0.2, storage=storage) for folder in folders]
     for controller in crew:
         controller.begun()
-    send(folders[1], "widen", {"parallel.tp": "8"}, "test")
+    send(folders[1], "widen", {"batch.global_batch": "3"}, "test")
     send(folders[1], "stop", by="test")
     assert [controller.end()[0] for controller in crew] == ["ended", "ended"]
     answers = [list(journal.load(folder / "journal.jsonl").answers.values()) for folder in folders]
     assert answers[0] == answers[1]
     assert [(answer.command, answer.accepted) for answer in answers[0]] == [("widen", False), ("stop", True)]
+
+
+def test_a_widened_study_goes_on_in_the_database_in_every_home(tmp_path: Path, storage: str) -> None:
+    """Two homes go over while they run; one that was away, and one that comes later, find the way by the first file."""
+    folders = [home(tmp_path, name) for name in "abcd"]
+    run_study(study(**FEW | {"trials": 1}), folders[2], Machine(), storage=storage)
+    many = {"trials": 12, "confirm_repeats": 0}
+    crew = [Controller(folder, many, run_seconds=0.15, storage=storage) for folder in folders[:2]]
+    for controller in crew:
+        controller.begun()
+    send(folders[1], "widen", {"batch.micro_batch": "8"}, "test")
+    ends = [controller.end() for controller in crew]
+    assert [end[:2] for end in ends] == [("ended", 12)] * 2
+    assert sum(end[2] for end in ends) == 11
+    state = check(folders[0].parent / "first.2", 12)
+    assert state.continues == ("first",)
+    assert 8 in {trial.config["batch.micro_batch"] for trial in state.trials}
+    late = Machine()
+    for folder in folders[2:]:
+        found = run_study(study(**many | {"trials": 13}), folder, late, storage=storage)
+        assert (found["study"], found["trials_done"]) == ("first.2", 13)
+    assert len(late.configs) == 1
+    for folder in folders:
+        assert readers.latest(folder).name == "first.2"
+        assert readers.list_studies(folder.parent.parent) == [folder.parent / "first.2"]
+        assert readers.history(folder.parent.parent, "first") == {"first", "first.2"}
+    for name in ("first", "first.2"):
+        kept = {(folder.parent / name / "journal.jsonl").read_bytes() for folder in folders[2:]}
+        assert len(kept) == 1
+    with pytest.raises(InputError, match="is kept in postgresql://bench@/d"):
+        run_study(study(**many), folders[0], Machine())
+
+
+def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: str) -> None:
+    folder = home(tmp_path, "a")
+    controller = Controller(folder, {"trials": 6, "confirm_repeats": 0}, run_seconds=0.3, storage=storage)
+    controller.begun()
+    send(folder, "widen", {"batch.micro_batch": "8"}, "test")
+    send(folder, "pause", by="test")
+    successor = folder.parent / "first.2"
+    assert wait_until(
+        lambda: (rundir.read_json(successor / rundir.STATUS) or {}).get("state") == "paused", 20.0
+    )
+    done = len(journal.load(successor / "journal.jsonl").trials)
+    time.sleep(0.5)
+    assert len(journal.load(successor / "journal.jsonl").trials) == done < 6
+    send(readers.latest(folder), "resume", by="test")
+    assert controller.end()[:2] == ("ended", 6)
+
+
+def test_a_crash_between_the_answer_and_the_successor_loses_nothing(
+    tmp_path: Path, storage: str, postgres: Server
+) -> None:
+    folder, few = home(tmp_path, "a"), FEW | {"trials": 3}
+    run_study(study(**few), folder, Machine(), storage=storage)
+    send(folder, "widen", {"batch.micro_batch": "8"}, "test")
+    found = run_study(study(**few), folder, Machine(), storage=storage)
+    postgres.run(database_of(storage), "delete from workbench_journal where study = 'first.2'")
+    shutil.rmtree(folder.parent / "first.2")
+    send(folder, "enqueue", {"batch.micro_batch": "8"}, "test")  # nobody answered it: it is the successor's
+    again = run_study(study(**few | {"trials": 4}), folder, Machine(), storage=storage)
+    assert (again["study"], again["trials_done"]) == ("first.2", 4)
+    assert again["trials"][:3] == found["trials"]
+    assert again["trials"][3]["config"]["batch.micro_batch"] == 8
+
+
+def test_a_name_that_is_taken_is_not_gone_over_to(tmp_path: Path, storage: str) -> None:
+    """In the database the command is refused; in another home its controller ends with a line, and others go on."""
+    first, second = home(tmp_path, "a"), home(tmp_path, "b")
+    run_study(study(name="first.2", **FEW), second.parent / "first.2", Machine())
+    run_study(study(**FEW), first, Machine(), storage=storage)
+    send(first, "widen", {"batch.micro_batch": "8"}, "test")
+    found = run_study(study(**FEW | {"trials": 5}), first, Machine(), storage=storage)
+    assert (found["study"], found["trials_done"]) == ("first.2", 5)
+    with pytest.raises(InputError, match=r"asks another question|holds another study") as refused:
+        run_study(study(**FEW), second, Machine(), storage=storage)
+    assert "\n" not in str(refused.value)
+    assert len(journal.load(second.parent / "first.2" / "journal.jsonl").trials) == 4
+    run_study(
+        study(name="other.2", **FEW), home(tmp_path, "c").parent / "other.2", Machine(), storage=storage
+    )
+    other = first.parent / "other"
+    run_study(study(name="other", **FEW), other, Machine(), storage=storage)
+    send(other, "widen", {"batch.micro_batch": "8"}, "test")
+    answers = run_study(study(name="other", **FEW), other, Machine(), storage=storage)["steering"]
+    assert [(answer["accepted"], "other.2" in answer["reason"]) for answer in answers] == [(False, True)]
 
 
 def test_another_kind_of_machine_is_refused(tmp_path: Path, storage: str, postgres: Server) -> None:

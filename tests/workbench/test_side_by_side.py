@@ -7,15 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from engine import rundir
+from engine import ownership, rundir
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
+from tuning import side_by_side
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two trials need two cores")
@@ -41,7 +43,7 @@ def tune(home: Path, *arguments: object) -> list[str]:
 
 @long
 def test_trials_run_beside_each_other_and_are_confirmed_alone(home: Path, tmp_path: Path) -> None:
-    command = tune(home, study_file(tmp_path), "--side-by-side", 2, "--json")
+    command = tune(home, study_file(tmp_path), "--side-by-side", 2, "--join", "--json")
     known = os.environ | {"PYTHONPATH": str(ROOT)}
     told = subprocess.run(command, env=known, check=False, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
@@ -61,7 +63,20 @@ def test_too_many_are_refused(command: Run, tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     path = study_file(tmp_path, side_by_side=cores + 1)
     command("tune", path).refused(f"side_by_side={cores + 1}", f"this host's {cores} cores")
-    command("tune", path, "--join").refused("side_by_side", "leave out --join")
+    command("tune", path, "--storage", "postgresql://nobody@nowhere/x").refused("leave out --storage")
+
+
+def test_who_joins_has_parts_of_a_host_that_nobody_else_uses(
+    command: Run, home: Path, tmp_path: Path
+) -> None:
+    """Another controller here may have all devices; one on another host has none of ours."""
+    path, place = study_file(tmp_path, side_by_side=2), home / "studies" / "beside" / "controllers"
+    place.mkdir(parents=True)
+    rundir.write_json(place / "here.json", ownership.me())
+    command("tune", path, "--join").refused("side_by_side", f"process {os.getpid()} on", "join it with 1")
+    elsewhere = ownership.me() | {"host": "elsewhere", "seen_unix": time.time()}
+    rundir.write_json(place / "here.json", elsewhere)
+    side_by_side.check_alone(place.parent, 2)
 
 
 @long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ on conflict (study, id) do nothing
 
 class DatabaseJournal(Journal):
     """Lines of one study, numbered without a gap in the order in which they were written."""
-
-    can_be_succeeded = False
 
     def __init__(self, path: Path, database: Database, study: str) -> None:
         super().__init__(path)
@@ -88,6 +86,14 @@ class DatabaseJournal(Journal):
         except UnreachableError:
             return False
 
+    def has_beside(self, name: str) -> bool:
+        """As of a folder, in the database or in this home."""
+        return self.has_begun(name) or super().has_beside(name)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether the database has lines of that study."""
+        return lines_of(self._database, name) > 0
+
     def close(self) -> None:
         """Let go of the database and the file."""
         self._database.close()
@@ -129,12 +135,29 @@ def adopt(path: Path, database: Database, study: str) -> None:
     """
     copied = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     texts = [piece.decode(errors="replace") for piece in copied]
-    known = database.ask("select count(*) from workbench_journal where study = %s", study)[0][0]
-    if texts and known == 0:
-        lines = [(_INSERT, (study, f"line {number}", text, study)) for number, text in enumerate(texts, 1)]
-        database.run([(_LOCK_ONCE, (study,)), *lines])
+    if texts and lines_of(database, study) == 0:
+        put(database, study, texts)
         return
     query = "select line from workbench_journal where study = %s and seq = %s"
     if texts and database.ask(query, study, len(texts)) != [(texts[-1],)]:
         remedy = f"holds another study {study} than {path.parent}; give another --home, or another name"
         raise InputError("storage", database.address.shown, remedy)
+
+
+def lines_of(database: Database, study: str) -> int:
+    """How many lines a study has there.
+
+    Raises:
+        UnreachableError: the database does not answer.
+    """
+    return int(database.ask("select count(*) from workbench_journal where study = %s", study)[0][0])
+
+
+def put(database: Database, study: str, texts: Sequence[str]) -> None:
+    """The first lines of a study, all of them or none.
+
+    Raises:
+        UnreachableError: the database does not answer; they may be there all the same.
+    """
+    lines = [(_INSERT, (study, f"line {number}", text, study)) for number, text in enumerate(texts, 1)]
+    database.run([(_LOCK_ONCE, (study,)), *lines])

@@ -76,7 +76,7 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
 
-def _slices(file: StudyFile, join: bool, storage: str | None) -> list[Slice]:
+def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> list[Slice]:
     """The devices of each controller; none where there is one, which has all."""
     from engine.errors import InputError
     from tuning import side_by_side
@@ -84,10 +84,11 @@ def _slices(file: StudyFile, join: bool, storage: str | None) -> list[Slice]:
 
     if file.side_by_side is None or file.side_by_side == 1:
         return []
-    if join or storage is not None:
-        other = "--join" if join else "--storage"
-        remedy = f"other controllers of this host would have the same devices; 1, or leave out {other}"
+    if storage is not None:
+        remedy = "controllers of a study in a database have a home each; 1, or leave out --storage"
         raise InputError(side_by_side.FIELD, file.side_by_side, remedy)
+    if join:
+        side_by_side.check_alone(folder, file.side_by_side)
     ranks = most_ranks(file.knobs, file.ranks)
     return side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
@@ -122,7 +123,8 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
     from workbench.side_by_side import Children
     from workbench.study_progress import StudyProgress
 
-    parts = _slices(file, join, storage)
+    folder = home / STUDIES / file.name
+    parts = _slices(file, folder, join, storage)
     if parts:
         parts.pop(0).take()
     started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
@@ -135,7 +137,6 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
             children.start()
             shown.update(news)
 
-        folder = home / STUDIES / file.name
         document = run_study(file, folder, execute, update, foresee, join, storage)
         children.close(ended=document["state"] == "ended")
     return document
