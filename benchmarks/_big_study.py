@@ -1,4 +1,4 @@
-"""A home with one large study: a short one that was really searched on a simulated cluster, repeated many times over."""
+"""A home with one large study: a short one that was searched on a simulated cluster, repeated many times over."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make(home: Path, trials: int, runs: bool = True) -> Big:
 
 
 def repeated(lines: list[Line], trials: int, file: studyfile.StudyFile) -> Iterator[Line]:
-    """The journal's first ``SEARCHED`` trials, then the same ones with other buckets, values and runs, to ``trials``."""
+    """The journal's first ``SEARCHED`` trials, then the same ones with other buckets, values and runs."""
     yield lines[0] | {"file": file.resolved(), "fingerprint": file.fingerprint()}
     templates = [[line for line in lines if line.get("number") == number] for number in range(SEARCHED)]
     random = np.random.default_rng(0)
@@ -125,10 +125,10 @@ def _repeat_runs(home: Path, folder: Path) -> None:
     for trial in trials[SEARCHED:]:
         template, texts = str(trials[trial.number % SEARCHED].run), known[trial.number % SEARCHED]
         (home / str(trial.run)).mkdir()
+        number, other = f'"trial": "{trial.number % SEARCHED}"', f'"trial": "{trial.number}"'
         for name, text in texts.items():
-            text = text.replace(template, str(trial.run))
-            text = text.replace(f'"trial": "{trial.number % SEARCHED}"', f'"trial": "{trial.number}"')
-            (home / str(trial.run) / name).write_text(text, encoding="utf-8")
+            made = text.replace(template, str(trial.run)).replace(number, other)
+            (home / str(trial.run) / name).write_text(made, encoding="utf-8")
 
 
 def _texts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:

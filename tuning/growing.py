@@ -46,6 +46,8 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._state: StudyState | None = None
+        self._mark: _Mark | None = None
         self._begin()
 
     def look(self) -> StudyState:
@@ -64,8 +66,7 @@ class JournalReader:
         self._folding = Folding()
         self._damage: list[str] = []
         self._lines = 0
-        self._mark: _Mark | None = None
-        self._state: StudyState | None = None
+        self._mark = self._state = None
 
     def _follow(self, file: BinaryIO) -> None:
         if self._mark is not None and not self._mark.holds(file):

@@ -48,13 +48,17 @@ class FollowedStudy:
             return self._seen
 
     def more(self, what: str, signature: object, make: Callable[[], Result]) -> Result:
-        """Something else that is worked out of the study, once for each signature."""
+        """Something else that is worked out of the study, once for each signature; a document is its own."""
         with self._lock:
             known = self._more.get(what)
-            if known is None or known[0] != signature:
+            if known is None or not _is_same(known[0], signature):
                 known = self._more[what] = (signature, make())
             result: Result = known[1]
             return result
+
+
+def _is_same(before: object, now: object) -> bool:
+    return before is now or (isinstance(now, tuple) and before == now)
 
 
 def _stands_on(view: StudyView) -> tuple[object, ...]:
