@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import comb, exp, lgamma
 from typing import Any
+
+import numpy as np
 
 #: Fewer failures than these teach nothing.
 LEAST_FAILURES = 3
@@ -21,11 +24,10 @@ MOST_THRESHOLDS = 16
 MOST_RULES = 3
 #: Two conditions have to explain so much more than one.
 _SIMPLER = 0.1
-_WITHIN = {
-    "=": lambda value, bound: value == bound,
-    ">=": lambda value, bound: value >= bound,
-    "<=": lambda value, bound: value <= bound,
-}
+_WITHIN: dict[str, Callable[[Any, Any], Any]] = {"=": operator.eq, ">=": operator.ge, "<=": operator.le}
+_ABSENT = object()
+#: A term so much smaller than the sum before it does not change it.
+_NOTHING = 2.0**-54
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def learn(cases: Sequence[Case]) -> list[Rule]:
 
 
 def _clearest(cases: Sequence[Case]) -> Rule | None:
-    failed = sum(1 << place for place, case in enumerate(cases) if case.failed)
+    failed = _bits([case.failed for case in cases])
     alone = _covered(cases)
     pairs: dict[int, tuple[Condition, ...]] = {
         one & other: (first[0], second[0])
@@ -124,11 +126,27 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
 def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
     """For each set of cases, as bits, the conditions that choose it; none that chooses all or nothing."""
     found: dict[int, tuple[Condition, ...]] = {}
+    columns: dict[str, list[Any]] = {}
     for condition in _conditions(cases):
-        mask = sum(1 << place for place, case in enumerate(cases) if condition.holds(case.settings))
+        key = condition.key
+        if key not in columns:
+            columns[key] = [case.settings.get(key, _ABSENT) for case in cases]
+        mask = _bits(_met(condition, columns[key]))
         if 0 < mask.bit_count() < len(cases):
             found[mask] = (*found.get(mask, ()), condition)
     return found
+
+
+def _met(condition: Condition, column: Sequence[Any]) -> list[bool]:
+    """As :meth:`Condition.holds`, of one setting of all cases: one look at each, for there may be thousands."""
+    within, bound = _WITHIN[condition.sign], condition.value
+    return [value is not _ABSENT and bool(within(value, bound)) for value in column]
+
+
+def _bits(chosen: Sequence[bool]) -> int:
+    """Which of them, as bits of one number, the first one lowest."""
+    packed = np.packbits(np.array(chosen, dtype=np.bool_), bitorder="little")
+    return int.from_bytes(packed.tobytes(), "little")
 
 
 def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
@@ -187,6 +205,8 @@ def _long_tail(hits: int, most: int, size: int, failures: int, cases: int) -> fl
     for each in range(hits, most):
         term *= (failures - each) * (size - each) / ((each + 1) * (cases - failures - size + each + 1))
         whole += term
+        if term < _NOTHING * whole:  # those that follow are smaller still
+            break
     return min(1.0, exp(first) * whole)
 
 
