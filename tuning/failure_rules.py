@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -126,21 +127,31 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
 def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
     """For each set of cases, as bits, the conditions that choose it; none that chooses all or nothing."""
     found: dict[int, tuple[Condition, ...]] = {}
-    columns: dict[str, list[Any]] = {}
+    columns: dict[tuple[str, bool], Any] = {}
     for condition in _conditions(cases):
-        key = condition.key
-        if key not in columns:
-            columns[key] = [case.settings.get(key, _ABSENT) for case in cases]
-        mask = _bits(_met(condition, columns[key]))
+        by_size = condition.sign != "="
+        known = condition.key, by_size
+        if known not in columns:
+            columns[known] = _column(cases, condition.key, by_size)
+        mask = _bits(_met(condition, columns[known]))
         if 0 < mask.bit_count() < len(cases):
             found[mask] = (*found.get(mask, ()), condition)
     return found
 
 
-def _met(condition: Condition, column: Sequence[Any]) -> list[bool]:
-    """As :meth:`Condition.holds`, of one setting of all cases: one look at each, for there may be thousands."""
-    within, bound = _WITHIN[condition.sign], condition.value
-    return [value is not _ABSENT and bool(within(value, bound)) for value in column]
+def _column(cases: Sequence[Case], key: str, by_size: bool) -> Any:
+    """One setting of all cases; of numbers as an array, where one that does not act compares with nothing."""
+    found = [case.settings.get(key, _ABSENT) for case in cases]
+    if not by_size:
+        return found
+    return np.array([math.nan if value is _ABSENT else value for value in found], dtype=np.float64)
+
+
+def _met(condition: Condition, column: Any) -> Any:
+    """As :meth:`Condition.holds`, of one setting of all cases: there may be thousands."""
+    if condition.sign == "=":
+        return [value == condition.value for value in column]
+    return _WITHIN[condition.sign](column, condition.value)
 
 
 def _bits(chosen: Sequence[bool]) -> int:
@@ -151,7 +162,8 @@ def _bits(chosen: Sequence[bool]) -> int:
 
 def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
     for key in dict.fromkeys(key for case in cases for key in case.settings):
-        known = {repr(case.settings[key]): case.settings[key] for case in cases if key in case.settings}
+        settings = [case.settings[key] for case in cases if key in case.settings]
+        known = {_name(value): value for value in settings}
         values = list(known.values())
         if len(values) > 2 and all(_is_number(value) for value in values):
             ordered = _spread(sorted(values))
@@ -159,6 +171,11 @@ def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
             yield from (Condition(key, "<=", value) for value in ordered[:-1])
         else:
             yield from (Condition(key, "=", value) for value in values)
+
+
+def _name(value: Any) -> object:
+    """What tells a value from all others: 1 and True are two."""
+    return (float, value) if type(value) is float else repr(value)
 
 
 def _spread(ordered: list[Any]) -> list[Any]:
