@@ -22,6 +22,7 @@ from workbench.ui.shared import (
     run_rows,
     study_rows,
     to_link,
+    within_reach,
 )
 
 PROVENANCE = "provenance.json"
@@ -39,10 +40,11 @@ def page() -> None:
         nothing_yet("There is nothing to export yet.", "workbench train examples/train.yaml")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="export-choice"):
-        from_link("export", list(names))
+        options = within_reach("export", list(names))
+        from_link("export", options)
         chosen = st.selectbox(
             "Run or study",
-            list(names),
+            options,
             key="export",
             format_func=names.__getitem__,
             width=560,
