@@ -82,7 +82,7 @@ def more(big: Big, first: int, count: int) -> None:
 
 def _file(trials: int, left: int = _LEFT) -> studyfile.StudyFile:
     given = file_of(trials + left, "random").resolved()
-    model = {"model": {"preset": "3b"}, "data": {"sequence_length": 4096}, "precision": "bf16"}
+    model = {"model": {"preset": "3b"}, "data": {"sequence_length": 3072}, "precision": "bf16"}
     given["base"] = given["base"] | model
     return studyfile.parse(given | {"name": NAME, "simulate": {"cluster": _CLUSTER, "noise": 0.01}})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
@@ -61,8 +62,11 @@ def _tick(series: TrialSeries) -> int:
     numbers = [point.number for point in (*series.exact, *series.ruled_out)] + [
         mark.number for mark in series.running
     ]
-    last = max(numbers, default=0)
-    return max(1, last // 15)
+    wanted = max(numbers, default=0) / 15
+    if wanted <= 1:
+        return 1
+    power = 10 ** int(math.log10(wanted))
+    return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= wanted)
 
 
 def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str, str], aim: Aim) -> None:

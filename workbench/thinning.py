@@ -21,8 +21,8 @@ Point = TypeVar("Point", Measured, Marked)
 
 
 def thinned(series: TrialSeries) -> TrialSeries:
-    """Of each group of trials in a row the fastest and the slowest of their kind, and all of the newest; failures of a
-    group as one mark that counts them. The line of the best so far is whole.
+    """Of each group of trials in a row the best, the middle one and the worst of their kind, and all of the newest;
+    failures of a group as one mark that counts them. The line of the best so far is whole.
     """
     measured = (series.exact, series.lossy, series.repeated, series.ruled_out)
     count = sum(len(kind) for kind in measured) + len(series.failed)
@@ -43,8 +43,8 @@ def thinned(series: TrialSeries) -> TrialSeries:
         failed=failed,
         best_numbers=numbers,
         best_values=values,
-        note=f"Drawn are {drawn:,} points for {count:,} trials: all of the newest {NEWEST}, before them the best and "
-        f"the worst of each {size:,} in a row; failures among these are one mark.",
+        note=f"Drawn are {drawn:,} points for {count:,} trials: all of the newest {NEWEST}, before them the best, "
+        f"the middle one and the worst of each {size:,} in a row; failures among these are one mark.",
     )
 
 
@@ -54,8 +54,8 @@ def _extremes(points: Sequence[Measured], size: int, first_new: int) -> list[Mea
         if fresh:
             found += group
         else:
-            low, high = (choose(group, key=lambda point: point.value) for choose in (min, max))
-            found += [low] if low is high else sorted((low, high))
+            ranked = sorted(group, key=lambda point: point.value)
+            found += sorted({ranked[0], ranked[len(ranked) // 2], ranked[-1]})
     return found
 
 

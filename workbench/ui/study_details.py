@@ -99,8 +99,8 @@ def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     } | {
         "Gain": _gain(document),
         "Trials": (
-            f"{document.get('trials_done', 0)} of {document.get('trials_total', 0)}",
-            f"{failed} without a value" if failed else "",
+            f"{document.get('trials_done', 0):,} of {document.get('trials_total', 0):,}",
+            f"{failed:,} without a value" if failed else "",
         ),
     }
 
