@@ -65,7 +65,7 @@ def _tick(series: TrialSeries) -> int:
     wanted = max(numbers, default=0) / 15
     if wanted <= 1:
         return 1
-    power = 10 ** int(math.log10(wanted))
+    power = 10.0 ** int(math.log10(wanted))
     return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= wanted)
 
 
