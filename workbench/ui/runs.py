@@ -14,6 +14,7 @@ from workbench import words
 from workbench.rows import RunRow, StudyRow
 from workbench.ui import portable, run_details, study_details
 from workbench.ui.shared import (
+    MOST_OPTIONS,
     from_link,
     guarded,
     heading,
@@ -30,8 +31,6 @@ from workbench.ui.shared import (
 
 KINDS = ("Everything", "Runs", "Studies")
 SHOWN_ROWS = 9
-#: Lines of the table: a browser that gets 10,000 of them with each change is slow.
-SHOWN_LINES = 500
 
 
 class Line(NamedTuple):
@@ -66,7 +65,7 @@ def page() -> None:
     if not shown:
         st.info("No run or study matches the filter.", icon=":material/filter_alt:")
         return
-    _table(shown[:SHOWN_LINES])
+    _table(shown[:MOST_OPTIONS])
     _left_out(shown)
     chosen = _chosen([line.id for line in shown])
     kind = next(line.kind for line in lines if line.id == chosen)
@@ -158,11 +157,11 @@ def _table(shown: list[Line]) -> None:
 
 def _left_out(shown: list[Line]) -> None:
     """What the table does not show of thousands, and all of it to download."""
-    if len(shown) <= SHOWN_LINES:
+    if len(shown) <= MOST_OPTIONS:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="runs-left-out"):
         st.caption(
-            f"Shown are the newest {SHOWN_LINES:,} of {len(shown):,}; the filter looks at all of them."
+            f"Shown are the newest {MOST_OPTIONS:,} of {len(shown):,}; the filter looks at all of them."
         )
         st.download_button(
             "All as CSV",

@@ -20,7 +20,7 @@ PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export
 #: A list that another browser asked for within this time is shown again.
 FRESH_SECONDS = 0.8
 LOOK_SECONDS = 2.0
-#: A chooser offers so many at a time.
+#: A chooser offers, and a list shows, so many at a time: a browser that gets 10,000 with each change is slow.
 MOST_OPTIONS = 500
 ROW_PIXELS = 33
 
