@@ -31,7 +31,7 @@ def lossy(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_lossy(values: Mapping[str, Any]) -> bool:
     """Whether any does."""
-    return bool(lossy(values))
+    return any(values.get(key, exact) != exact for key, exact in EXACT.items())
 
 
 def exactly(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

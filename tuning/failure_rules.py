@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import comb, exp, lgamma
 from typing import Any
+
+import numpy as np
 
 #: Fewer failures than these teach nothing.
 LEAST_FAILURES = 3
@@ -21,11 +25,10 @@ MOST_THRESHOLDS = 16
 MOST_RULES = 3
 #: Two conditions have to explain so much more than one.
 _SIMPLER = 0.1
-_WITHIN = {
-    "=": lambda value, bound: value == bound,
-    ">=": lambda value, bound: value >= bound,
-    "<=": lambda value, bound: value <= bound,
-}
+_WITHIN: dict[str, Callable[[Any, Any], Any]] = {"=": operator.eq, ">=": operator.ge, "<=": operator.le}
+_ABSENT = object()
+#: A term so much smaller than the sum before it does not change it.
+_NOTHING = 2.0**-54
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def learn(cases: Sequence[Case]) -> list[Rule]:
 
 
 def _clearest(cases: Sequence[Case]) -> Rule | None:
-    failed = sum(1 << place for place, case in enumerate(cases) if case.failed)
+    failed = _bits([case.failed for case in cases])
     alone = _covered(cases)
     pairs: dict[int, tuple[Condition, ...]] = {
         one & other: (first[0], second[0])
@@ -124,16 +127,43 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
 def _covered(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
     """For each set of cases, as bits, the conditions that choose it; none that chooses all or nothing."""
     found: dict[int, tuple[Condition, ...]] = {}
+    columns: dict[tuple[str, bool], Any] = {}
     for condition in _conditions(cases):
-        mask = sum(1 << place for place, case in enumerate(cases) if condition.holds(case.settings))
+        by_size = condition.sign != "="
+        known = condition.key, by_size
+        if known not in columns:
+            columns[known] = _column(cases, condition.key, by_size)
+        mask = _bits(_met(condition, columns[known]))
         if 0 < mask.bit_count() < len(cases):
             found[mask] = (*found.get(mask, ()), condition)
     return found
 
 
+def _column(cases: Sequence[Case], key: str, by_size: bool) -> Any:
+    """One setting of all cases; of numbers as an array, where one that does not act compares with nothing."""
+    found = [case.settings.get(key, _ABSENT) for case in cases]
+    if not by_size:
+        return found
+    return np.array([math.nan if value is _ABSENT else value for value in found], dtype=np.float64)
+
+
+def _met(condition: Condition, column: Any) -> Any:
+    """As :meth:`Condition.holds`, of one setting of all cases: there may be thousands."""
+    if condition.sign == "=":
+        return [value == condition.value for value in column]
+    return _WITHIN[condition.sign](column, condition.value)
+
+
+def _bits(chosen: Sequence[bool]) -> int:
+    """Which of them, as bits of one number, the first one lowest."""
+    packed = np.packbits(np.array(chosen, dtype=np.bool_), bitorder="little")
+    return int.from_bytes(packed.tobytes(), "little")
+
+
 def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
     for key in dict.fromkeys(key for case in cases for key in case.settings):
-        known = {repr(case.settings[key]): case.settings[key] for case in cases if key in case.settings}
+        settings = [case.settings[key] for case in cases if key in case.settings]
+        known = {_name(value): value for value in settings}
         values = list(known.values())
         if len(values) > 2 and all(_is_number(value) for value in values):
             ordered = _spread(sorted(values))
@@ -141,6 +171,11 @@ def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
             yield from (Condition(key, "<=", value) for value in ordered[:-1])
         else:
             yield from (Condition(key, "=", value) for value in values)
+
+
+def _name(value: Any) -> object:
+    """What tells a value from all others: 1 and True are two."""
+    return (float, value) if type(value) is float else repr(value)
 
 
 def _spread(ordered: list[Any]) -> list[Any]:
@@ -187,6 +222,8 @@ def _long_tail(hits: int, most: int, size: int, failures: int, cases: int) -> fl
     for each in range(hits, most):
         term *= (failures - each) * (size - each) / ((each + 1) * (cases - failures - size + each + 1))
         whole += term
+        if term < _NOTHING * whole:  # those that follow are smaller still
+            break
     return min(1.0, exp(first) * whole)
 
 

@@ -10,6 +10,8 @@ from engine.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, Ending
 from tuning import failure_rules, ranking
 from tuning.failure_advice import advice
 from tuning.failure_rules import Case, Rule
+from tuning.points import Point
+from tuning.space import Space
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 
@@ -34,6 +36,13 @@ def board(state: StudyState, file: StudyFile) -> Document:
     """``endings``, a row for each ending, phase and kind of cause; ``rules``, which settings lead to them; ``line``,
     how many failed in words; ``advice``, what to change where nothing could be measured.
     """
+    known: tuple[StudyFile, Document] | None = state.lasting.get("failures")
+    if known is None or known[0] != file:
+        known = state.lasting["failures"] = (file, _board(state, file))
+    return known[1]
+
+
+def _board(state: StudyState, file: StudyFile) -> Document:
     failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in _GOOD]
     tips = _advice(state, file)
     return {
@@ -70,7 +79,11 @@ def _got_going(trial: Trial) -> bool:
 
 def _acting(trial: Trial, file: StudyFile) -> dict[str, Any]:
     space = file.search_space
-    return {key: value for key, value in trial.config.items() if space.is_active(key, trial.config)}
+    return space.remember("acting", trial.config, lambda point: _acting_of(point, space))
+
+
+def _acting_of(point: Point, space: Space) -> Point:
+    return {key: value for key, value in point.items() if space.is_active(key, point)}
 
 
 def _endings(failed: Sequence[Trial], state: StudyState) -> list[Document]:

@@ -122,7 +122,7 @@ class Journal:
             return False
         data = os.pread(self._file, size - self._offset, self._offset)
         whole = data[: data.rfind(b"\n") + 1]
-        lines, damage = _parse(whole, self.path.name, self._lines + 1)
+        lines, damage = parse(whole, self.path.name, self._lines + 1)
         for line in lines:
             self._folding.take(line)
         self._offset += len(whole)
@@ -158,7 +158,7 @@ def line_of(kind: str, values: dict[str, Any]) -> Line:
 def read(path: Path) -> tuple[list[Line], list[str]]:
     """All complete lines, and what is wrong with the others; a half-written last line is no damage."""
     try:
-        return _parse(path.read_bytes(), path.name, 1)
+        return parse(path.read_bytes(), path.name, 1)
     except OSError:
         return [], []
 
@@ -179,7 +179,7 @@ def with_damage(state: StudyState, damage: list[str]) -> StudyState:
     return found
 
 
-def _parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
+def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
     """Lines, of which the first has this number."""
     lines, damage = [], []
     pieces = data.split(b"\n")
@@ -190,6 +190,11 @@ def _parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
         elif piece.strip() and number < first + len(pieces) - 1:
             damage.append(f"{name} line {number} cannot be read and is left out")
     return lines, damage
+
+
+def is_line(piece: bytes) -> bool:
+    """Whether a line without its end is whole."""
+    return _parsed(piece) is not None
 
 
 def _parsed(piece: bytes) -> Line | None:

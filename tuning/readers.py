@@ -46,12 +46,22 @@ def load_study(folder: Path) -> StudyView:
         InputError: there is no study in this folder.
     """
     state = journal.load(folder / JOURNAL)
+    status = status_of(folder, state)
+    result = rundir.read_json(folder / RESULT)
+    file = file_of(state.file or rundir.read_json(folder / STUDY), state)
+    return StudyView(folder, folder.name, state_of(status), state, status, result, file)
+
+
+def status_of(folder: Path, state: StudyState) -> dict[str, Any]:
+    """What the owner wrote last; empty where that cannot be read.
+
+    Raises:
+        InputError: there is no study in this folder.
+    """
     status = rundir.read_json(folder / rundir.STATUS) or {}
     if state.file is None and not status:
         raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
-    result = rundir.read_json(folder / RESULT)
-    file = _file(state.file or rundir.read_json(folder / STUDY), state)
-    return StudyView(folder, folder.name, _state(status), state, status, result, file)
+    return status
 
 
 def every_study(home: Path) -> list[Path]:
@@ -83,12 +93,13 @@ def history(home: Path, name: str) -> set[str]:
     return {name, folder.name, *map(str, status.get("continues") or ())}
 
 
-def _state(status: dict[str, Any]) -> str:
+def state_of(status: dict[str, Any]) -> str:
+    """What is true now: a study whose owner died is interrupted."""
     state = str(status.get("state", "interrupted"))
     return "interrupted" if state in owner.HELD and not owner.is_alive(status) else state
 
 
-def _file(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
+def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
     """As commands changed it since; None for a file that this version refuses: the journal stays readable."""
     try:
         return steered(studyfile.parse(document), state) if document else None

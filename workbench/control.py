@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from engine import orders, rundir
 from engine.errors import InputError
 from engine.ownership import alive
-from tuning import command, journal, readers
+from tuning import command
+from tuning.following import StudyReader
 from tuning.samplers import ASKED
 from workbench import orders as run_orders
 from workbench import runs, traces, turning, words
@@ -173,7 +173,8 @@ def _traced(target: Target, reply: Reply) -> Reply:
 
 
 def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
-    before = readers.load_study(target.folder)
+    reader = StudyReader(target.folder)
+    before = reader.view()
     if action == "stop" and not before.alive:
         text = f"{target.id} is not running; it is {before.state}"
         return Reply(None, target.id, action, arguments, None, text)
@@ -181,20 +182,13 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     if not before.alive:
         text = f"nobody runs {target.id} now; it will be applied when the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
-    _wait(
-        lambda: _answer(target.folder, sent) is not None or not readers.load_study(target.folder).alive,
-        patience,
-    )
-    found = _answer(target.folder, sent)
+    _wait(lambda: sent in (now := reader.view()).journal.answers or not now.alive, patience)
+    found = reader.view().journal.answers.get(sent)
     if found is None:
         text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / rundir.COMMANDS}"
         return Reply(sent, target.id, action, arguments, None, text)
     text = found.reason or f"{action} accepted"
     return Reply(sent, target.id, action, arguments, found.accepted, text)
-
-
-def _answer(folder: Path, sent: str) -> Any:
-    return journal.load(folder / readers.JOURNAL).answers.get(sent)
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

@@ -28,6 +28,8 @@ class FrontSeries(NamedTuple):
     beaten: list[Place]
     ruled_out: list[Place]
     best: Place | None
+    #: What is not drawn of a long study (``workbench.thinning``).
+    note: str = ""
 
 
 def front_series(document: Mapping[str, Any]) -> list[FrontSeries]:

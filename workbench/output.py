@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDTH_WITHOUT_TERMINAL = 120
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 def say(text: str) -> None:
@@ -57,7 +59,13 @@ def stdout_for_results() -> Iterator[None]:
 
 def dumps(tree: object) -> str:
     """One JSON document; numbers that JSON cannot hold are null."""
-    return json.dumps(_finite(tree), indent=2)
+    import msgspec
+
+    try:
+        text = msgspec.json.format(msgspec.json.encode(tree), indent=2).decode()
+    except (TypeError, ValueError, OverflowError):  # what only Python's own writer knows
+        return json.dumps(_finite(tree), indent=2)
+    return text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _finite(value: object) -> object:

@@ -50,15 +50,18 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     console.print(table)
 
 
-def print_study(console: Console, document: dict[str, Any]) -> None:
-    """The result of a study, then its trials from the fastest to the slowest, then those that failed."""
+def print_study(console: Console, document: dict[str, Any], most: int | None = None) -> None:
+    """The result of a study, then its trials from the fastest to the slowest, then those that failed; ``most`` of
+    them.
+    """
     console.print(f"[bold]{document.get('study')}[/]  {words.spoken(document.get('state'))}")
     if len(members := document.get("controllers") or []) > 1:
         console.print(study_words.controllers(members), markup=False, soft_wrap=True)
     trials = document.get("trials") or []
     aim = aim_of(document)
     table = _table("trial", "run", "outcome", aim.unit, "95 %", "configuration")
-    for trial in sorted(trials, key=lambda trial: -(trial.get("value") or 0.0)):
+    shown = sorted(trials, key=lambda trial: -(trial.get("value") or 0.0))[:most]
+    for trial in shown:
         table.add_row(
             str(trial.get("number")),
             trial.get("run") or "",
@@ -68,8 +71,10 @@ def print_study(console: Console, document: dict[str, Any]) -> None:
             trial.get("label") or words.point(trial.get("config") or {}),
         )
     console.print(table)
-    for line in _reasons(trials):
+    for line in _reasons(trials if len(shown) == len(trials) else shown):
         console.print(line, markup=False, soft_wrap=True)
+    if len(shown) < len(trials):
+        console.print(f"... and {len(trials) - len(shown):,} more trials; --all shows them")
     for line in _course(document):
         console.print(line, markup=False, soft_wrap=True)
     print_rounds(console, document)

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine import rundir
 from tuning import owner
+from tuning.following import parts
 from tuning.readers import RESULT
 from workbench import runs
 
@@ -54,7 +55,7 @@ class StudyRow:
 def run_row(folder: Path) -> RunRow:
     """The row of a run folder."""
     status = rundir.read_json(folder / rundir.STATUS) or {}
-    summary = rundir.read_json(folder / rundir.SUMMARY) or {}
+    summary = parts(folder / rundir.SUMMARY, ("tokens_per_second", "step_seconds"))
     outcome = status.get("outcome") or {}
     labels = status.get("labels") or {}
     return RunRow(
@@ -80,7 +81,7 @@ def run_row(folder: Path) -> RunRow:
 def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
     status = rundir.read_json(folder / rundir.STATUS) or {}
-    result = rundir.read_json(folder / RESULT) or {}
+    result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
     return StudyRow(
         name=folder.name,
         updated_unix=float(status.get("updated_unix") or folder.stat().st_mtime),
@@ -98,6 +99,8 @@ def study_row(folder: Path) -> StudyRow:
 
 def run_now(row: RunRow) -> RunRow:
     """The row with the ending it has by now: a run whose owner is gone is lost."""
+    if row.state == "ended" and row.outcome:
+        return row
     status: dict[str, Any] = {"state": row.state, "created_unix": row.created_unix}
     status |= {"outcome": {"ending": row.outcome, "reason": row.reason}} if row.outcome else {}
     status |= {"owner": row.owner} if row.owner else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -94,11 +95,14 @@ class RunView:
 
 def run_folders(home: Path) -> Iterator[Path]:
     """Every run folder of a home, oldest first."""
-    if not home.is_dir():
+    try:
+        names = sorted(os.listdir(home))  # noqa: PTH208  (there may be 10,000)
+    except (FileNotFoundError, NotADirectoryError):
         return
-    for folder in sorted(home.iterdir()):
-        if folder.name not in (STUDIES, JOBS) and (folder / rundir.STATUS).is_file():
-            yield folder
+    for name in names:
+        status = f"{home}/{name}/{rundir.STATUS}"
+        if name not in (STUDIES, JOBS) and os.path.isfile(status):  # noqa: PTH113
+            yield home / name
 
 
 def load(folder: Path) -> RunView:

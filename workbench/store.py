@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,6 +23,8 @@ from workbench.settings import INDEX
 
 _VERSION = 2
 _LOCK_SECONDS = 2.0
+#: Changed rows up to which they are asked for by name.
+_FEW = 500
 #: Columns that hold a tree as JSON.
 _TREES = frozenset({"layout", "owner", "controllers"})
 Row = TypeVar("Row", RunRow, StudyRow)
@@ -62,19 +66,25 @@ class Store:
         self._path = home / INDEX
         #: What was wrong with the index at the last look, if anything; nothing is lost by it.
         self.note: str | None = None
+        self._runs, self._studies = Kept[RunRow](RUNS), Kept[StudyRow](STUDIES)
 
     def runs(self, study: str | None = None) -> list[RunRow]:
         """All runs, newest first; of one study, under all its names, if it is named."""
-        with self._synced() as index:
-            found = [run_now(row) for row in select(index, RUNS)]
+        found = self.lists()[0]
         names = None if study is None else history(self._home, study)
-        return sorted((row for row in found if names is None or row.study in names), key=_age, reverse=True)
+        return found if names is None else [row for row in found if row.study in names]
 
     def studies(self) -> list[StudyRow]:
         """All studies, the one that changed last first."""
+        return self.lists()[1]
+
+    def lists(self) -> tuple[list[RunRow], list[StudyRow]]:
+        """Both, of the same moment."""
         with self._synced() as index:
-            found = [study_now(row) for row in select(index, STUDIES)]
-        return sorted(found, key=lambda row: row.updated_unix, reverse=True)
+            runs = [run_now(row) for row in self._runs.rows(index)]
+            studies = [study_now(row) for row in self._studies.rows(index)]
+        runs.sort(key=_age, reverse=True)
+        return runs, sorted(studies, key=lambda row: row.updated_unix, reverse=True)
 
     def rebuild(self) -> tuple[int, int]:
         """Make all of the index anew from the folders; the numbers of runs and studies."""
@@ -122,10 +132,39 @@ class Store:
         return index
 
 
-def select(index: sqlite3.Connection, table: Table[Row]) -> list[Row]:
-    """Every row of a table."""
+class Kept(Generic[Row]):
+    """The rows of a table as they were read last: of thousands only those that changed are read again."""
+
+    def __init__(self, table: Table[Row]) -> None:
+        self._table: Table[Row] = table
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, Row]] = {}
+
+    def rows(self, index: sqlite3.Connection) -> list[Row]:
+        """Every row of the table now."""
+        table = self._table
+        with self._lock:
+            marks = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
+            if any(known != self._known.get(key, ("",))[0] for key, known in marks.items()):
+                self._read(index, marks)
+            self._known = {key: self._known[key] for key in marks}
+            return [row for _, row in self._known.values()]
+
+    def _read(self, index: sqlite3.Connection, marks: dict[str, str]) -> None:
+        changed = [key for key, mark in marks.items() if mark != self._known.get(key, ("",))[0]]
+        keys = changed if len(changed) <= _FEW else None
+        for row in select(index, self._table, keys):
+            key = str(getattr(row, self._table.key))
+            self._known[key] = marks[key], row
+
+
+def select(index: sqlite3.Connection, table: Table[Row], keys: Sequence[str] | None = None) -> list[Row]:
+    """Every row of a table, or those of some keys."""
     query = f"SELECT {', '.join(table.columns)} FROM {table.name}"
-    return [table.row(*map(_decoded, table.columns, values)) for values in index.execute(query)]
+    if keys is not None:
+        query += f" WHERE {table.key} IN ({', '.join('?' * len(keys))})"
+    found = index.execute(query, keys or ())
+    return [table.row(*map(_decoded, table.columns, values)) for values in found]
 
 
 def _prepared(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
@@ -209,7 +248,7 @@ def _signature(folder: Path, files: tuple[str, ...]) -> str:
     parts = []
     for name in files:
         try:
-            found = (folder / name).stat()
+            found = os.stat(f"{folder}/{name}")  # noqa: PTH116  (there may be 10,000)
             parts.append(f"{found.st_mtime_ns}.{found.st_size}.{found.st_ino}")
         except OSError:
             parts.append("-")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError
-from tuning.readers import StudyView, load_study
+from tuning.following import StudyReader
+from tuning.readers import StudyView
 from workbench import why
 from workbench.resolve import Target
 
@@ -17,7 +18,7 @@ def document(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: there is no study in this folder.
     """
-    return of_view(load_study(folder))
+    return of_view(StudyReader(folder).view())
 
 
 def of_view(view: StudyView) -> dict[str, Any]:

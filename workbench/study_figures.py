@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
@@ -16,6 +17,9 @@ LOSSY = PHASE_COLORS["data"]
 REPEATED = PHASE_COLORS["bubble"]
 FAILED = PHASE_COLORS["communication_exposed"]
 BEST = PHASE_COLORS["optimizer"]
+
+#: More points than this are drawn small; more marks than this have their words only under the pointer.
+MANY, MANY_MARKS = 150, 15
 
 _SHORT = {"oom": "out of memory", "predicted_oom": "would not fit"}
 
@@ -60,26 +64,30 @@ def _tick(series: TrialSeries) -> int:
     numbers = [point.number for point in (*series.exact, *series.ruled_out)] + [
         mark.number for mark in series.running
     ]
-    last = max(numbers, default=0)
-    return max(1, last // 15)
+    wanted = max(numbers, default=0) / 15
+    if wanted <= 1:
+        return 1
+    power = 10.0 ** int(math.log10(wanted))
+    return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= wanted)
 
 
 def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str, str], aim: Aim) -> None:
     name, color, symbol = look
     if not points:
         return
+    many = len(points) > MANY
     drawing.add_scatter(
         x=[point.number for point in points],
         y=[point.value for point in points],
         error_y={
             "array": [point.above for point in points],
             "arrayminus": [point.below for point in points],
-            "thickness": 1.4,
-            "width": 4,
+            "thickness": 0.7 if many else 1.4,
+            "width": 0 if many else 4,
         },
         name=name,
         mode="markers",
-        marker={"color": color, "size": 9, "symbol": symbol},
+        marker={"color": color, "size": 5 if many else 9, "symbol": symbol},
         customdata=[point.words for point in points],
         hovertemplate=f"trial %{{x}}: %{{y:{aim.tick}}} {aim.unit}<br>%{{customdata}}<extra></extra>",
     )
@@ -88,12 +96,13 @@ def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str
 def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict[str, str]) -> None:
     if not marks:
         return
+    many = len(marks) > MANY_MARKS
     drawing.add_scatter(
         x=[mark.number for mark in marks],
         y=[floor] * len(marks),
         name=look["name"],
-        mode="markers+text",
-        marker={"color": look["color"], "size": 9, "symbol": look["symbol"]},
+        mode="markers" if many else "markers+text",
+        marker={"color": look["color"], "size": 6 if many else 9, "symbol": look["symbol"]},
         text=[_SHORT.get(mark.outcome, mark.outcome.replace("_", " ")) for mark in marks],
         textposition="top center",
         textfont={"size": 11, "color": look["color"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tuning.aims import Aim, aim_of
@@ -45,6 +46,8 @@ class TrialSeries(NamedTuple):
     baseline: float | None
     floor: float
     ruled_out: Sequence[Measured] = ()
+    #: What is not drawn of a long study (``workbench.thinning``).
+    note: str = ""
 
 
 class ImportanceSeries(NamedTuple):
@@ -62,38 +65,46 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
     known = [row for row in rows if row.get("value") is not None]
     aim = aim_of(document)
     best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(rows)]
-    rows, repeated, known = ([_shown(row, aim) for row in each] for each in (rows, repeated, known))
     others = [row for row in rows if row.get("value") is None]
-    broken = [row for row in known if _breaks(row)]
-    kept = [row for row in known if not _breaks(row)]
+    groups: dict[str, list[Measured]] = {"exact": [], "lossy": [], "ruled_out": []}
+    for row in known:
+        groups[_group(row)].append(_measured(row, aim))
+    again = [_measured(row, aim) for row in repeated]
+    ends = [
+        end
+        for point in (*chain(*groups.values()), *again)
+        for end in (point.value, point.value - point.below)
+    ]
     return TrialSeries(
-        exact=[_measured(row) for row in kept if not is_lossy(row["config"])],
-        lossy=[_measured(row) for row in kept if is_lossy(row["config"])],
-        repeated=[_measured(row) for row in repeated],
+        exact=groups["exact"],
+        lossy=groups["lossy"],
+        repeated=again,
         failed=[_marked(row) for row in others if row.get("outcome") not in (None, "running")],
         running=[_marked(row) for row in others if row.get("outcome") in (None, "running")],
         best_numbers=[number for number, _ in best],
         best_values=[value for _, value in best],
         baseline=aim.shown((document.get("baseline") or {}).get("value")),
-        floor=_floor([row[end] for row in [*known, *repeated] for end in ("value", "low") if row.get(end)]),
-        ruled_out=[_measured(row) for row in broken],
+        floor=_floor([end for end in ends if end]),
+        ruled_out=groups["ruled_out"],
     )
 
 
-def _shown(row: Mapping[str, Any], aim: Aim) -> Mapping[str, Any]:
-    low, high = aim.bounds(row.get("low"), row.get("high"))
-    return {**row, "value": aim.shown(row.get("value")), "low": low, "high": high}
+def _group(row: Mapping[str, Any]) -> str:
+    if _breaks(row):
+        return "ruled_out"
+    return "lossy" if is_lossy(row["config"]) else "exact"
 
 
 def best_so_far(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
     """The highest value up to each trial, over those that may win: a lossy one only if the guard allows it."""
     best: list[tuple[int, float]] = []
+    top = float("-inf")
     for row in rows:
-        found = [value for _, value in best[-1:]]
-        if row.get("value") is not None and may_win(row):
-            found.append(float(row["value"]))
-        if found:
-            best.append((int(row["number"]), max(found)))
+        value = row.get("value")
+        if value is not None and value > top and may_win(row):
+            top = float(value)
+        if top > float("-inf"):
+            best.append((int(row["number"]), top))
     return best
 
 
@@ -118,8 +129,9 @@ def _floor(values: Sequence[float]) -> float:
     return max(0.0, min(values) - FLOOR_PART * (spread or max(values)))
 
 
-def _measured(row: Mapping[str, Any]) -> Measured:
-    value, low, high = row["value"], row.get("low"), row.get("high")
+def _measured(row: Mapping[str, Any], aim: Aim) -> Measured:
+    value = aim.shown(row["value"]) or 0.0
+    low, high = aim.bounds(row.get("low"), row.get("high"))
     below = value - low if low is not None else 0.0
     above = high - value if high is not None else 0.0
     return Measured(int(row["number"]), value, max(0.0, below), max(0.0, above), str(row.get("label") or ""))

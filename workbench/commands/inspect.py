@@ -11,6 +11,7 @@ import typer
 from workbench.commands.options import Home, Id, Json
 
 _SHOWN_RUNS = 40
+_SHOWN_TRIALS = 100
 
 
 def ls(
@@ -48,6 +49,7 @@ def show(
             help="Judge a run again, for example with bubble=0.1. May be given several times.",
         ),
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All trials of a study, not only 100.")] = False,
     json: Json = False,
 ) -> int:
     """Show a run or a study: what it did, how fast, and where the time went."""
@@ -60,7 +62,7 @@ def show(
             raise InputError(
                 "--threshold", threshold[0], "only a run has verdicts; give one of the study's runs"
             )
-        return _show_study(target.folder, json)
+        return _show_study(target.folder, json, None if everything else _SHOWN_TRIALS)
     return _show_run(target.folder, json, threshold or [])
 
 
@@ -109,7 +111,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     return 0
 
 
-def _show_study(folder: Path, json: bool) -> int:
+def _show_study(folder: Path, json: bool, most: int | None) -> int:
     from workbench.output import emit_json, result_console
     from workbench.render_study import print_study
     from workbench.studies import document
@@ -118,5 +120,5 @@ def _show_study(folder: Path, json: bool) -> int:
     if json:
         emit_json(found)
     else:
-        print_study(result_console(), found)
+        print_study(result_console(), found, most)
     return 0

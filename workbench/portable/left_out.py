@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from engine import rundir
@@ -15,20 +16,20 @@ _STAYING = (CHECKPOINTS, rundir.TRACES, rundir.SNAPSHOTS, rundir.ORDERS, rundir.
 
 
 def lines(
-    home: Path, names: list[str], state: StudyState, runs: list[str], with_records: bool
+    home: Path, studies: list[str], state: StudyState, runs: list[str], with_records: bool, size: int
 ) -> tuple[str, ...]:
-    """One line for each kind of thing that stays behind."""
+    """One line for each kind of thing that stays behind; ``size`` is what records and logs of the runs take."""
     found = []
-    size = records_bytes(home, runs)
     if size and not with_records:
         found.append(f"records and logs of its runs, {spoken(size)}; --with-records takes them along")
     staying = _bytes(home, runs, _STAYING)
     if staying:
         found.append(f"checkpoints, traces and snapshots of its runs, {spoken(staying)}")
-    gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in runs]
+    here = set(runs)
+    gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in here]
     if gone:
         found.append(f"{len(gone)} runs whose folders are gone, such as {gone[0]}")
-    missing = [name for name in state.continues if name not in names]
+    missing = [name for name in state.continues if name not in studies]
     if missing:
         found.append(
             f"{', '.join(missing)}, which it continues and which is gone; all trials are in its own journal"
@@ -36,7 +37,7 @@ def lines(
     found += [
         f"study {one.study}: what this one inherited of it is in its journal" for one in state.inherited
     ]
-    waiting = _unanswered(home / readers.STUDIES / names[-1], state)
+    waiting = _unanswered(home / readers.STUDIES / studies[-1], state)
     return (*found, *([f"{waiting} commands that nobody has answered yet"] if waiting else []))
 
 
@@ -56,12 +57,24 @@ def files(folder: Path) -> list[Path]:
     return [path for path in found if path.is_file() and not path.is_symlink() and not _hidden(path, folder)]
 
 
+def names(folder: Path) -> set[str]:
+    """What is in a folder; nothing if it is gone."""
+    try:
+        return set(os.listdir(folder))  # noqa: PTH208  (of 10,000 runs)
+    except OSError:
+        return set()
+
+
 def _hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _bytes(home: Path, runs: list[str], parts: tuple[str, ...]) -> int:
-    return sum(path.stat().st_size for run in runs for part in parts for path in files(home / run / part))
+    found = 0
+    for run in runs:
+        for part in names(home / run).intersection(parts):
+            found += sum(path.stat().st_size for path in files(home / run / part))
+    return found
 
 
 def _unanswered(folder: Path, state: StudyState) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from engine import rundir
@@ -52,7 +52,9 @@ class Manifest:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        return {"format": FORMAT} | asdict(self)
+        known = {name: getattr(self, name) for name in Manifest.__dataclass_fields__}
+        members = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in self.members.items()}
+        return {"format": FORMAT} | known | {"members": members}
 
 
 def parsed(found: object, path: str) -> Manifest:

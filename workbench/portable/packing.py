@@ -18,7 +18,7 @@ from typing import IO, Any
 from engine import rundir
 from engine.calibration import fingerprint
 from engine.errors import InputError
-from tuning import journal, readers
+from tuning import readers
 from tuning.state import StudyState, fold
 from workbench.portable import journals, left_out
 from workbench.portable.manifest import (
@@ -34,9 +34,11 @@ from workbench.portable.manifest import (
 
 SUFFIX = ".study.zip"
 _PIECE_BYTES = 1 << 20
+#: Of 0 to 9: files of a few kB gain little from more, and a study may have 30,000 of them.
+_LEVEL = 1
 _LARGE_BYTES = 1 << 30
-#: Zip files know no other time before it; the true one is in the manifest.
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+#: How a zip file says that all may read a plain file.
+_READABLE = 0o100644 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +90,21 @@ def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) ->
     Raises:
         InputError: the study has no journal.
     """
-    names = _names(home, name)
+    places = home / readers.STUDIES
+    documents = _documents(places / name)
+    state = fold(journals.lines(documents.get(readers.JOURNAL, b"")))
+    names = _names(places, name, state)
     members: dict[str, Member] = {}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
         for each in names:
-            state = _put_study(archive, members, home / readers.STUDIES / each)
+            _put_study(archive, members, each, documents if each == name else _documents(places / each))
         runs = [run for run in run_names(state) if (home / run / rundir.STATUS).is_file()]
         for run in runs:
             _put_run(archive, members, home / run, with_records)
-        manifest = _manifest(home, names, state, runs, members, with_records)
-        _add(archive, MANIFEST, [json.dumps(manifest.document(), indent=1).encode() + b"\n"])
-    size = left_out.records_bytes(home, runs)
+        size = left_out.records_bytes(home, runs)
+        gone = left_out.lines(home, names, state, runs, with_records, size)
+        manifest = _manifest(names, state, runs, members, with_records, gone)
+        _add(archive, MANIFEST, [json.dumps(manifest.document()).encode() + b"\n"])
     return Packed(
         name,
         manifest.studies,
@@ -116,26 +122,29 @@ def run_names(state: StudyState) -> list[str]:
     return list(dict.fromkeys(trial.run for trial in state.trials if trial.run))
 
 
-def _names(home: Path, name: str) -> list[str]:
+def _documents(folder: Path) -> dict[str, bytes]:
+    """A study's documents, of its journal the whole lines; that is read last, so that nothing is newer than it."""
+    found = {}
+    for name in STUDY_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            data = (folder / name).read_bytes()
+            found[name] = journals.whole_lines(data) if name == readers.JOURNAL else data
+    return found
+
+
+def _names(places: Path, name: str, state: StudyState) -> list[str]:
     """The study and what it continues, as far as that is still there; the oldest first."""
-    places = home / readers.STUDIES
-    state = journal.load(places / name / readers.JOURNAL)
     if state.file is None:
         raise InputError("study", name, "has no readable journal yet; there is nothing to export")
     return [*(each for each in state.continues if (places / each / readers.JOURNAL).is_file()), name]
 
 
-def _put_study(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path) -> StudyState:
-    """A study's documents; its state as of the journal that was written."""
-    data = b""
-    for name in STUDY_FILES:
-        with contextlib.suppress(FileNotFoundError):
-            data = (folder / name).read_bytes()
-            data = journals.whole_lines(data) if name == readers.JOURNAL else data
-            members[f"{STUDIES}/{folder.name}/{name}"] = _add(
-                archive, f"{STUDIES}/{folder.name}/{name}", [data]
-            )
-    return fold(journals.lines(data))
+def _put_study(
+    archive: zipfile.ZipFile, members: dict[str, Member], name: str, documents: dict[str, bytes]
+) -> None:
+    for file, data in documents.items():
+        place = f"{STUDIES}/{name}/{file}"
+        members[place] = _add(archive, place, [data])
 
 
 def _put_run(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path, with_records: bool) -> None:
@@ -143,40 +152,44 @@ def _put_run(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path,
     while fresh := [path for path in _run_files(folder, with_records) if path not in done]:
         for path in fresh:  # one that is gone meanwhile was compacted: the next look finds what it became
             done.add(path)
-            name = f"{RUNS}/{folder.name}/{path.relative_to(folder).as_posix()}"
+            name = f"{RUNS}/{folder.name}/{str(path)[len(str(folder)) + 1 :]}"
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                members[name] = _add(archive, name, _pieces(file), path.stat().st_size)
+                size = os.fstat(file.fileno()).st_size
+                members[name] = _add(archive, name, _pieces(file) if size else (), size)
 
 
 def _run_files(folder: Path, with_records: bool) -> Iterator[Path]:
-    yield from (path for name in RUN_FILES if (path := folder / name).is_file())
+    there = left_out.names(folder)
+    yield from (folder / name for name in RUN_FILES if name in there)
     for part in RUN_FOLDERS if with_records else ():
         yield from left_out.files(folder / part)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    return iter(lambda: file.read(_PIECE_BYTES), b"")
+    while piece := file.read(_PIECE_BYTES):
+        yield piece
+        if len(piece) < _PIECE_BYTES:  # most files are small: one look is enough
+            return
 
 
 def _add(archive: zipfile.ZipFile, name: str, pieces: Iterable[bytes], size: int = 0) -> Member:
-    entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
-    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
     digest, written = hashlib.sha256(), 0
-    with archive.open(entry, "w", force_zip64=size > _LARGE_BYTES) as out:
+    with archive.open(name, "w", force_zip64=size > _LARGE_BYTES) as out:
         for piece in pieces:
             out.write(piece)
             digest.update(piece)
             written += len(piece)
+    archive.getinfo(name).external_attr = _READABLE
     return Member(written, digest.hexdigest())
 
 
 def _manifest(
-    home: Path,
     names: list[str],
     state: StudyState,
     runs: list[str],
     members: dict[str, Member],
     with_records: bool,
+    gone: tuple[str, ...],
 ) -> Manifest:
     return Manifest(
         study=names[-1],
@@ -188,6 +201,6 @@ def _manifest(
         trials=len(state.trials),
         runs=len(runs),
         records=with_records,
-        left_out=left_out.lines(home, names, state, runs, with_records),
+        left_out=gone,
         members=members,
     )

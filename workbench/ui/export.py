@@ -12,6 +12,7 @@ from workbench import resolve, runs, studies, words
 from workbench.export import bundle
 from workbench.export.bundle import Bundle
 from workbench.export.targets import TARGETS
+from workbench.resolve import Target
 from workbench.ui.shared import (
     from_link,
     guarded,
@@ -22,7 +23,9 @@ from workbench.ui.shared import (
     run_rows,
     study_rows,
     to_link,
+    within_reach,
 )
+from workbench.ui.studies import followed
 
 PROVENANCE = "provenance.json"
 LANGUAGES = {"json": "json", "sh": "bash", "md": "markdown", "yaml": "yaml", "py": "python"}
@@ -39,10 +42,11 @@ def page() -> None:
         nothing_yet("There is nothing to export yet.", "workbench train examples/train.yaml")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="export-choice"):
-        from_link("export", list(names))
+        options = within_reach("export", list(names))
+        from_link("export", options)
         chosen = st.selectbox(
             "Run or study",
-            list(names),
+            options,
             key="export",
             format_func=names.__getitem__,
             width=560,
@@ -64,8 +68,7 @@ def _names() -> dict[str, str]:
 
 def _offer(chosen: str, target: str) -> None:
     asked = resolve.resolve(home(), chosen)
-    run, which = studies.recommended_run(home(), asked)
-    made = TARGETS[target](home(), runs.load(run.folder))
+    which, made = _made(asked, target)
     if asked.kind == "study":
         st.caption(f":material/emoji_events: Of study {asked.id} you get {which}.")
     _provenance(json.loads(made.files.get(PROVENANCE, "{}")))
@@ -82,6 +85,19 @@ def _offer(chosen: str, target: str) -> None:
     _files(made)
     with st.expander("The same on the command line", icon=":material/terminal:", key="export-command"):
         st.code(f"workbench export {asked.id} --to {target} --out {made.name}", language="bash")
+
+
+def _made(asked: Target, target: str) -> tuple[str, Bundle]:
+    """Which run of a study it is, and its files; of a large study worked out once until something changes."""
+
+    def make() -> tuple[str, Bundle]:
+        run, which = studies.recommended_run(home(), asked)
+        return which, TARGETS[target](home(), runs.load(run.folder))
+
+    if asked.kind == "run":
+        return make()
+    study = followed(asked.id)
+    return study.more(f"export to {target}", study.seen().document, make)
 
 
 def _provenance(document: dict[str, Any]) -> None:

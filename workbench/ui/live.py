@@ -18,6 +18,7 @@ from workbench.ui.shared import (
     snapshot,
     study_rows,
     to_link,
+    within_reach,
 )
 
 NEWEST = "newest"
@@ -32,17 +33,19 @@ def page() -> None:
     with title:
         heading("Live", "What every rank does right now, read from the run's folder each second.")
     with chooser:
-        options = [NEWEST, *(row.id for row in rows)]
+        options = [NEWEST, *within_reach("run", [row.id for row in rows])]
+        by_id = {row.id: row for row in rows}
         from_link("run", options)
-        chosen = st.selectbox("Run", options, key="run", format_func=lambda name: _label(name, rows))
+        chosen = st.selectbox(
+            "Run", options, key="run", format_func=lambda name: _label(name, by_id.get(name))
+        )
         to_link("run", chosen)
     with switch:
         refresh = st.toggle("Refresh", value=True, key="refresh", help="Off: the page stands still.")
     st.fragment(_moving, run_every=REFRESH_SECONDS if refresh else None)(chosen)
 
 
-def _label(name: str, rows: list[RunRow]) -> str:
-    row = next((row for row in rows if row.id == name), None)
+def _label(name: str, row: RunRow | None) -> str:
     if row is None:
         return "the newest run (follows)"
     trial = f" — {row.study}, trial {row.trial}" if row.study else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -12,6 +14,7 @@ from workbench import words
 from workbench.rows import RunRow, StudyRow
 from workbench.ui import portable, run_details, study_details
 from workbench.ui.shared import (
+    MOST_OPTIONS,
     from_link,
     guarded,
     heading,
@@ -23,6 +26,7 @@ from workbench.ui.shared import (
     study_rows,
     table_height,
     to_link,
+    within_reach,
 )
 
 KINDS = ("Everything", "Runs", "Studies")
@@ -52,7 +56,7 @@ def page() -> None:
         portable.upload()
     portable.imported()
     show_store_note()
-    redraw_on_change(lambda: {(line.id, line.outcome) for line in all_lines(run_rows(), study_rows())})
+    redraw_on_change(_outcomes)
     lines = all_lines(run_rows(), study_rows())
     if not lines:
         nothing_yet("Nothing has run here yet.", "workbench train examples/train.yaml")
@@ -61,10 +65,17 @@ def page() -> None:
     if not shown:
         st.info("No run or study matches the filter.", icon=":material/filter_alt:")
         return
-    _table(shown)
+    _table(shown[:MOST_OPTIONS])
+    _left_out(shown)
     chosen = _chosen([line.id for line in shown])
     kind = next(line.kind for line in lines if line.id == chosen)
     guarded(lambda: study_details.details(chosen) if kind == "study" else run_details.details(chosen))
+
+
+def _outcomes() -> list[tuple[str, str]]:
+    """What is there, and how it stands."""
+    runs = [(row.id, row.outcome or row.state) for row in run_rows()]
+    return runs + [(row.name, row.state) for row in study_rows()]
 
 
 def all_lines(runs: Sequence[RunRow], studies: Sequence[StudyRow]) -> list[Line]:
@@ -144,6 +155,37 @@ def _table(shown: list[Line]) -> None:
     )
 
 
+def _left_out(shown: list[Line]) -> None:
+    """What the table does not show of thousands, and all of it to download."""
+    if len(shown) <= MOST_OPTIONS:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key="runs-left-out"):
+        st.caption(
+            f"Shown are the newest {MOST_OPTIONS:,} of {len(shown):,}; the filter looks at all of them."
+        )
+        st.download_button(
+            "All as CSV",
+            lambda: as_csv(shown),
+            file_name="runs.csv",
+            mime="text/csv",
+            key="runs-csv",
+            icon=":material/download:",
+            type="tertiary",
+            on_click="ignore",
+        )
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """Lines as a file, times as ISO 8601 in UTC."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(Line._fields)
+    for line in lines:
+        when = datetime.fromtimestamp(line.when, UTC).isoformat(timespec="seconds")
+        out.writerow([when if name == "when" else value for name, value in line._asdict().items()])
+    return text.getvalue()
+
+
 def _columns() -> dict[str, Any]:
     states = list(words.LOOKS)
     colors: Any = [words.LOOKS[state][0] for state in states]
@@ -167,7 +209,8 @@ def _select(ids: list[str]) -> None:
         st.session_state["id"] = ids[rows[0]]
 
 
-def _chosen(ids: list[str]) -> str:
+def _chosen(known: list[str]) -> str:
+    ids = within_reach("id", known)
     from_link("id", ids)
     st.space("small")
     chosen = st.selectbox("Details of", ids, key="id", width=420)

@@ -20,6 +20,8 @@ PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export
 #: A list that another browser asked for within this time is shown again.
 FRESH_SECONDS = 0.8
 LOOK_SECONDS = 2.0
+#: A chooser offers, and a list shows, so many at a time: a browser that gets 10,000 with each change is slow.
+MOST_OPTIONS = 500
 ROW_PIXELS = 33
 
 
@@ -38,11 +40,16 @@ def snapshot(run_id: str) -> Snapshot:
     return _live_runs().snapshot(home() / run_id)
 
 
-@st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
+@st.cache_resource
+def _store(home: Path) -> Store:
+    return Store(home)
+
+
+@st.cache_resource(ttl=FRESH_SECONDS, show_spinner=False)
 def _lists(home: Path) -> tuple[list[RunRow], list[StudyRow], str | None]:
-    store = Store(home)
+    store = _store(home)
     try:
-        return store.runs(), store.studies(), store.note
+        return *store.lists(), store.note
     except (WorkbenchError, OSError) as error:
         return [], [], str(error)
 
@@ -76,6 +83,13 @@ def pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -
     clicked = f"clicked-{key}"
     draw(label, key=key, on_click=lambda: st.session_state.update({clicked: True}), **options)
     return bool(st.session_state.pop(clicked, False))
+
+
+def within_reach(key: str, options: Sequence[str]) -> list[str]:
+    """Of thousands of options the first ones, and those that this chooser shows or is linked to."""
+    places = (st.query_params.get(key), st.session_state.get(f"linked-{key}"), st.session_state.get(key))
+    first, known = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
+    return first + [name for name in dict.fromkeys(places) if name in known]
 
 
 def from_link(key: str, options: Sequence[str], first: str | None = None) -> None:

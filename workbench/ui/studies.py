@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from tuning import readers
-from tuning.aims import Aim
+from tuning.aims import Aim, aim_of
 from tuning.readers import StudyView
-from workbench import studies, words
+from workbench import study_figures, words
+from workbench.followed import FollowedStudies, FollowedStudy
+from workbench.study_series import TrialSeries, trial_series
+from workbench.thinning import thinned
+from workbench.ui.chart import chart
 from workbench.ui.shared import home, table_height
 
 SHOWN_ROWS = 12
@@ -37,24 +41,37 @@ class Study(NamedTuple):
 
 
 def study(name: str) -> Study:
-    """The study as it stands; read again only when its files changed.
+    """The study as it stands; of its files only what is new is read.
 
     Raises:
         InputError: there is no such study.
     """
-    folder = home() / readers.STUDIES / name
-    view = readers.load_study(folder)
-    return Study(view, _document(folder, _signature(folder), view.state, view))
+    found = followed(name).seen()
+    return Study(found.view, found.document)
 
 
-def _signature(folder: Path) -> tuple[float, ...]:
-    found = [path.stat() for name in (readers.JOURNAL, readers.RESULT) if (path := folder / name).exists()]
-    return tuple(number for stat in found for number in (stat.st_mtime, stat.st_size))
+def followed(name: str) -> FollowedStudy:
+    """A study that is read as it grows, for all browsers."""
+    return _followed_studies().study(home() / readers.STUDIES / name)
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _document(folder: Path, signature: tuple[float, ...], state: str, _view: StudyView) -> Mapping[str, Any]:
-    return studies.of_view(_view) | {"importance": (_view.result or {}).get("importance")}
+@st.cache_resource
+def _followed_studies() -> FollowedStudies:
+    return FollowedStudies()
+
+
+def trial_chart(found: Study, key: str) -> None:
+    """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out."""
+    name, aim = found.view.name, aim_of(found.document)
+    series, drawing = followed(name).more("trial-chart", found.document, lambda: _drawn(found, aim))
+    chart(drawing, key, f"{aim.title}, with intervals")
+    if series.note:
+        st.caption(series.note)
+
+
+def _drawn(found: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
+    series = thinned(trial_series(found.document))
+    return series, study_figures.trials(series, found.view.name, aim)
 
 
 def trials_table(

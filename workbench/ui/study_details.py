@@ -8,12 +8,10 @@ from typing import Any
 import streamlit as st
 
 from tuning.aims import aim_of, text
-from workbench import rounds, study_figures, words
-from workbench.study_series import trial_series
-from workbench.ui import portable, study_mattered, study_terms
-from workbench.ui.chart import chart
+from workbench import rounds, words
+from workbench.ui import portable, study_mattered, study_terms, trial_window
 from workbench.ui.shared import PAGES, badge, metrics, table
-from workbench.ui.studies import study, trials_table
+from workbench.ui.studies import study, trial_chart, trials_table
 from workbench.ui.study_failures import what_failed
 
 
@@ -35,13 +33,10 @@ def details(name: str) -> None:
     why_it_wins(found.document)
     study_terms.terms(found.document, "study")
     confirmation(found.document)
-    chart(
-        study_figures.trials(trial_series(found.document), name, aim_of(found.document)),
-        "study-trials",
-        f"{aim_of(found.document).title}, with intervals",
-    )
-    rows = found.document.get("trials") or []
+    trial_chart(found, "study-trials")
+    rows = trial_window.chosen(found.document.get("trials") or [], "study-trial-table")
     trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
+    trial_window.download(name, "study-trials-csv")
     what_failed(found.document)
     study_mattered.draw(found.view)
 
@@ -109,8 +104,8 @@ def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     } | {
         "Gain": _gain(document),
         "Trials": (
-            f"{document.get('trials_done', 0)} of {document.get('trials_total', 0)}",
-            f"{failed} without a value" if failed else "",
+            f"{document.get('trials_done', 0):,} of {document.get('trials_total', 0):,}",
+            f"{failed:,} without a value" if failed else "",
         ),
     }
 

@@ -10,6 +10,7 @@ import streamlit as st
 from workbench import words
 from workbench.ui.shared import table
 
+SHOWN_NUMBERS = 20
 _ABOUT = {
     "configuration": "the configuration",
     "outside": "something outside",
@@ -49,6 +50,12 @@ def failed_columns(endings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
         "phase": [words.spoken(row["phase"]) if row["phase"] else None for row in endings],
         "ranks": [words.ranks(row["ranks"]) or None for row in endings],
         "speaks of": [_ABOUT.get(row["about"], row["about"]) for row in endings],
-        "numbers": [", ".join(map(str, row["trials"])) for row in endings],
+        "numbers": [_some(row["trials"]) for row in endings],
         "reason": [row["reason"] for row in endings],
     }
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """The first few of thousands; ``--json`` has all."""
+    more = f" and {len(numbers) - SHOWN_NUMBERS:,} more" if len(numbers) > SHOWN_NUMBERS else ""
+    return ", ".join(map(str, numbers[:SHOWN_NUMBERS])) + more

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -17,6 +16,7 @@ from workbench import jobs, sensitivity_figures, sensitivity_series, words
 from workbench.sensitivity_words import loss, stands
 from workbench.ui.chart import chart
 from workbench.ui.shared import guarded, home, pressed, table
+from workbench.ui.studies import followed
 
 REFRESH_SECONDS = 1.0
 #: What fANOVA has by then is kept.
@@ -31,7 +31,7 @@ def draw(view: StudyView) -> None:
 
 
 def _parts(view: StudyView) -> None:
-    found = _document(view.folder, _signature(view), view)
+    found = followed(view.name).more("mattered", _signature(view), lambda: document(view))
     if found["reason"]:
         st.caption(found["reason"])
         return
@@ -50,11 +50,6 @@ def _signature(view: StudyView) -> tuple[float, ...]:
     names = (readers.JOURNAL, readers.RESULT, kept.FOLDER)
     found = [path.stat() for name in names if (path := view.folder / name).exists()]
     return tuple(number for stat in found for number in (stat.st_mtime, stat.st_size))
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _document(folder: Path, signature: tuple[float, ...], _view: StudyView) -> Document:
-    return document(_view)
 
 
 def _asking(name: str, found: Document) -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from workbench import front_figures, study_words
 from workbench.front_series import front_series
+from workbench.thinning import thinned_front
 from workbench.ui.chart import chart
 from workbench.ui.shared import table
 
@@ -41,9 +42,12 @@ def _front(document: Mapping[str, Any], place: str) -> None:
     st.markdown("**Front of the objectives**")
     if document.get("pareto_note"):
         st.caption(f":material/info: {document['pareto_note']}")
-    for column, series in zip(st.columns(min(2, len(found))) * len(found), found, strict=False):
+    drawn = [thinned_front(series) for series in found]
+    for column, series in zip(st.columns(min(2, len(found))) * len(found), drawn, strict=False):
         with column:
             key = f"{place}-front-{series.across.name.replace('_', '-')}"
             words = f"{series.upwards.unit} against {series.across.unit} of each trial"
             chart(front_figures.front(series, str(document.get("study"))), key, words)
+            if series.note:
+                st.caption(series.note)
     table(study_words.front(document), f"{place}-front-table")

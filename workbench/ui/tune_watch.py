@@ -11,8 +11,9 @@ from tuning.aims import aim_of
 from tuning.command import send
 from tuning.readers import StudyView
 from workbench import jobs, study_figures, study_words, words
-from workbench.study_series import importance_series, trial_series
-from workbench.ui import asked, study_terms, tune_enqueue, tune_steer
+from workbench.study_series import importance_series
+from workbench.trial_list import all_rows
+from workbench.ui import asked, study_terms, trial_window, tune_enqueue, tune_steer
 from workbench.ui.chart import chart
 from workbench.ui.shared import (
     PAGES,
@@ -27,7 +28,7 @@ from workbench.ui.shared import (
     study_rows,
     to_link,
 )
-from workbench.ui.studies import Study, study, trials_table
+from workbench.ui.studies import Study, study, trial_chart, trials_table
 from workbench.ui.study_details import confirmation, numbers, result_line, why_it_wins
 
 REFRESH_SECONDS = 1.0
@@ -48,6 +49,7 @@ def watch() -> None:
     name = st.selectbox("Study", names, key="study", width=420)
     to_link("study", name)
     st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
+    trial_window.download(name, "tune-trials-csv")
     guarded(lambda: tune_steer.form(study(name).view))
     guarded(lambda: tune_enqueue.form(study(name).view))
 
@@ -76,18 +78,15 @@ def _draw(name: str) -> None:
     confirmation(found.document)
     left, right = st.columns([2.1, 1])
     with left:
-        aim = aim_of(found.document)
-        drawn = study_figures.trials(trial_series(found.document), name, aim)
-        chart(drawn, "tune-trials", f"{aim.title}, with intervals")
+        trial_chart(found, "tune-trials")
     with right:
         known = importance_series(found.document.get("importance"))
         chart(
             study_figures.importance(known, words.short, name), "tune-importance", "Importance of each knob"
         )
     st.markdown("**Trials**")
-    rows = [*(found.document.get("trials") or []), *(found.document.get("confirmations") or [])]
-    ordered = sorted(rows, key=lambda row: int(row["number"]))
-    trials_table(ordered, found.acts, "tune-trial-table", aim_of(found.document))
+    shown = trial_window.chosen(all_rows(found.document), "tune-trial-table")
+    trials_table(shown, found.acts, "tune-trial-table", aim_of(found.document))
 
 
 def _headline(found: Study) -> None:
