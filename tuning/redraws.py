@@ -42,7 +42,9 @@ class Redrawing(TPESampler):
         if drawing != self._drawing:
             self._drawing, self._densities, self._drawn, self._next = drawing, [], [], 1
             return super()._sample(study, trial, search_space)
-        if len(self._densities) != 2:  # another Optuna may estimate them elsewhere, and is asked anew each time
+        if (
+            len(self._densities) != 2
+        ):  # another Optuna may estimate them elsewhere, and is asked anew each time
             return super()._sample(study, trial, search_space)
         if not self._drawn:
             self._next = min(2 * self._next, AT_ONCE)

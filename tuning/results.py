@@ -89,14 +89,22 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
 
 def _rows(state: StudyState, stands: Standing, file: StudyFile) -> Document:
     """All trials, those that measured one again apart."""
+    yardstick = stands.baseline and (stands.baseline.number, stands.baseline.validation_loss)
+    known = state.marks_of("row", (file, yardstick))
+    for trial in state.trials:
+        if trial.number not in known:
+            known[trial.number] = _whole_row(state, trial, stands, file)
     return {
-        "trials": [
-            _row(trial, file) | _guard(trial, stands, file) | result_terms.limits(state, trial, file)
-            for trial in state.trials
-            if trial.confirms is None
-        ],
-        "confirmations": [_row(trial, file) for trial in state.trials if trial.confirms is not None],
+        "trials": [dict(known[trial.number]) for trial in state.trials if trial.confirms is None],
+        "confirmations": [dict(known[trial.number]) for trial in state.trials if trial.confirms is not None],
     }
+
+
+def _whole_row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> Document:
+    row = _row(trial, file)
+    if trial.confirms is not None:
+        return row
+    return row | _guard(trial, stands, file) | result_terms.limits(state, trial, file)
 
 
 def _others(stands: Standing, file: StudyFile) -> Document:
