@@ -221,7 +221,7 @@ def _runners_up(state: StudyState, file: StudyFile, stands: ranking.Standing) ->
 
 def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float] | None:
     """Of the logarithm of a trial's value, with how far runs stray; None of a single sample."""
-    known = state.marks_of("interval", None)
+    known = state.marks.of("interval", None)
     if trial.number not in known:
         several = len(trial.samples) > 1
         known[trial.number] = (

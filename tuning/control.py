@@ -117,7 +117,9 @@ class Control:
 
     def _steer(self, command: Command, state: StudyState) -> tuple[str, dict[str, Any]]:
         if state.successor is not None:
-            raise InputError("study", self._given.name, f"goes on as {state.successor['name']}; ask that one")
+            when = " when the trials that run have ended" if state.under_way else ""
+            remedy = f"goes on as {state.successor['name']}{when}; ask that one then"
+            raise InputError("study", self._given.name, remedy)
         reason, kept = STEERING[command.command](command.arguments, state, self._file)
         successor = kept["changes"].get("successor")
         if successor and self._journal.has_beside(successor["name"]):

@@ -195,7 +195,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
 
 def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     """Whether a trial and its re-measurements keep every constraint of the study."""
-    known = state.marks_of("keeps", file.constraints)
+    known = state.marks.of("keeps", file.constraints)
     if trial.number not in known:
         known[trial.number] = all(limit.state == "satisfied" for limit in limits(state, trial, file))
     found: bool = known[trial.number]
@@ -203,7 +203,7 @@ def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
 
 
 def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
-    known = state.marks_of("may win", file)
+    known = state.marks.of("may win", file)
     if trial.number not in known:
         lossy = _lossy(trial, file)
         known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from tuning.marks import Marks
+
 Line = dict[str, Any]
-#: What was asked, and the answers by number of trial.
-Marks = tuple[object, dict[int, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +101,8 @@ class StudyState:
     memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     #: The like, of what only changes when a trial ends or a command is answered: states share it until then.
     lasting: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    #: The like of single trials, by number: states share it, and forget a trial when something is said about it.
-    marks: dict[str, Marks] = field(default_factory=dict, init=False, compare=False, repr=False)
-
-    def marks_of(self, what: str, asked: object) -> dict[int, Any]:
-        """What was worked out of single trials so far, for what is ``asked``: nothing once that is another thing."""
-        known = self.marks.get(what)
-        if known is None or (known[0] is not asked and known[0] != asked):
-            known = self.marks[what] = (asked, {})
-        return known[1]
+    #: The like of single trials.
+    marks: Marks = field(default_factory=Marks, init=False, compare=False, repr=False)
 
     def trial(self, number: int) -> Trial | None:
         """The trial of a number."""
@@ -159,7 +152,8 @@ class Folding:
         self._notes: list[str] = []
         self._damage: list[str] = []
         self._lasting: dict[str, Any] = {}
-        self._marks: dict[str, Marks] = {}
+        self._marks = Marks()
+        self._forgotten: set[int] = set()
         self._again = False
 
     def take(self, line: Line) -> None:
@@ -182,20 +176,19 @@ class Folding:
         self._again = self._again or line.get("confirms") is not None or line.get("retry_of") is not None
         return line["kind"] != "proposal" or self._again
 
-    def _forget(self, number: int | None) -> None:
+    def _forget(self, number: int) -> None:
         """What was worked out of a trial, of the one that it measures again, and of the attempt before it."""
-        for _, known in self._marks.values():
-            known.pop(-1 if number is None else number, None)
-        trial = self._trials.get(-1 if number is None else number)
-        if trial is not None:
-            for other in (trial.confirms, trial.retry_of):
-                if other is not None:
-                    self._forget(other)
+        self._forgotten.add(number)
+        trial = self._trials.get(number)
+        for other in (trial.confirms, trial.retry_of) if trial else ():
+            if other is not None:
+                self._forget(other)
 
     def state(self) -> StudyState:
         """What the lines so far amount to."""
         found = self._state()
         object.__setattr__(found, "lasting", self._lasting)
+        self._marks, self._forgotten = self._marks.without(self._forgotten), set()
         object.__setattr__(found, "marks", self._marks)
         return found
 
