@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from math import prod
+from typing import Any
 
 from tuning.points import RANKS, Point
 from tuning.space import Space
@@ -42,11 +44,9 @@ def fitting_tries(space: Space, trials: int) -> Tries:
     """
     saving: Point = {}
     found: Tries = []
-    for key, words in _SAVING.items():
+    for key, least_memory, words in _SAVING:
         if (knob := space.by_key.get(key)) is not None:
-            saving[key] = (
-                "full" if "full" in knob.grid() else max(knob.grid()) if key in _MORE else min(knob.grid())
-            )
+            saving[key] = least_memory(knob.grid())
             found += _tries(space, space.baseline[0] | saving, f"to fit first: {words}")
     start = space.degrees(space.baseline[0])
     for degrees in sorted(space.layouts, key=prod, reverse=True):
@@ -56,13 +56,16 @@ def fitting_tries(space: Space, trials: int) -> Tries:
     return found[: most(trials)]
 
 
-#: What saves memory, in the order of what it costs.
-_SAVING = {
-    "batch.micro_batch": "the smallest micro-batch",
-    "parallel.zero_stage": "the most sharding",
-    "memory.recompute": "recomputation",
-}
-_MORE = ("parallel.zero_stage",)
+def _most_recomputed(values: Collection[str]) -> str:
+    return next(value for value in ("full", "selective", *values) if value in values)
+
+
+#: What saves memory, in the order of what it costs: the value of a knob that needs least.
+_SAVING: tuple[tuple[str, Callable[[Collection[Any]], Any], str], ...] = (
+    ("batch.micro_batch", min, "the smallest micro-batch"),
+    ("parallel.zero_stage", max, "the most sharding"),
+    ("memory.recompute", _most_recomputed, "recomputation"),
+)
 
 
 def _tries(space: Space, values: Point, why: str) -> Tries:
