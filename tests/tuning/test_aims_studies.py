@@ -105,22 +105,24 @@ def test_without_repetition_a_single_value_is_a_tie(folder: Path) -> None:
 
 
 def test_what_breaks_a_constraint_is_never_the_best(folder: Path) -> None:
-    free = run_study(asked(limit_gib=2.2, trials=8), folder.with_name("free"), Weighed())
-    found = run_study(asked(limit_gib=2.2, trials=8, constraints={"memory_headroom": 0.6}), folder, Weighed())
+    """All 18 points are tried, and the only one that keeps so much free is a slow one."""
+    whole = {"limit_gib": 2.2, "trials": 18}
+    free = run_study(asked(**whole), folder.with_name("free"), Weighed())
+    found = run_study(asked(**whole, constraints={"memory_headroom": 0.9}), folder, Weighed())
     broken = [row for row in found["trials"] if row["limits"][0]["state"] == "violated"]
     assert free["best"]["trial"] is not None
     assert (
         value(free["best"], "peak_memory_bytes")
-        > 0.4 * 2.2 * GIB
+        > 0.1 * 2.2 * GIB
         >= value(found["best"], "peak_memory_bytes")
     )
     kept = [row for row in found["trials"] if row not in broken]
     assert found["best"]["trial"] == max(kept, key=lambda row: row["value"])["number"]
     for row in broken:
-        missed = 0.6 - (1 - value(row, "peak_memory_bytes") / (2.2 * GIB))
+        missed = 0.9 - (1 - value(row, "peak_memory_bytes") / (2.2 * GIB))
         assert row["constraints"]["memory_headroom"] == pytest.approx(missed)
         assert row["limits"][0]["violation"] == pytest.approx(missed)
-        assert "at least 60 % asked for: missed by" in row["reason"]
+        assert "at least 90 % asked for: missed by" in row["reason"]
     assert "; faster but ruled out: " in found["result_line"]
     assert found["baseline"]["trial"] in [row["number"] for row in broken]
     assert "is ruled out (free memory at the peak" in found["result_line"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,8 @@ from tests.ui.homes import full_home
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
+#: A list that does not stay open is opened again, so often.
+TRIES = 8
 #: Name of the picture -> address, what it is waited for.
 VIEWS = {
     "runs": ("/", "[class*=st-key-runs-table]"),
@@ -78,11 +81,18 @@ def test_an_empty_home_leads_to_the_form(
 
 def turn_threads(tab: Visit) -> None:
     """An environment variable is found by its name, and its values are offered beside what it must be."""
+    from playwright.sync_api import TimeoutError as LateError
+
     tab.page.locator(".st-key-new-advanced summary").click()
     chooser = tab.page.locator(".st-key-new-environment input")
-    chooser.click()
-    chooser.fill("OMP_NUM")
-    tab.page.get_by_role("option", name="OMP_NUM_THREADS: threads of a rank's operators").click()
+    option = tab.page.get_by_role("option", name="OMP_NUM_THREADS: threads of a rank's operators")
+    for _ in range(TRIES):  # a list that opened while the page still ran is closed by it
+        tab.settle()
+        chooser.click()
+        chooser.fill("OMP_NUM")
+        with suppress(LateError):
+            option.click(timeout=3_000)
+            break
     tab.page.keyboard.press("Escape")
     values = tab.page.locator(".st-key-new-space-environment-OMP-NUM-THREADS")
     values.wait_for()

@@ -72,5 +72,6 @@ def test_the_terminal_tells_the_same() -> None:
     print_failures(console, board(fails=True))
     assert console.export_text().splitlines() == [
         "failures: 6 of 20 trials failed: 6 ran out of memory",
+        "  out of memory in forward on rank 1: trials 2, 5, 8, 11, 14 and 17; the last: rank 1: no *memory*",
         "  batch.micro_batch >= 4: 6 of 6 ran out of memory; without it 0 of 14",
     ]
