@@ -19,6 +19,8 @@ from profilers.summary import RunSummary
 from tuning.studyfile import StudyFile, parse
 
 STEPS = 24
+#: How long a run waits for a command to be heard, at most.
+PATIENCE_SECONDS = 20.0
 Should = Callable[[], bool]
 
 
@@ -71,6 +73,8 @@ class Machine:
     losses: Callable[[RunConfig], float] = lambda _: 2.4
     during: Callable[[int, Path | None], None] = lambda number, run: None
     run_seconds: float = 0.0
+    #: A run goes on until this, too, for some seconds: a busy machine may be late to hear a command.
+    heard: Callable[[], bool] = lambda: True
     configs: list[RunConfig] = field(default_factory=list)
     labels: list[dict[str, str]] = field(default_factory=list)
     begins: list[float] = field(default_factory=list)
@@ -103,7 +107,8 @@ class Machine:
         while True:
             if should_stop():
                 return RunOutcome(Ending.STOPPED)
-            if time.monotonic() >= deadline:
+            late = time.monotonic() - deadline
+            if late >= 0 and (self.heard() or late > PATIENCE_SECONDS):
                 break
             time.sleep(0.005)
         return self.endings.get(number) or self.by_config(config) or RunOutcome(Ending.COMPLETED)

@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.config import RunConfig
 from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
-from tuning.first_tries import fitting_tries
+from tuning.first_tries import first_tries, fitting_tries
 from tuning.study import run_study
 
 
@@ -39,3 +39,15 @@ def test_at_last_the_model_is_split_as_far_as_it_goes() -> None:
     assert why == "to fit first: the model split"
     assert point["parallel.tp"] * point["parallel.pp"] == 4
     assert point["batch.micro_batch"] == 1
+
+
+def test_a_baseline_outside_of_the_space_is_left_for_the_nearest_in_it() -> None:
+    """The yardstick takes one micro-batch a step; the space has five at least."""
+    turned = {"batch.accumulation": [5, 10], "ranks": [2, 4], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
+    space = study(space=turned, ranks=4).search_space
+    assert space.outside(space.baseline[0])
+    points = [point for point, _ in fitting_tries(space, 40)]
+    assert points and not any(space.outside(point) or space.problem(point) for point in points)
+    assert {point["batch.accumulation"] for point in points} == {5}
+    assert (points[0]["ranks"], points[0]["parallel.tp"], points[0]["parallel.pp"]) == (4, 2, 2)
+    assert [point for point, _ in first_tries(space, 40)]

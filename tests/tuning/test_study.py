@@ -220,13 +220,17 @@ def answers(folder: Path) -> list[tuple[str, bool, str]]:
 
 def commanded(folder: Path, *orders: tuple[int, str, dict[str, Any]], trials: int = 4) -> dict[str, Any]:
     """A study that gets each order during the execution of its number."""
+    sent: list[str] = []
 
     def during(number: int, run: Path | None) -> None:
         for at, command, arguments in orders:
             if at == number:
-                send(folder, command, arguments, "test")
+                sent.append(send(folder, command, arguments, "test"))
 
-    return run_study(study(trials=trials), folder, Machine(during=during, run_seconds=0.25))
+    def heard() -> bool:
+        return journal.load(folder / readers.JOURNAL).answers.keys() >= set(sent)
+
+    return run_study(study(trials=trials), folder, Machine(during=during, run_seconds=0.25, heard=heard))
 
 
 def test_stop_ends_the_study_with_its_result(folder: Path) -> None:
