@@ -158,9 +158,7 @@ def test_another_name_is_its_name_everywhere(
     assert (on["study"], on["trials_done"]) == ("other.2", 4)
 
 
-def test_a_large_study_waits_for_its_optuna_file(
-    command: Run, away: Away, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_study_is_left_to_tune(command: Run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import does not stand still; what it left is said, and made by the next one who asks for it."""
     monkeypatch.setattr("tuning.mirror.MOMENT", 7)
     database = away.home / "studies" / NAME / "optuna.db"
