@@ -60,6 +60,8 @@ class Board:
         self._shown: StudyState | None = None
         self._announced: set[int] = set()
         self.state, self.phase = "running", "baseline"
+        #: What Optuna's database lacks, in words.
+        self.lag = ""
 
     def show(
         self, study: StudyState, trial: Trial | None = None, note: str = "", elsewhere: str = ""
@@ -87,6 +89,11 @@ class Board:
         """What ended by now is no news."""
         self._announced |= {trial.number for trial in study.trials if trial.outcome is not None}
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody displays progress."""
+        return self._on_update is not None
+
     def heartbeat(self, study: StudyState) -> None:
         """Show now and then that the owner lives, tell of other controllers, and write a result that waits."""
         self._crew.beat()
@@ -111,6 +118,7 @@ class Board:
         document = result(study, self.file, self.state)
         document["importance"] = self._importance_of(study, last)
         document["prior"] = self.predictions()
+        document[readers.LAG] = self.lag
         self._write(readers.RESULT, document, indented=len(study.trials) < LONG_RESULT)
         return document
 
@@ -137,6 +145,7 @@ class Board:
             "continues": list(study.continues),
             "continued_in": (study.successor or {}).get("name"),
             "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
+            readers.LAG: self.lag,
         }
         self._write(rundir.STATUS, status | {"updated_unix": time.time()})
 

@@ -28,6 +28,10 @@ class Place(Protocol):
         """Raise if it is somebody else's."""
         ...
 
+    def mark(self) -> object:
+        """Another one when it was replaced, as far as that can be told from outside."""
+        ...
+
     def harm(self) -> str:
         """What is wrong with it; nothing if that cannot be told."""
         ...
@@ -47,6 +51,14 @@ class SqliteFile:
 
     def opened(self, study: optuna.Study) -> None:
         """It lies in the study's own folder."""
+
+    def mark(self) -> object:
+        """The file itself, not its name; None where there is none."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def harm(self) -> str:
         """What SQLite finds wrong with it; nothing of one that is not there or locked."""

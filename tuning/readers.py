@@ -19,6 +19,8 @@ STUDY_GIVEN = "study.yaml"
 STUDY = "study.json"
 RESULT = "result.json"
 DATABASE = "optuna.db"
+#: What a status says of an Optuna database that lacks trials: that in words.
+LAG = "optuna_lag"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -110,7 +109,7 @@ class Study:
     def __init__(
         self, kept: Kept, folder: Path, execute: Execute, board: Board, foresee: Foresee | None = None
     ) -> None:
-        from tuning.mirror import Mirror
+        from tuning.mirroring import Mirroring
         from tuning.proposing import Proposer
 
         file, self._journal, self._crew = kept.file, kept.journal, kept.crew
@@ -120,7 +119,7 @@ class Study:
         foresight = foresee(file.search_space) if foresee else None
         self._proposer = Proposer(file, kept.journal, encoding, foresight, len(kept.crew.others()))
         board.predictions = self._proposer.predictions
-        self._mirror = Mirror(folder, encoding, file.aims if file.objectives else (), kept.place)
+        self._mirroring = Mirroring(folder, encoding, kept, board, self.control)
 
     @property
     def _file(self) -> StudyFile:
@@ -129,16 +128,16 @@ class Study:
     def run(self, interruption: Interruption) -> None:
         """Measure until nothing is left to do, or until somebody wants it to end."""
         try:
-            self._board.state = self._measure_all(interruption)
-            with suppress(UnreachableError), self._journal.turn():
-                self._note(self._mirror.check(self._journal.state))
+            ended = self._measure_all(interruption)
+            self._mirroring.complete(ended == "ended", interruption)
+            self._board.state = ended
         except BaseException:
             self._board.state = "interrupted"
             raise
 
     def close(self) -> None:
         """Let go of Optuna's file."""
-        self._mirror.close()
+        self._mirroring.close()
 
     def _measure_all(self, interruption: Interruption) -> str:
         self._board.state = "running"
@@ -188,9 +187,9 @@ class Study:
             for words in state.damage:
                 if words not in state.notes:
                     self._journal.append("note", text=words)
-            note = self._follow()
+            note = self._mirroring.follow()
         self._board.known(state)
-        self._board.show(state, note=note)
+        self._board.show(state, note="; ".join(filter(None, (note, self._mirroring.slow))))
 
     def _settle(self) -> None:
         """End the trials of controllers that are gone; ours are over, too, for we measure nothing now."""
@@ -199,15 +198,6 @@ class Study:
                 home = self._folder.parent.parent
                 found = telling.left_behind(trial, home, self._journal.state, self._file)
                 self._journal.append("tell", number=trial.number, **found)
-
-    def _follow(self) -> str:
-        """Let Optuna's file follow the journal; what was wrong with it, if anything."""
-        return self._note(self._mirror.follow(self._journal.state))
-
-    def _note(self, text: str) -> str:
-        if text:
-            self._journal.append("note", text=text)
-        return text
 
     def _idle(self, found: str, interruption: Interruption) -> None:
         """Paused, or waiting for other controllers: until the journal changes, or it is time to look again."""
@@ -270,7 +260,7 @@ class Study:
     def _ended(self, number: int) -> None:
         with self._journal.turn():
             self._proposer.tell_new()
-            note = self._follow()
+            note = self._mirroring.follow()
         self._board.show(self._journal.state, self._trial(number), note)
         self._board.result_changed(self._journal.state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,9 @@ class Reindexed:
     compacted_files: int = 0
 
 
-def reindex(home: Path) -> Reindexed:
-    """Rebuild all indexes of a home, and compact the records of runs that ended. Nothing else is touched.
+def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindexed:
+    """Rebuild all indexes of a home, and compact the records of runs that ended. Nothing else is touched. ``tell`` is
+    told how far that is, where it takes a while.
 
     Raises:
         InputError: there is no such folder.
@@ -33,16 +35,16 @@ def reindex(home: Path) -> Reindexed:
     store = Store(home)
     runs, studies = store.rebuild()
     notes = [store.note] if store.note else []
-    notes += [note for folder in every_study(home) if (note := _optuna(folder))]
+    notes += [note for folder in every_study(home) if (note := _optuna(folder, tell))]
     compacted = compact_all(run_folders(home))
     return Reindexed(runs, studies, notes + compacted.notes, compacted.files)
 
 
-def _optuna(folder: Path) -> str:
-    from tuning.mirror import rebuild
+def _optuna(folder: Path, tell: Callable[[str], None]) -> str:
+    from tuning.mirror_drain import rebuild
 
     try:
-        note = rebuild(folder)
+        note = rebuild(folder, lambda words: tell(f"{folder.name}: {words}"))
     except InputError as error:
         note = str(error)
     return f"{folder.name}: {note}" if note else ""

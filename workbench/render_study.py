@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuning.aims import aim_of, text
 from tuning.objectives import KNOWN
+from tuning.readers import LAG
 from workbench import rounds, study_words, words
 from workbench.render_failures import print_failures
 from workbench.rows import RunRow, StudyRow
@@ -124,6 +125,8 @@ def print_result(console: Console, document: dict[str, Any]) -> None:
     """The line that a study comes down to, its front, budgets and constraints, what failed, and why its winner wins."""
     line = document.get("result_line") or "no trial has been measured yet"
     console.print(line, markup=False, soft_wrap=True)
+    if document.get(LAG):
+        console.print(document[LAG], markup=False, soft_wrap=True)
     _print_terms(console, document)
     print_failures(console, document)
     if document.get("why"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError
+from tuning import readers
 from tuning.following import StudyReader
 from tuning.readers import StudyView
 from workbench import why
@@ -31,6 +32,7 @@ def of_view(view: StudyView) -> dict[str, Any]:
     else:
         found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
     members = list(view.status.get("controllers") or ()) if view.alive else []
+    found[readers.LAG] = str(view.status.get(readers.LAG) or "")
     return found | {"controllers": members, "why": why.of_study(found, view.folder.parent.parent)}
 
 

@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 50.0
 #: Processes are forked from one that has loaded everything, which takes a controller seconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
-    [__name__, "tuning.mirror", "tuning.proposing", "tuning.importance", "optuna.storages._rdb.storage"]
+    [__name__, "tuning.mirroring", "tuning.proposing", "tuning.importance", "optuna.storages._rdb.storage"]
 )
 
 

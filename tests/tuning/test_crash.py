@@ -14,7 +14,7 @@ import pytest
 
 from tests.tuning.fake import Machine, study
 from tuning import journal, readers
-from tuning.mirror import rebuild
+from tuning.mirror_drain import rebuild
 from tuning.points import point_key
 from tuning.study import run_study
 

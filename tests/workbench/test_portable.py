@@ -158,6 +158,22 @@ def test_another_name_is_its_name_everywhere(
     assert (on["study"], on["trials_done"]) == ("other.2", 4)
 
 
+def test_a_large_study_is_left_to_tune(command: Run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import does not stand still; what it left is said, and made by the next one who asks for it."""
+    monkeypatch.setattr("tuning.mirror.MOMENT", 7)
+    database = away.home / "studies" / NAME / "optuna.db"
+    done = command("study", "import", away.file, "--home", away.home)
+    assert (
+        "note: optuna.db lacks 8 trials: they are added while the study runs, or by `workbench reindex`"
+        in done.err
+    )
+    assert not database.exists()
+    assert "optuna.db lacks 8 trials" in command("show", NAME, "--home", away.home).out
+    assert command("reindex", "--home", away.home, "--json").document["notes"] == []
+    assert database.is_file()
+    assert command("show", NAME, "--home", away.home, "--json").document["optuna_lag"] == ""
+
+
 DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
     "a changed journal": (lambda members: members.update({JOURNAL: members[JOURNAL][:-2] + b"]\n"}), "checksum"),
     "a longer journal": (lambda members: members.update({JOURNAL: members[JOURNAL] * 2}), "checksum"),

@@ -71,7 +71,7 @@ def reindex(home: Home, json: Json = False) -> int:
     from workbench.output import emit_json, say
     from workbench.reindex import reindex as rebuild
 
-    done = rebuild(home)
+    done = rebuild(home, say)
     for line in done.notes:
         say(f"note: {line}")
     if json:

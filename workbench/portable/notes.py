@@ -14,17 +14,20 @@ from workbench.portable.manifest import Manifest
 
 
 def of_study(folder: Path, manifest: Manifest, names: Names) -> tuple[str, ...]:
-    """Lines about a study that was unpacked as ``folder``, whose Optuna file is made here."""
+    """Lines about a study that was unpacked as ``folder``, whose Optuna file is made here unless it is a large one."""
     found = [_index(folder), _machine(manifest), _data(folder), _own_file(manifest, names)]
     return tuple(line for line in found if line)
 
 
 def _index(folder: Path) -> str:
-    """Optuna's file is made from the journal; a study that this version refuses can still be read."""
-    from tuning.mirror import rebuild
+    """Optuna's file is made from the journal, later if that takes more than a moment; a study that this version
+    refuses can still be read.
+    """
+    from tuning.mirror import MOMENT
+    from tuning.mirror_drain import rebuild
 
     try:
-        return rebuild(folder)
+        return rebuild(folder, most=MOMENT)
     except InputError as error:
         return f"this version refuses its study file, so it can be read but not gone on with: {error}"
 

@@ -101,6 +101,8 @@ def _headline(found: Study) -> None:
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
         if words_of_crew := _crew(view):
             st.caption(words_of_crew)
+        if lag := found.document.get(readers.LAG):
+            st.caption(lag)
     done, total = found.document.get("trials_done") or 0, found.document.get("trials_total") or 0
     with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
         _buttons(view, unfinished=done < total)
