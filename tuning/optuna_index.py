@@ -31,8 +31,9 @@ from tuning.state import Trial
 REDRAWS = 50
 #: So many legal points are looked at when none of the redraws could be kept.
 NEIGHBOURS = 64
-#: Redrawing stops here even before: the ranks are waiting.
-REDRAW_SECONDS = 0.25
+#: Redrawing stops here even before, in seconds of the processor: the ranks are waiting. Not of the clock, for a busy
+#: machine would cut it short and the search with it.
+REDRAW_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class LegalSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The parameters of the point that is kept in ``chosen``."""
-        deadline = time.monotonic() + REDRAW_SECONDS
+        deadline = time.thread_time() + REDRAW_SECONDS
         for _ in range(REDRAWS):
             drawn = self.inner.sample_relative(study, trial, search_space)
             if not drawn:  # too few trials so far: explore
@@ -174,7 +175,7 @@ class LegalSampler(BaseSampler):
             }
             if self._keeps(drawn):
                 break
-            if time.monotonic() > deadline:
+            if time.thread_time() > deadline:
                 self.chosen = self._nearest(drawn)
                 break
         else:
