@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.errors import InputError
 from engine.outcome import Ending
@@ -26,6 +26,9 @@ from tuning.readers import JOURNAL
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 from tuning.turns import TURN, FileLock
+
+if TYPE_CHECKING:
+    from tuning.optuna_index import Draw
 
 #: How a study ends whose space grew: another one goes on.
 CONTINUED: Final = "continued"
@@ -237,7 +240,7 @@ class Study:
         params: dict[str, Any] = {}
         skipped, point = 0, step.point
         if point is None:
-            draw = self._proposer.draw()
+            draw = self._drawn()
             if draw is None:
                 return "again"
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
@@ -248,6 +251,14 @@ class Study:
         self._journal.append("proposal", **known, **more)
         self._journal.append("lease", number=number, **opening.lease())
         return self._trial(number)
+
+    def _drawn(self) -> Draw | None:
+        """What the sampler wants next; what was noted meanwhile is told."""
+        before = len(self._journal.state.notes)
+        draw = self._proposer.draw()
+        for note in self._journal.state.notes[before:]:
+            self._board.show(self._journal.state, note=note)
+        return draw
 
     def _measure(self, trial: Trial, interruption: Interruption) -> None:
         self._board.state = "running"
