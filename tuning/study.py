@@ -135,6 +135,7 @@ class Study:
             self._board.state = self._measure_all(interruption)
             with suppress(UnreachableError), self._journal.turn():
                 self._note(self._mirror.check(self._journal.state))
+            self._board.show_others(self._journal.state)
         except BaseException:
             self._board.state = "interrupted"
             raise
