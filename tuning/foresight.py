@@ -46,8 +46,8 @@ class Foreseen(NamedTuple):
 
 
 class Foresight:
-    """Predictions of a space on a target; they are worked out when they are first asked for. ``proposes``: they say what
-    is next, too, not only whether anything runs.
+    """Predictions of a space on a target; they are worked out when they are first asked for. ``proposes``: they say
+    what is next, too, not only whether anything runs.
     """
 
     def __init__(self, space: Space, target: Target, seed: int, proposes: bool = True) -> None:

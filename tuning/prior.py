@@ -104,9 +104,7 @@ def gives_up(belief: Belief, seen: Seen) -> str:
         begin = f"nothing ran in {count} trials"
     else:
         return ""
-    chance = (
-        f"{FORETOLD} of the {len(belief) - count} left runs is {1 - found.nothing_runs:.1%}"
-    )
+    chance = f"{FORETOLD} of the {len(belief) - count} left runs is {1 - found.nothing_runs:.1%}"
     return "; ".join([begin, chance, *_reasons(belief)])
 
 

@@ -84,7 +84,9 @@ def test_growing_and_reading_agree(file: StudyFile) -> None:
         for line in author.event():
             folding.take(line)
         before, grown = grown, folding.state()
-        said(before, file)  # as another thread may that still looks at it: its answers are not those of the new one
+        said(
+            before, file
+        )  # as another thread may that still looks at it: its answers are not those of the new one
         assert said(grown, file) == said(fold(author.lines), file)
         assert said(grown, file) == said(folding.state(), file)
 
