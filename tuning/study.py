@@ -64,14 +64,25 @@ def run_study(
     opening.check_same(load(folder / JOURNAL).file, file)
     folder, file = keeping.follow(folder, file, storage)
     heard: int | None = None
-    while True:
-        document, heard = _run(
-            file, folder, execute, on_update, foresee, join=join, heard=heard, storage=storage
-        )
-        if document["state"] != CONTINUED:
-            return document
-        folder, file = keeping.follow(folder, file, storage)
-        join = True  # they all go on with the same study
+    with (
+        Interruption() as interruption
+    ):  # one for all: whoever asks while a study goes over is heard by the next one
+        while True:
+            document, heard = _run(
+                file,
+                folder,
+                execute,
+                on_update,
+                foresee,
+                interruption,
+                join=join,
+                heard=heard,
+                storage=storage,
+            )
+            if document["state"] != CONTINUED:
+                return document
+            folder, file = keeping.follow(folder, file, storage)
+            join = True  # they all go on with the same study
 
 
 def _run(
@@ -80,6 +91,7 @@ def _run(
     execute: Execute,
     on_update: Callable[[Update], None] | None,
     foresee: Foresee | None,
+    interruption: Interruption,
     *,
     join: bool,
     heard: int | None,
@@ -94,8 +106,7 @@ def _run(
     try:
         study = Study(kept, folder, execute, board, foresee)
         try:
-            with Interruption() as interruption:
-                study.run(interruption)
+            study.run(interruption)
         finally:
             study.close()
     finally:
