@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -64,21 +65,10 @@ def run_study(
     opening.check_same(load(folder / JOURNAL).file, file)
     folder, file = keeping.follow(folder, file, storage)
     heard: int | None = None
-    with (
-        Interruption() as interruption
-    ):  # one for all: whoever asks while a study goes over is heard by the next one
+    with Interruption() as interruption:  # whoever asks while a study goes over to another one is heard there
+        one = partial(_run, execute, on_update, foresee, interruption, storage=storage)
         while True:
-            document, heard = _run(
-                file,
-                folder,
-                execute,
-                on_update,
-                foresee,
-                interruption,
-                join=join,
-                heard=heard,
-                storage=storage,
-            )
+            document, heard = one(file, folder, join=join, heard=heard)
             if document["state"] != CONTINUED:
                 return document
             folder, file = keeping.follow(folder, file, storage)
@@ -86,12 +76,12 @@ def run_study(
 
 
 def _run(
-    file: StudyFile,
-    folder: Path,
     execute: Execute,
     on_update: Callable[[Update], None] | None,
     foresee: Foresee | None,
     interruption: Interruption,
+    file: StudyFile,
+    folder: Path,
     *,
     join: bool,
     heard: int | None,
