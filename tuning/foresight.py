@@ -46,10 +46,12 @@ class Foreseen(NamedTuple):
 
 
 class Foresight:
-    """Predictions of a space on a target; they are worked out when they are first asked for."""
+    """Predictions of a space on a target; they are worked out when they are first asked for. ``proposes``: they say
+    what is next, too, not only whether anything runs.
+    """
 
-    def __init__(self, space: Space, target: Target, seed: int) -> None:
-        self._space, self._target, self._seed = space, target, seed
+    def __init__(self, space: Space, target: Target, seed: int, proposes: bool = True) -> None:
+        self._space, self._target, self._seed, self._proposes = space, target, seed, proposes
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -79,8 +81,10 @@ class Foresight:
 
     def propose(self, state: StudyState, allows: Callable[[Point], bool]) -> Foreseen | None:
         """The next point; None where it is the sampler's turn, or predictions promise nothing any more."""
+        if not self._proposes or _proposals(state) % SAMPLED == SAMPLED - 1:
+            return None
         belief = self.belief
-        if belief is None or _proposals(state) % SAMPLED == SAMPLED - 1:
+        if belief is None:
             return None
         rows, values = self._seen(state)
         known = set(rows)
@@ -96,10 +100,10 @@ class Foresight:
 
     def nothing_runs(self, state: StudyState) -> Nothing | None:
         """What is said of a space in which nothing ran so far; None while there is hope."""
-        if self.belief is None:
-            return nothing_runs.seen(state)
         if not nothing_runs.failed(state):
             return None
+        if self.belief is None:
+            return nothing_runs.seen(state)
         words = prior.gives_up(self.belief, Seen.of(*self._seen(state)))
         return nothing_runs.foreseen(words) if words else None
 
@@ -107,13 +111,15 @@ class Foresight:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
         and first tries leave them out while others are left.
         """
-        if self.belief is None:
+        if not self._proposes or self.belief is None:
             return frozenset()
         skipped = prior.skipped(self.belief, Seen.of(*self._seen(state)))
         return frozenset(point_key(self.points[row]) for row in skipped)
 
     def document(self, state: StudyState) -> dict[str, Any] | None:
         """How wrong predictions were so far, for the study's document."""
+        if not self._proposes:
+            return None
         rows, values = self._seen(state)
         if self.belief is None or not rows:
             return None

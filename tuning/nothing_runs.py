@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from typing import NamedTuple
 
-from tuning.prior import MOST_FAILURES
+from tuning.prior import FORETOLD, MOST_FAILURES
 from tuning.state import StudyState, Trial
 
 #: How the two kinds of news begin.
@@ -50,10 +49,13 @@ def seen(state: StudyState) -> Nothing | None:
     return Nothing(f"{SO_FAR} in {len(found)} trials: {words}{last}", ends=False)
 
 
-def noted(notes: Collection[str]) -> str:
-    """What was said last."""
-    said = [note for note in notes if note.startswith((CERTAIN, SO_FAR))]
-    return said[-1] if said else ""
+def noted(state: StudyState) -> str:
+    """What was said last; what the trials alone say is told of all that ended since, too."""
+    said = [note for note in state.notes if note.startswith((CERTAIN, SO_FAR))]
+    if not said:
+        return ""
+    now = seen(state)
+    return now.words if now and said[-1].startswith(SO_FAR) and FORETOLD not in said[-1] else said[-1]
 
 
 def ended(state: StudyState) -> bool:

@@ -16,6 +16,8 @@ HOPELESS = 0.9
 GIVE_UP = 0.05
 #: It asks for at least so many failures before it believes that, and says after so many what it has seen.
 LEAST_FAILURES, MOST_FAILURES = 3, 12
+#: Begins what predictions say of candidates that are left.
+FORETOLD = "the probability that any"
 _OF_90_PERCENT = 1.645
 
 
@@ -102,9 +104,7 @@ def gives_up(belief: Belief, seen: Seen) -> str:
         begin = f"nothing ran in {count} trials"
     else:
         return ""
-    chance = (
-        f"the probability that any of the {len(belief) - count} left runs is {1 - found.nothing_runs:.1%}"
-    )
+    chance = f"{FORETOLD} of the {len(belief) - count} left runs is {1 - found.nothing_runs:.1%}"
     return "; ".join([begin, chance, *_reasons(belief)])
 
 

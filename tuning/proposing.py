@@ -79,6 +79,7 @@ class Proposer:
         if (name := self._choice()) != self._sampler:
             self._sampler = name
             self._index.turn_to(name, *self._plan())
+            self._note_turn(file, state)
         if self._nothing_runs(state):
             self._exhausted = open_now
             return None
@@ -97,6 +98,13 @@ class Proposer:
             if note not in state.notes:
                 self._journal.append("note", text=note)
         return drawn
+
+    def _note_turn(self, file: StudyFile, state: StudyState) -> None:
+        """Say which sampler goes on, and why; whoever asked for one by command was told."""
+        choice = course.sampler(file, state)
+        text = f"sampler: {choice.name} from here on: {choice.reason}"
+        if choice.name != file.sampler and text not in state.notes:
+            self._journal.append("note", text=text)
 
     def _nothing_runs(self, state: StudyState) -> bool:
         """Whether nothing will run; says so, or that nothing ran so far, once."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.errors import InputError
 from engine.outcome import Ending
@@ -25,6 +26,9 @@ from tuning.readers import JOURNAL
 from tuning.state import Trial
 from tuning.studyfile import StudyFile
 from tuning.turns import TURN, FileLock
+
+if TYPE_CHECKING:
+    from tuning.optuna_index import Draw
 
 #: How a study ends whose space grew: another one goes on.
 CONTINUED: Final = "continued"
@@ -60,22 +64,23 @@ def run_study(
     opening.check_same(load(folder / JOURNAL).file, file)
     folder, file = keeping.follow(folder, file, storage)
     heard: int | None = None
-    while True:
-        document, heard = _run(
-            file, folder, execute, on_update, foresee, join=join, heard=heard, storage=storage
-        )
-        if document["state"] != CONTINUED:
-            return document
-        folder, file = keeping.follow(folder, file, storage)
-        join = True  # they all go on with the same study
+    with Interruption() as interruption:  # whoever asks while a study goes over to another one is heard there
+        one = partial(_run, execute, on_update, foresee, interruption, storage=storage)
+        while True:
+            document, heard = one(file, folder, join=join, heard=heard)
+            if document["state"] != CONTINUED:
+                return document
+            folder, file = keeping.follow(folder, file, storage)
+            join = True  # they all go on with the same study
 
 
 def _run(
-    file: StudyFile,
-    folder: Path,
     execute: Execute,
     on_update: Callable[[Update], None] | None,
     foresee: Foresee | None,
+    interruption: Interruption,
+    file: StudyFile,
+    folder: Path,
     *,
     join: bool,
     heard: int | None,
@@ -90,8 +95,7 @@ def _run(
     try:
         study = Study(kept, folder, execute, board, foresee)
         try:
-            with Interruption() as interruption:
-                study.run(interruption)
+            study.run(interruption)
         finally:
             study.close()
     finally:
@@ -131,6 +135,7 @@ class Study:
             ended = self._measure_all(interruption)
             self._mirroring.complete(ended == "ended", interruption)
             self._board.state = ended
+            self._board.show_others(self._journal.state)
         except BaseException:
             self._board.state = "interrupted"
             raise
@@ -227,7 +232,7 @@ class Study:
         params: dict[str, Any] = {}
         skipped, point = 0, step.point
         if point is None:
-            draw = self._proposer.draw()
+            draw = self._drawn()
             if draw is None:
                 return "again"
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
@@ -238,6 +243,14 @@ class Study:
         self._journal.append("proposal", **known, **more)
         self._journal.append("lease", number=number, **opening.lease())
         return self._trial(number)
+
+    def _drawn(self) -> Draw | None:
+        """What the sampler wants next; what was noted meanwhile is told."""
+        before = len(self._journal.state.notes)
+        draw = self._proposer.draw()
+        for note in self._journal.state.notes[before:]:
+            self._board.show(self._journal.state, note=note)
+        return draw
 
     def _measure(self, trial: Trial, interruption: Interruption) -> None:
         self._board.state = "running"

@@ -38,7 +38,7 @@ def _nothing(document: Document, state: StudyState) -> str:
     if not ended:
         return "nothing measured yet"
     failures = document["failures"]
-    if said := nothing_runs.noted(state.notes):
+    if said := nothing_runs.noted(state):
         return f"no configuration could be measured: {said}"
     if failures["advice"]:
         return f"no configuration could be measured: {failures['line']}"

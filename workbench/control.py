@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from engine import orders, rundir
@@ -180,7 +181,7 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
         return Reply(None, target.id, action, arguments, None, text)
     sent = command.send(target.folder, action, arguments, by)
     if not before.alive:
-        text = f"nobody runs {target.id} now; it will be applied when the study is started again"
+        text = f"nobody runs {target.id} {_now(target.folder)}; it will be applied when the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
     _wait(lambda: sent in (now := reader.view()).journal.answers or not now.alive, patience)
     found = reader.view().journal.answers.get(sent)
@@ -189,6 +190,13 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
         return Reply(sent, target.id, action, arguments, None, text)
     text = found.reason or f"{action} accepted"
     return Reply(sent, target.id, action, arguments, found.accepted, text)
+
+
+def _now(folder: Path) -> str:
+    """Where nobody runs a study; of one in a database, other homes may."""
+    from tuning.keeping import STORAGE
+
+    return "in this home now" if (folder / STORAGE).exists() else "now"
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

@@ -16,17 +16,25 @@ if TYPE_CHECKING:
 
 
 def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
-    """What predicts a study's space; it says why, once the study begins, where nothing can."""
-    if file.prior == "none" or file.simulate is not None:
+    """What predicts a study's space; it says why, once the study begins, where nothing can. The formulas that play a
+    simulated study would know its trials beforehand: they say only whether anything runs.
+    """
+    if file.prior == "none" or (file.simulate is not None and file.turns_work):
         return None
 
     def foresee(space: Space) -> Foresight | None:
         from tuning.foresight import Foresight
 
-        target = _target(home, file)
-        return None if target is None else Foresight(space, target, file.seed)
+        target = _target(home, file) if file.simulate is None else _simulated(file)
+        return None if target is None else Foresight(space, target, file.seed, file.simulate is None)
 
     return foresee
+
+
+def _simulated(file: StudyFile) -> Target | None:
+    from tuning.predict.target import named
+
+    return named(file.simulate.cluster, None, file.ranks) if file.simulate else None
 
 
 def _target(home: Path, file: StudyFile) -> Target | None:

@@ -131,8 +131,9 @@ def line(why: Why) -> str:
         and why.other_wire_bytes is not None
         and why.wire_bytes + why.other_wire_bytes
     ):
-        sizes = [f"{size / 1e6:,.3g}" for size in (why.wire_bytes, why.other_wire_bytes)]
-        said.append(f"a rank sends {sizes[0]} MB a step instead of {sizes[1]} MB")
+        mine, theirs = (f"{size / 1e6:,.3g} MB" for size in (why.wire_bytes, why.other_wire_bytes))
+        beside = ", as the other does" if mine == theirs else f" instead of {theirs}"
+        said.append(f"a rank sends {mine} a step{beside}")
     if why.link and why.other_link:
         said.append(
             f"its busiest link ({why.link.interface}) is {words.percent(why.link.share)} used, the other's "

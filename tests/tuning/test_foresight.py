@@ -125,10 +125,13 @@ def test_a_study_whose_space_cannot_run_says_so_and_ends(tmp_path: Path) -> None
 
 def test_without_predictions_twelve_failures_are_said_and_the_search_goes_on(tmp_path: Path) -> None:
     machine = Machine(by_config=lambda _: RunOutcome(Ending.OOM, rank=1, phase="forward", reason="too much"))
-    found = run_study(asked(trials=MOST_FAILURES + 2), tmp_path / "studies" / "asked", machine)
+    shown: list[str] = []
+    found = run_study(asked(trials=MOST_FAILURES + 2), tmp_path / "studies" / "asked", machine,
+                      lambda news: shown.extend([news.note] if news.note else []))  # fmt: skip
     assert len(found["trials"]) == MOST_FAILURES + 2
-    said = f"nothing ran in {MOST_FAILURES} trials: {MOST_FAILURES} oom; the last: too much"
-    assert said in found["result_line"]
+    said = "nothing ran in {0} trials: {0} oom; the last: too much"
+    assert said.format(MOST_FAILURES + 2) in found["result_line"]
+    assert shown == [said.format(MOST_FAILURES)]
     assert found["budget"]["stopped_by"] == "trials"
 
 

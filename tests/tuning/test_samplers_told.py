@@ -143,3 +143,14 @@ def test_what_breaks_a_constraint_is_no_parent_while_others_are_there() -> None:
     assert found.ask(visited) is not None
     assert len(parents(found)) == size
     assert not any(trial.constraints for trial in parents(found))
+
+
+def test_another_sampler_that_goes_on_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "AUTO_NSGA2_TRIALS", 8)
+    monkeypatch.setattr(samplers, "AUTO_NSGA2_AFTER", 5)
+    asked_for = asked(trials=8, objective=SEVERAL)
+    said: list[str] = []
+    run_study(asked_for, tmp_path / "first", Weighed(), lambda news: said.append(news.note))
+    notes = [note for note in said if note.startswith("sampler: ")]
+    assert len(notes) == 1
+    assert notes[0].startswith("sampler: nsga2 from here on: 2 objectives and a budget of 8 trials")

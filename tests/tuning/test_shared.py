@@ -13,6 +13,7 @@ from tests.support.controllers import Controller, check, no_controller_stays
 from tests.tuning.fake import Machine, study
 from tuning import confirm, journal, readers
 from tuning.agenda import Step
+from tuning.board import Update
 from tuning.command import send
 from tuning.crew import Crew, present
 from tuning.journal import Journal
@@ -216,3 +217,19 @@ def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
 
     assert (after(), after("a"), after("a", "a")) == (0, 1, None)
     assert after("a", "b") == 0
+
+
+def test_a_controller_tells_of_the_last_trial_that_another_one_measured(folder: Path) -> None:
+    """It waits for it, and has nothing more to do then."""
+    told: list[int] = []
+
+    def hear(news: Update) -> None:
+        if news.trial is not None and news.trial.outcome is not None:
+            told.append(news.trial.number)
+
+    given = {"trials": 3, "confirm_repeats": 0}
+    other = Controller(folder, given, run_seconds=1.5)
+    other.begun()
+    run_study(study(**given), folder, Machine(), hear, join=True)
+    other.end()
+    assert sorted(told) == [0, 1, 2]

@@ -1,6 +1,7 @@
 """Steering a study while it runs: the mask, the budget, the sampler, and a successor where the space grows."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from engine.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
 from tuning import control, journal, readers
 from tuning.command import send
+from tuning.mirror import Mirror
 from tuning.points import point_key
+from tuning.state import StudyState
 from tuning.study import run_study
 from tuning.studyfile import StudyFile
 
@@ -159,6 +162,23 @@ def test_the_sampler_changes_and_says_why(folder: Path) -> None:
     assert found["sampler"] == {"name": "random", "reason": "asked for"}
     assert answers(found) == [("sampler", True, "random from here on: asked for")]
     assert len({point_key(row["config"]) for row in found["trials"]}) == len(found["trials"])
+
+
+def test_ctrl_c_while_a_widened_study_goes_over_is_heard(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the first study has nothing more to ask."""
+    check = Mirror.check
+
+    def interrupted(mirror: Mirror, state: StudyState) -> str:
+        if state.successor is not None:
+            signal.raise_signal(signal.SIGINT)
+        return check(mirror, state)
+
+    monkeypatch.setattr(Mirror, "check", interrupted)
+    found = steered(folder, study(trials=6), (1, "widen", {"batch.micro_batch": 8}))
+    assert (found["study"], found["state"], found["trials_done"]) == ("first.2", "interrupted", 2)
+    assert run_study(study(trials=6), folder, Machine())["trials_done"] == 6
 
 
 def test_widening_opens_a_successor_with_every_trial(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from streamlit.testing.v1 import AppTest
 
@@ -75,3 +76,16 @@ def test_the_terminal_tells_the_same() -> None:
         "  out of memory in forward on rank 1: trials 2, 5, 8, 11, 14 and 17; the last: rank 1: no *memory*",
         "  batch.micro_batch >= 4: 6 of 6 ran out of memory; without it 0 of 14",
     ]
+
+
+def line(document: dict[str, object]) -> None:
+    """The result line, alone."""
+    from workbench.ui.study_details import result_line
+
+    result_line(document)
+
+
+@pytest.mark.parametrize(("best", "icon"), [(None, "search"), ({"trial": 1}, "emoji_events")])
+def test_a_study_without_a_best_trial_has_won_nothing(best: dict[str, int] | None, icon: str) -> None:
+    app = AppTest.from_function(line, args=({"best": best, "result_line": "so it ended"},)).run()
+    assert f":material/{icon}: so it ended" in texts(app)

@@ -15,6 +15,7 @@ from engine import rundir
 from tests.workbench.conftest import Furnished, Run
 from tuning.command import Command, pending
 from tuning.journal import Journal
+from tuning.keeping import STORAGE
 from workbench import control
 from workbench.resolve import resolve
 
@@ -94,8 +95,11 @@ def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
     rundir.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
     done = command("control", "quickstart", "enqueue", "batch.micro_batch=2")
     assert done.code == 0
-    assert "when the study is started again" in done.out
-    assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"]
+    assert "nobody runs quickstart now; it will be applied when the study is started again" in done.out
+    rundir.write_json(study(own_home) / STORAGE, {"storage": "postgresql://db/one"})
+    elsewhere = command("control", "quickstart", "enqueue", "batch.micro_batch=4")
+    assert "nobody runs quickstart in this home now" in elsewhere.out
+    assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"] * 2
     done = command("stop", "quickstart")
     assert (done.code, done.out) == (0, "quickstart is not running; it is interrupted\n")
 

@@ -115,6 +115,25 @@ def test_a_study_in_which_nothing_ran_ended_badly(
 
 
 SIMULATED: dict[str, Any] = {"simulate": {"cluster": "frontier"}}
+TOO_LARGE = SIMULATED | {
+    "ranks": 8,
+    "trials": 30,
+    "base": {"model": {"preset": "175b"}, "batch": {"global_batch": 16, "micro_batch": 1}},
+    "space": {"parallel.tp": [1, 2, 4, 8], "parallel.pp": [1, 2, 4, 8], "batch.micro_batch": [1, 2]},
+}
+
+
+def test_a_simulated_study_in_which_nothing_can_run_says_so_and_ends(
+    command: Run, study: Callable[..., Path]
+) -> None:
+    found = command("tune", study(**TOO_LARGE), "--json")
+    assert found.document["budget"]["stopped_by"] == "nothing_runs"
+    assert 3 <= len(found.document["trials"]) <= 12
+    assert {row["source"] for row in found.document["trials"]} <= {"baseline", "sampler"}
+    assert found.document["prior"] is None
+    assert "note: nothing runs: all" in found.err
+
+
 UNFIT = {
     "a sampler": (
         SIMULATED | {"sampler": "cmaes", "space": {"memory.recompute": ["none", "full"]}},

@@ -61,6 +61,11 @@ def test_steps_of_other_sizes_are_compared_for_the_same_tokens() -> None:
     )
 
 
+def test_bytes_that_read_alike_are_not_told_twice() -> None:
+    found = why.compare(summary(wire=5.4124e6), summary(wire=5.4125e6), "a", "b", "baseline")
+    assert "a rank sends 5.41 MB a step, as the other does" in why.line(found)
+
+
 def left_behind(home: Path, run: str, found: dict[str, Any]) -> dict[str, Any]:
     """A run's folder, and the study's entry for it."""
     (home / run).mkdir(parents=True)

@@ -28,7 +28,7 @@ def lines(
     here = set(runs)
     gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in here]
     if gone:
-        found.append(f"{len(gone)} runs whose folders are gone, such as {gone[0]}")
+        found.append(f"{len(gone)} runs whose folders are not in this home, such as {gone[0]}")
     missing = [name for name in state.continues if name not in studies]
     if missing:
         found.append(

@@ -45,7 +45,8 @@ def result_line(document: Mapping[str, Any]) -> None:
     """What the study says by now, in its own words."""
     if document.get("result_line"):
         with st.container(border=True, key="result-line"):
-            st.markdown(f":material/emoji_events: {words.escaped(document['result_line'])}")
+            icon = "emoji_events" if document.get("best") else "search"
+            st.markdown(f":material/{icon}: {words.escaped(document['result_line'])}")
             if document.get("space_note"):
                 st.caption(str(document["space_note"]))
 
