@@ -6,7 +6,8 @@ The score is the hypervolume of what was measured over that of every point of th
 cells of the playbook, the model of Frontier that simulated trials play, and a made-up one. Speeds that a sampler is
 told stray by 1 %; scores are of the true values. Points that fail are told as a study tells them. All samplers begin
 with the baseline and the first tries of a study and draw through its redraws (``tuning.optuna_index``), which end after
-0.4 s of the processor (0.25 s of the clock when the table was made). Searches are kept: the command stops after ``--minutes`` and goes on when it is given again.
+0.4 s of the processor (0.25 s of the clock when the table was made). Searches are kept: the command stops after
+``--minutes`` and goes on when it is given again.
 ``tuning.samplers.choose`` decides by this table.
 """
 
