@@ -159,7 +159,8 @@ def test_kill_minus_nine_loses_and_tears_nothing(tmp_path: Path, attempt: int) -
     assert table.column("step").tolist() == list(range(len(table)))
     assert table.column("bytes").tolist() == [7 * step for step in range(len(table))]
     assert table.column("operation").tolist() == [f"operation {step % 500}" for step in range(len(table))]
-    assert [event.data["step"] for event in read.events(0)] == list(range(0, len(table), 100))
+    noted = [event.data["step"] for event in read.events(0)]
+    assert noted in (list(range(0, len(table), 100)), list(range(0, written, 100)))  # killed between the two
     assert not read.problems
 
 
