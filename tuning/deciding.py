@@ -44,6 +44,10 @@ def decide(found: Confirmed, file: StudyFile, ruled_out: Collection[int] = ()) -
             plain[0], "simplicity", f"trials {numbers} tie; it is the simplest: {_turned(plain[0], file)}"
         )
     fastest = max(plain, key=lambda arm: arm.speed)
+    if len(plain) < len(tied):
+        left = _listed([arm.trial.number for arm in plain])
+        words = f"trials {numbers} tie, {left} also in memory and simplicity; of these it was {most}"
+        return Decision(fastest, "speed", words)
     return Decision(fastest, "speed", f"trials {numbers} tie, also in memory and simplicity; it was {most}")
 
 

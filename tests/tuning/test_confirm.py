@@ -138,6 +138,23 @@ def test_memory_that_grows_from_run_to_run_breaks_no_tie() -> None:
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
 
 
+def test_of_those_that_memory_leaves_the_fastest_is_taken() -> None:
+    """The fastest of all three needs more memory, so it is not said to be what the choice fell on."""
+    other = WIDE | {"parallel.tp": 4, "parallel.dp": 1}
+    kept = {0: 100, 1: 90, 2: 90}
+    first = [trial(number, config, 1000.0) for number, config in enumerate((PLAIN, WIDE, other))]
+    again = rerun(StudyState(trials=tuple(first)), {0: 1004.0, 1: 1000.0, 2: 1002.0})
+    known = [
+        replace(one, peak_memory_bytes=kept[one.number if one.confirms is None else one.confirms])
+        for one in again.trials
+    ]
+    decision = deciding.decide(found_in(replace(again, trials=tuple(known))), FILE)
+    assert (decision.arm.trial.number, decision.rule) == (2, "speed")
+    assert decision.why.startswith(
+        "trials 0, 1 and 2 tie, 1 and 2 also in memory and simplicity; of these it was "
+    )
+
+
 def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path) -> None:
     def too_large(config: RunConfig) -> RunOutcome | None:
         plain = config.parallel.dp == 4
