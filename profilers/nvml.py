@@ -80,6 +80,12 @@ class Nvml:
         """A GPU's product name."""
         return _text(self.of(index, "nvmlDeviceGetName"))
 
+    def is_divided(self, index: int) -> bool:
+        """Whether a GPU is in MIG mode: processes compute on parts of it, never on the whole."""
+        modes = self.of(index, "nvmlDeviceGetMigMode")
+        self.forgive("nvmlDeviceGetMigMode")  # what has no such mode is whole
+        return modes is not None and modes[0] == 1
+
     def identity(self, index: int) -> dict[str, Any]:
         """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``."""
         place = self.of(index, "nvmlDeviceGetPciInfo")

@@ -36,7 +36,7 @@ class Check:
 
 def examine(home: Path) -> list[Check]:
     """Every check, in the order people read them."""
-    checks = [_python(), *_torch(), _gpus(), _processors(), _memory(), _compiler(), _namespaces()]
+    checks = [_python(), *_torch(), *_gpus(), _processors(), _memory(), _compiler(), _namespaces()]
     return [*checks, _chromium(), _home(home), _calibration(home), *_packages(), *_peers()]
 
 
@@ -75,18 +75,30 @@ def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Chec
     return Check(name, "missing", "", f"this build of torch has no {name} ({purpose})", needed)
 
 
-def _gpus() -> Check:
+def _gpus() -> Iterator[Check]:
     from engine import devices
     from profilers.nvml import Nvml
 
     nvml = Nvml()
     try:
         names, hidden = devices.names(nvml), devices.hidden(nvml)
-        if names:
-            return Check("gpu", "ok", f"{len(names)} x {names[0]}", f"driver {nvml.driver_version}{hidden}")
-        return Check("gpu", "missing", "", nvml.reason or f"no GPU to use{hidden}")
+        if not names:
+            yield Check("gpu", "missing", "", nvml.reason or f"no GPU to use{hidden}")
+            return
+        yield Check("gpu", "ok", f"{len(names)} x {names[0]}", f"driver {nvml.driver_version}{hidden}")
     finally:
         nvml.close()
+    yield _torch_on(len(names))
+
+
+def _torch_on(count: int) -> Check:
+    """Takes some seconds, and a little memory of each GPU for as long."""
+    from engine import torch_gpus
+
+    answer = torch_gpus.ask()
+    if reason := answer.why_not(count):
+        return Check("torch on gpu", "missing", "", reason)
+    return Check("torch on gpu", "ok", f"{count} of {count} compute", f"{answer.build}, NCCL {answer.nccl}")
 
 
 def _processors() -> Check:

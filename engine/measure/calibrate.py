@@ -80,8 +80,10 @@ def _ranks(asked: Asked) -> int:
         if not 1 <= asked.ranks <= MOST_RANKS:
             raise InputError("--ranks", asked.ranks, f"must be from 1 to {MOST_RANKS}")
         return asked.ranks
-    gpus = 0 if asked.device == "cpu" else Nvml().device_count
-    return gpus or min(_MOST_USUAL_RANKS, max(_USUAL_RANKS, psutil.cpu_count(logical=False) or 1))
+    gpus = 0 if asked.device == "cpu" else len(devices.visible(Nvml()))
+    if gpus and devices.choose(RunConfig(), gpus).kind == "cuda":
+        return gpus
+    return min(_MOST_USUAL_RANKS, max(_USUAL_RANKS, psutil.cpu_count(logical=False) or 1))
 
 
 def _machine(ranks: int, chosen: devices.Devices) -> Machine:

@@ -10,6 +10,7 @@ from engine.config import parse
 from engine.errors import InputError
 from profilers.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
+from tests.support.torch_gpus import torch_can_use
 from workbench import doctor
 
 FIRST, SECOND = "GPU-ee7954ec-da95-fd7a-ddfd-c6b32cc2f8aa", "GPU-ee7900aa-0000-0000-0000-000000000002"
@@ -44,6 +45,7 @@ def test_visible_gpus_are_those_of_torch(
 
 def test_a_run_states_the_gpus_that_it_gets(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = parse({})
+    torch_can_use(monkeypatch, 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert devices.choose(auto, 2, nvml).names == ("first", "second")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
@@ -57,7 +59,22 @@ def test_a_run_states_the_gpus_that_it_gets(nvml: Nvml, monkeypatch: pytest.Monk
         devices.choose(parse({}).with_values({"device": "cuda"}), 1, nvml)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
     assert devices.visible(nvml) == [None, None]
-    assert devices.choose(auto, 2, nvml).names == ("a part of a GPU (MIG)",) * 2
+    assert devices.choose(auto, 1, nvml).names == ("a part of a GPU (MIG)",)
+    assert devices.choose(auto, 2, nvml).reason == (
+        "a part of a GPU (MIG) takes one rank, not 2: CUDA shows a process one part and no other GPU"
+    )
+
+
+def test_a_gpu_in_mig_mode_is_no_whole_gpu(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    torch_can_use(monkeypatch, 1)
+    nvml.module.answers["nvmlDeviceGetMigMode"] = {"[0]": [[0, 1]], "[1]": [[1, 1]]}
+    assert devices.visible(nvml) == [0, None]
+    assert devices.choose(parse({}), 2, nvml).kind == "cpu"
+    assert devices.choose(parse({}), 1, nvml).names == ("a part of a GPU (MIG)",)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert devices.choose(parse({}), 1, nvml).names == ("first",)
+    assert not any("Mig" in line for line in nvml.missing)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +92,8 @@ def test_doctor_states_the_same(
     if asked is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
     monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
-    found = doctor._gpus()
+    torch_can_use(monkeypatch, 2)
+    found, *of_torch = doctor._gpus()
     assert (found.status, found.value) == stated[:2]
     assert stated[2] in found.why
+    assert [check.status for check in of_torch] == ["ok"] * (found.status == "ok")

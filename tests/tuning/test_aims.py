@@ -12,6 +12,7 @@ from profilers.machine_rows import GpuRow, HostRow
 from profilers.quality_rows import QualityRow
 from profilers.run_summary import MemoryRow, RunSummary
 from tests.support.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
+from tests.support.torch_gpus import torch_can_use
 from tests.tuning.weighed import GIB, asked
 from tuning import limits, measurable, pareto
 from tuning.aims import Aim, aim_of, aims_of, text
@@ -217,7 +218,8 @@ def test_what_a_machine_cannot_measure_is_refused(more: dict[str, Any], field: s
     measurable.check(asked(objective=["step_seconds", "peak_memory_bytes"]))
 
 
-def test_gpus_that_tell_their_energy_can_be_asked_for_it() -> None:
+def test_gpus_that_tell_their_energy_can_be_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_can_use(monkeypatch, 2)
     wanted = asked(ranks=2, space={"batch.micro_batch": [1, 2]}, objective=["joules_per_token", "mfu"])
     measurable.check(wanted, nvml_door()[0])
     silent = nvml_door({"nvmlDeviceGetTotalEnergyConsumption": NVMLError("Not Supported", NOT_SUPPORTED)})[0]

@@ -11,6 +11,7 @@ import pytest
 
 from engine.config import parse
 from engine.errors import InputError
+from tests.support.torch_gpus import torch_can_use
 from tests.tuning.fake import study
 from tuning import side_by_side
 from tuning.conditions import differences
@@ -37,12 +38,16 @@ class Gpus:
     def name(self, gpu: int) -> str:
         return f"GPU {gpu}"
 
+    def is_divided(self, gpu: int) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 
 
 def test_gpus_are_dealt_by_the_driver_s_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuning.side_by_side.Nvml", lambda: Gpus(8))
+    torch_can_use(monkeypatch, 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5,4,1")
     found = side_by_side.slices(2, 2, parse({}))
     assert found == [Slice(gpus=(7, 6)), Slice(gpus=(5, 4))]

@@ -9,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.config import RunConfig
+from tests.support.torch_gpus import torch_can_use
 from tests.ui.test_pages import texts, visit
 from tests.ui.test_tune import draft
 from tuning import studyfile
@@ -23,6 +24,9 @@ class Gpus:
     def name(self, gpu: int) -> str:
         return f"GPU {gpu}"
 
+    def is_divided(self, gpu: int) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 
@@ -32,6 +36,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for module in ("engine.devices", "tuning.side_by_side"):
         monkeypatch.setattr(f"{module}.Nvml", Gpus)
+    torch_can_use(monkeypatch, 4)
 
 
 @pytest.fixture
