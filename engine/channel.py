@@ -88,6 +88,7 @@ class UnderWay:
 
 
 def _blocking(kind: Callable[[], Any]) -> Any:
+    """Options of a call that is waited for where it is made."""
     options = kind()
     options.asyncOp = False
     return options
@@ -189,11 +190,11 @@ class Channel:
             self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
         return out
 
-    def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable:
+    def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable | None:
         """All ranks have to choose alike, and know no others' sizes than equal ones."""
         if self._exchange is not None and (send or x.nbytes >= self.size * pairwise.LARGE):
             return pairwise.start(self._backend, out, x, receive, send)
-        work: Waitable = self._backend.alltoall_base(out, x, receive, send, self._all_to_all)
+        work: Waitable | None = self._backend.alltoall_base(out, x, receive, send, self._all_to_all)
         return work
 
     def send(self, x: Tensor, target: int) -> Message:
@@ -216,12 +217,14 @@ class Channel:
     ) -> None:
         recorder = collectives.active()
         if recorder is None:
-            function(*arguments).wait()
+            if (work := function(*arguments)) is not None:  # NCCL returns none: it is on the current stream
+                work.wait()
             return
         kind = recorder.kinds[name, self.group, payload.dtype, payload.nbytes, sent_bytes, algorithm]
         mark, note = recorder.mark, recorder.note
         begin = mark()
-        function(*arguments).wait()
+        if (work := function(*arguments)) is not None:
+            work.wait()
         note((begin, mark(), kind))  # as little as can be: after a wait nothing is in a cache
 
     def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:

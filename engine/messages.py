@@ -52,3 +52,8 @@ class RankReport:
     reason: str = ""
     phase: str | None = None
     last_lines: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether it got to the end, or to a stop: all ranks do at the same step."""
+        return self.ending in (Ending.COMPLETED, Ending.STOPPED)

@@ -30,10 +30,10 @@ _PATIENCE = timedelta(seconds=30)
 _LOOK = timedelta(seconds=1)
 
 
-def private_store() -> dist.Store:
+def private_store(name: str = "relay") -> dist.Store:
     """The default group's store over a connection of its own: a wait blocks all other calls on it."""
     default: Any = c10d._get_default_store()
-    return dist.PrefixStore("relay", default.clone())
+    return dist.PrefixStore(name, default.clone())
 
 
 class RelayedProgress(Progress):

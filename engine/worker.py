@@ -56,7 +56,10 @@ def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variab
             task = tasks.recv()
         except (EOFError, OSError):
             return
-        tasks.send(run_task(task))
+        report = run_task(task)
+        tasks.send(report)
+        if not report.good:
+            _leave()
 
 
 def join(namespace: str) -> None:
@@ -66,7 +69,9 @@ def join(namespace: str) -> None:
 
 
 def run_task(task: RankTask) -> RankReport:
-    """Run one rank of one run in this process; whatever happens becomes a report."""
+    """Run one rank of one run in this process; whatever happens becomes a report. After a bad ending the default group
+    is still there.
+    """
     with contextlib.suppress(OSError):  # on a full disk a run goes without its log
         _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
     config = load(task.folder / CONFIG)
@@ -77,7 +82,7 @@ def run_task(task: RankTask) -> RankReport:
         finished = _train(task, config, progress)
     except BaseException as error:
         traceback.print_exc()
-        return _failure(task.rank, error, progress)
+        return failure(task.rank, error, progress)
     finally:
         _limit_memory(None)
         sys.stdout.flush()
@@ -98,11 +103,19 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
         world_size=layout.world_size,
         timeout=group_timeout(config),
     )
-    try:
-        device = device_of(task.device_kind, devices_of(config)[task.rank])
-        return train_in_group(task.rank, config, task.folder, device, progress, task.seat)
-    finally:
-        dist.destroy_process_group()
+    device = device_of(task.device_kind, devices_of(config)[task.rank])
+    finished = train_in_group(task.rank, config, task.folder, device, progress, task.seat)
+    dist.destroy_process_group()
+    return finished
+
+
+def _leave() -> None:
+    """Peers then see lost connections and report at once; with NCCL this may wait for ever, for calls that they will
+    never make: so it comes after the report, whose reader ends this process.
+    """
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
 
 
 def train_in_group(
@@ -182,7 +195,8 @@ def classify(error: BaseException) -> Ending:
     return Ending.CRASHED
 
 
-def _failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
+def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
+    """What a rank reports of an exception, with where it stood."""
     lines = traceback.format_exception(error)
     last = tuple("".join(lines).strip().splitlines()[-_LAST_LINES:])
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -211,7 +211,8 @@ class CollectiveRecorder:
             work = unbox(out[-1] if several else out)
             kind = kinds[operation, _group(arguments[group_at]), dtype, size, None, None]
             if blocking:
-                work.wait()
+                if work is not None:  # NCCL has none for such a call: it is on the current stream
+                    work.wait()
                 note((begin, mark(), kind))
             else:
                 call = Issued(begin, [], kind)
@@ -223,7 +224,7 @@ class CollectiveRecorder:
 
     def _follow(self, call: Issued, work: Any) -> None:
         clock, operation = self._timer.clock, call.kind.known[0]
-        if operation in self._futureless:
+        if work is None or operation in self._futureless:
             return
         try:
             future = work.get_future()

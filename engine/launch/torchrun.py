@@ -8,6 +8,7 @@ prints its losses.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -24,15 +25,16 @@ from engine.checkpoint import resume
 from engine.config import RunConfig, load
 from engine.errors import InputError, WorkbenchError
 from engine.launch.hosts import accompanied
+from engine.launch.last_words import LastWords, leave
+from engine.launch.verdict import decide
 from engine.lifecycle import finish, note_start
+from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress
+from engine.relay import private_store
 from engine.scheduling import yield_to_running_threads
-from engine.worker import classify, device_of, group_timeout, train_in_group
+from engine.worker import device_of, failure, group_timeout, train_in_group
 from engine.workloads.data import check_path
-
-#: Endings that all ranks come to at the same step; to torchrun, whose restarts are for failures, both are good.
-_TOGETHER = (Ending.COMPLETED, Ending.STOPPED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,19 +84,33 @@ def _run(config: RunConfig, home: Path) -> int:
     if chosen.backend == "gloo":
         yield_to_running_threads()
     rank = _join(config, chosen.backend)
-    try:
-        folder = _shared_folder(config, home, rank, chosen)
+    folder = _shared_folder(config, home, rank, chosen)
+    ranks = dist.get_world_size()
+    end = functools.partial(_end, folder, config, chosen.backend)
+    words = LastWords(private_store("last words"), rank, ranks, end)
+    with words.listening():
         with accompanied(folder, config, rank) as progress:
-            outcome = _train(rank, config, folder, device, progress)
-        if outcome.ending in _TOGETHER:
+            report = _train(rank, config, folder, device, progress)
+            if rank and not report.good:
+                words.tell(report)
+        if report.good:
             dist.barrier()
-    finally:
-        dist.destroy_process_group()
+        elif rank == 0:
+            words.tell(report)
+    if not report.good:
+        return 1
+    dist.destroy_process_group()
     if rank == 0:
-        outcome = _ending(folder, outcome)
-        summary = finish(folder, config, chosen.backend, outcome)
-        print(json.dumps({"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}))
-    return 0 if outcome.ending in _TOGETHER else 1
+        end(decide([report], []))
+    return 0
+
+
+def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:
+    """Sum the run up, and tell whoever started it."""
+    outcome = _ending(folder, outcome)
+    summary = finish(folder, config, backend, outcome)
+    document = {"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}
+    print(json.dumps(document), flush=True)
 
 
 def _join(config: RunConfig, backend: str) -> int:
@@ -144,14 +160,13 @@ def _network() -> str | None:
 
 def _train(
     rank: int, config: RunConfig, folder: Path, device: torch.device, progress: Progress
-) -> RunOutcome:
+) -> RankReport:
     try:
         finished = train_in_group(rank, config, folder, device, progress)
     except Exception as error:
         traceback.print_exc()
-        phase = getattr(error, "phase", None)
-        return RunOutcome(classify(error), f"{type(error).__name__}: {error}", rank, phase)
-    return RunOutcome(Ending.COMPLETED if finished else Ending.STOPPED)
+        return failure(rank, error, progress)
+    return RankReport(rank, Ending.COMPLETED if finished else Ending.STOPPED)
 
 
 def _ending(folder: Path, outcome: RunOutcome) -> RunOutcome:
@@ -161,4 +176,10 @@ def _ending(folder: Path, outcome: RunOutcome) -> RunOutcome:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if code:
+        leave(code)  # a group whose ranks do not all come could wait for them for ever

@@ -32,7 +32,7 @@ def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome
     """One ending for all: a cause beats its consequences (peers of a dead rank see lost connections)."""
     if deaths:
         return _from_death(min(deaths, key=lambda death: (not death.out_of_memory, death.rank)))
-    causes = [report for report in reports if report.ending not in (Ending.COMPLETED, Ending.STOPPED)]
+    causes = [report for report in reports if not report.good]
     if causes:
         cause = min(causes, key=lambda report: (report.ending is Ending.COMM_ERROR, report.rank))
         return RunOutcome(cause.ending, cause.reason, cause.rank, cause.phase, cause.last_lines)

@@ -102,7 +102,7 @@ class Watch:
 
     def _trouble(self) -> RunOutcome | None:
         """An ending once a rank died or reported a failure; peers get a moment to report theirs."""
-        bad = [report for report in self._reports.values() if not _fine(report)]
+        bad = [report for report in self._reports.values() if not report.good]
         if not bad and not self._deaths:
             return None
         until = time.monotonic() + _GRACE_SECONDS
@@ -155,10 +155,6 @@ class Watch:
 
     def _place(self, rank: int) -> RankProgress | None:
         return next((place for place in self._progress.ranks() if place.rank == rank), None)
-
-
-def _fine(report: RankReport) -> bool:
-    return report.ending in (Ending.COMPLETED, Ending.STOPPED)
 
 
 def _tail(path: Path) -> tuple[str, ...]:

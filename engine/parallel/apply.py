@@ -52,7 +52,9 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         for stage in chosen.stages_of(at.pp)
     }
     set_micro_batches({stage: replica.decoder for stage, replica in stages.items()}, config, chosen)
-    return PipelineExecutor(stages, chosen, at.pp, post_of(rank, chosen), deferred, rank.timer, rank.actions)
+    post = post_of(rank, chosen)
+    post.connect()
+    return PipelineExecutor(stages, chosen, at.pp, post, deferred, rank.timer, rank.actions)
 
 
 def set_micro_batches(stages: Mapping[int, Decoder], config: RunConfig, chosen: Plan) -> None:

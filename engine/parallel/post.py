@@ -39,6 +39,19 @@ class Post:
         self._here: dict[Action, Tensor] = {}
         self._leaving: deque[Message] = deque()
 
+    def connect(self) -> None:
+        """Exchange one element with each neighbour, both ways; once, before the first step, by all ranks.
+
+        With NCCL the first message of two ranks in a group makes a communicator, for which the host waits until the
+        peer's first one. In a schedule those come in different orders on the two ranks; here all go by one order.
+        """
+        routes = sent(self._plan)
+        pairs = {(min(route.source, route.target), max(route.source, route.target)) for route in routes}
+        for low, high in sorted(pairs):
+            if self._rank in (low, high):
+                self._meet(low, high)
+                self._meet(high, low)
+
     def open(self, forward_only: bool = False) -> None:
         """A step begins: the messages of a whole schedule, or of its forwards only, are due."""
         for source, order in self._order.items():
@@ -70,6 +83,13 @@ class Post:
         """Wait until everything has left."""
         while self._leaving:
             self._leaving.popleft().wait()
+
+    def _meet(self, source: int, target: int) -> None:
+        channel = self._end(source, target)
+        if channel.batches:
+            element = torch.zeros(1, device=self._device)
+            mine = self._rank == source
+            (channel.send(element, target) if mine else channel.receive(element, source)).wait()
 
     def _expect(self, source: int) -> None:
         if self._due[source] and source not in self._under_way:
