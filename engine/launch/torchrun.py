@@ -20,10 +20,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from engine import devices, environment, layout, rules, rundir
+from engine import environment, layout, rules, rundir
 from engine.checkpoint import resume
 from engine.config import RunConfig, load
+from engine.devices import Devices
 from engine.errors import InputError, WorkbenchError
+from engine.launch import agreed
 from engine.launch.hosts import accompanied
 from engine.launch.last_words import LastWords, leave
 from engine.launch.verdict import decide
@@ -51,7 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _with_variables(config, sys.argv[1:] if arguments is None else arguments)
-    return _run(config, given.out)
+    _complete_environment()
+    store, here, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
+    try:
+        chosen = agreed.choose(config, store, here, len(layout.devices_of(config)))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _run(config, given.out, store, chosen)
 
 
 def _with_variables(config: RunConfig, arguments: Sequence[str]) -> None:
@@ -75,15 +84,12 @@ def _checked(path: Path) -> RunConfig:
     return config
 
 
-def _run(config: RunConfig, home: Path) -> int:
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = devices.choose(config, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    device = device_of(chosen.kind, local_rank)
+def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> int:
+    device = device_of(chosen.kind, int(os.environ.get("LOCAL_RANK", "0")))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # the configuration's, if it has one
-    _complete_environment()
     if chosen.backend == "gloo":
         yield_to_running_threads()
-    rank = _join(config, chosen.backend)
+    rank = _join(config, chosen.backend, store)
     folder = _shared_folder(config, home, rank, chosen)
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)
@@ -113,21 +119,20 @@ def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> 
     print(json.dumps(document), flush=True)
 
 
-def _join(config: RunConfig, backend: str) -> int:
+def _join(config: RunConfig, backend: str, store: dist.Store) -> int:
     """Enter the default group; the rank of this process.
 
     torchrun counts its processes through as devices lie. With ``parallel.placement`` they only meet by those numbers
     (the first one keeps the store, wherever rank 0 goes), and are then numbered as the configuration says.
     """
-    here, timeout = int(os.environ["RANK"]), group_timeout(config)
-    if config.parallel.placement is None:
-        dist.init_process_group(backend, timeout=timeout)
-        return here
     placed = layout.devices_of(config)
-    store, _, ranks = next(iter(rendezvous("env://", here, len(placed), timeout=timeout)))
-    rank = placed.index(here)
+    rank = placed.index(int(os.environ["RANK"]))
     dist.init_process_group(
-        backend, store=dist.PrefixStore("placed", store), rank=rank, world_size=ranks, timeout=timeout
+        backend,
+        store=dist.PrefixStore("placed", store),
+        rank=rank,
+        world_size=len(placed),
+        timeout=group_timeout(config),
     )
     return rank
 
@@ -139,7 +144,7 @@ def _complete_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: devices.Devices) -> Path:
+def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: Devices) -> Path:
     """Rank 0 makes the run folder and tells its name; other nodes make their own part of it."""
     name: list[str | None] = [None]
     if rank == 0:
