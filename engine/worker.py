@@ -28,6 +28,7 @@ from engine.outcome import Ending
 from engine.progress import Progress
 from engine.rundir import CONFIG, LOGS, RECORDS
 from engine.scheduling import yield_to_running_threads
+from profilers import flight_recorder
 from profilers.actions import ActionRecorder
 from profilers.clock import clock_for
 from profilers.collectives import CollectiveRecorder
@@ -95,6 +96,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
     torch.set_num_threads(task.threads)
     if task.backend == "gloo":
         yield_to_running_threads()
+    flight_recorder.arm()
     store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
     dist.init_process_group(
         task.backend,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,9 @@ _OPERATIONS = {
 }
 #: Their payload S, by nccl-tests' definitions, is what comes out.
 _PAYLOAD_IS_OUTPUT = frozenset({"all_gather", "scatter", "recv"})
+#: How many calls the recorders keep, by torch's two names for it, of which the first counts more.
+_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_KEPT = "2000"
 
 
 class DumpError(ValueError):
@@ -100,13 +104,40 @@ class Dump:
     whole: bool = True
 
 
-def take() -> bytes:
-    """A dump of this process, as JSON; callable on any thread while the main one hangs."""
+def arm() -> None:
+    """Have recorders keep the last calls, unless the environment says how many; before the first group is made."""
+    if not any(os.environ.get(name) for name in _BUFFER_SIZES):
+        os.environ[_BUFFER_SIZES[0]] = _KEPT
+
+
+def take(backend: str) -> list[bytes]:
+    """Dumps of this process, as JSON; callable on any thread while the main one hangs.
+
+    Calls of NCCL have a recorder of their own, which only builds with NCCL know. Another one has those of gloo, by which
+    checkpoints travel also beside NCCL; in some versions of torch it has NCCL's as well.
+    """
     from torch._C import _distributed_c10d  # a reader of dumps needs no torch
 
     c10d: Any = _distributed_c10d
-    made: str | bytes = c10d._dump_fr_trace_json()
-    return made.encode() if isinstance(made, str) else made
+    of_nccl = getattr(c10d, "_dump_nccl_trace_json", None) if backend == "nccl" else None
+    made: list[str | bytes] = [dump() for dump in (of_nccl, c10d._dump_fr_trace_json) if dump is not None]
+    return [one.encode() if isinstance(one, str) else one for one in made]
+
+
+def joined(dumps: Sequence[Dump]) -> Dump:
+    """One rank's dumps as one, with calls that several recorders have once. DumpError if there is none."""
+    if not dumps:
+        raise DumpError("no recorder left a dump")
+    entries: dict[tuple[str, int, float], Entry] = {}
+    for entry in (entry for dump in dumps for entry in dump.entries):
+        entries.setdefault((entry.group, entry.order, entry.created_unix), entry)
+    return Dump(
+        version=dumps[0].version,
+        library=dumps[0].library,
+        entries=sorted(entries.values(), key=lambda entry: (entry.created_unix, entry.order)),
+        members={group: ranks for dump in dumps for group, ranks in dump.members.items()},
+        whole=all(dump.whole for dump in dumps),
+    )
 
 
 def parse(data: bytes, since_unix: float = 0.0) -> Dump:

@@ -12,7 +12,7 @@ from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress, RankProgress
 from engine.rundir import FLIGHT, read_json
 from profilers import stuck
-from profilers.flight_recorder import Dump, DumpError, parse
+from profilers.flight_recorder import Dump, DumpError, joined, parse
 
 #: Ranks look for the request four times a second; one that is stopped never answers.
 _PATIENCE_SECONDS = 1.5
@@ -35,7 +35,7 @@ def explain(progress: Progress, folder: Path) -> str | None:
         if told is None:
             continue
         try:
-            dump = parse(told["dump"].encode(), told["since_unix"])
+            dump = joined([parse(one.encode(), told["since_unix"]) for one in told["dumps"]])
         except (DumpError, KeyError, AttributeError):
             continue
         members = {group: tuple(ranks) for group, ranks in told.get("members", {}).items()}

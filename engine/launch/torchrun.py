@@ -37,6 +37,7 @@ from engine.relay import private_store
 from engine.scheduling import yield_to_running_threads
 from engine.worker import device_of, failure, group_timeout, train_in_group
 from engine.workloads.data import check_path
+from profilers import flight_recorder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,6 +126,7 @@ def _join(config: RunConfig, backend: str, store: dist.Store) -> int:
     torchrun counts its processes through as devices lie. With ``parallel.placement`` they only meet by those numbers
     (the first one keeps the store, wherever rank 0 goes), and are then numbered as the configuration says.
     """
+    flight_recorder.arm()
     placed = layout.devices_of(config)
     rank = placed.index(int(os.environ["RANK"]))
     dist.init_process_group(

@@ -27,7 +27,7 @@ def left(folder: Path, rank: int, calls: int, **known: object) -> None:
         if calls
         else nccl_bytes([])
     )
-    told = {"since_unix": 0.0, "axes": {"0": "dp"}, "members": {"0": [0, 1]}, "dump": dump.decode()}
+    told = {"since_unix": 0.0, "axes": {"0": "dp"}, "members": {"0": [0, 1]}, "dumps": [dump.decode()]}
     (folder / rundir.FLIGHT).mkdir(exist_ok=True)
     (folder / rundir.FLIGHT / f"rank-{rank}.json").write_text(json.dumps(told | known))
 
@@ -73,9 +73,24 @@ def test_nccl_ranks_are_explained_the_same_way(tmp_path: Path) -> None:
     page.close()
 
 
+def test_calls_over_gloo_beside_nccl_do_not_hide_the_hang(tmp_path: Path) -> None:
+    """A checkpoint's side group has calls in the other recorder, and those have ended."""
+    page = Progress(tmp_path, 2)
+    side = {"profiling_name": "gloo:broadcast", "process_group": ["9", "checkpoints"], "state": "scheduled"}
+    saved = nccl_bytes([nccl_entry(number, **side, retired=True) for number in (1, 2)]).decode()
+    for rank, calls in enumerate((7, 0)):
+        left(tmp_path, rank, calls)
+        path = tmp_path / rundir.FLIGHT / f"rank-{rank}.json"
+        written = json.loads(path.read_text())
+        path.write_text(json.dumps(written | {"dumps": [*written["dumps"], saved]}))
+    told = hang.explain(page, tmp_path)
+    assert told == "all_reduce of 48 bytes, call 7 of group dp: rank 0 waited, rank 1 did not arrive"
+    page.close()
+
+
 def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     page = Progress(tmp_path, 2)
-    left(tmp_path, 0, 7, dump="junk")
+    left(tmp_path, 0, 7, dumps=["junk"])
     (tmp_path / rundir.FLIGHT / "rank-1.json").write_text("{")
     assert hang.explain(page, tmp_path) is None
     page.close()

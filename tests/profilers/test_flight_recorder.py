@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profilers.flight_recorder import Dump, DumpError, comm_samples, parse, take
+from profilers.flight_recorder import Dump, DumpError, arm, comm_samples, joined, parse, take
 from tests.support.approximate import about
 from tests.support.flight import (
     CREATED_NS,
@@ -179,8 +179,8 @@ def _takes(rank: int) -> Dump:
     dist.all_reduce(torch.ones(3, 5))
     dist.broadcast(torch.ones(7, dtype=torch.int64), 1)
     # gloo's own thread retires a call a moment after its caller goes on.
-    wait_until(lambda: all(entry.ended for entry in parse(take()).entries))
-    return parse(take())
+    wait_until(lambda: all(entry.ended for entry in parse(*take("gloo")).entries))
+    return parse(*take("gloo"))
 
 
 def test_a_dump_of_living_ranks() -> None:
@@ -191,3 +191,59 @@ def test_a_dump_of_living_ranks() -> None:
             ("broadcast", 56, True),
         ]
         assert last[0].sequence + 1 == last[1].sequence
+
+
+GLOO_BYTES = (GLOO / "rank-0.json").read_bytes()
+
+
+def recorders(monkeypatch: pytest.MonkeyPatch, of_nccl: bytes | str | None, generic: bytes) -> None:
+    """What a build of torch answers; a build without NCCL has one recorder alone."""
+    from torch._C import _distributed_c10d as c10d
+
+    monkeypatch.setattr(c10d, "_dump_fr_trace_json", lambda: generic)
+    if of_nccl is not None:
+        monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda: of_nccl, raising=False)
+
+
+@pytest.mark.parametrize("kind", [bytes, str])
+def test_nccl_s_calls_are_in_a_recorder_of_their_own(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    """Checkpoints go over gloo beside NCCL: calls of both are told, in order of time, under names of their groups."""
+    of_nccl = nccl_bytes([nccl_entry(1), nccl_entry(2, state="started")])
+    recorders(monkeypatch, of_nccl if kind is bytes else of_nccl.decode(), GLOO_BYTES)
+    both = joined([parse(data) for data in take("nccl")])
+    calls = [(entry.created_unix, entry.state) for entry in both.entries]
+    assert len(calls) == 2 + len(gloo_dumps()[0].entries)
+    assert calls == sorted(calls)
+    assert [state for _, state in calls][:2] == ["completed", "started"]
+    assert (both.version, both.members, both.whole) == ("2.5", {"0": (0, 1)} | gloo_dumps()[0].members, True)
+    assert take("gloo") == [GLOO_BYTES], "ranks on CPUs of a build with NCCL ask the other one alone"
+
+
+def test_a_recorder_that_has_nccl_s_calls_too_tells_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_nccl = nccl_bytes([nccl_entry(1), nccl_entry(2, state="started")])
+    recorders(monkeypatch, of_nccl, of_nccl)
+    assert joined([parse(data) for data in take("nccl")]) == parse(of_nccl)
+
+
+def test_without_a_recorder_of_nccl_the_other_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorders(monkeypatch, None, GLOO_BYTES)
+    assert take("nccl") == [GLOO_BYTES]
+
+
+def test_a_joined_dump_is_whole_if_both_are() -> None:
+    lost = nccl_dump([nccl_entry(7)])
+    assert not lost.whole
+    assert not joined([lost, gloo_dumps()[0]]).whole
+    with pytest.raises(DumpError):
+        joined([])
+
+
+def test_recorders_are_on_unless_they_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        monkeypatch.setenv(name, "")
+    arm()
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "2000"
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "")
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
+    arm()
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == ""
