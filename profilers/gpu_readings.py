@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from profilers.gpu_library import GpuLimits
+
 #: NVML documents the PCIe throughput in KB/s and does not say whether that is 1000 or 1024 bytes.
 _PCIE_UNIT_BYTES = 1000
 #: NVLink's throughput counters are in KiB (NVML field values 138 and 139).
@@ -63,6 +65,18 @@ def slow(door: Door, index: int, temperature: float | None) -> dict[str, Any]:
         "ecc_uncorrected": _ecc(door, index, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
     }
     return found | _nvlink(door, index) | _processes(door, index)
+
+
+def limits(door: Door, index: int) -> GpuLimits:
+    """What a GPU has and may do; the clock that was set is the applications' clock."""
+    memory = door.of(index, "nvmlDeviceGetMemoryInfo")
+    return GpuLimits(
+        memory_total_bytes=getattr(memory, "total", None),
+        memory_free_bytes=getattr(memory, "free", None),
+        power_limit_watts=_scaled(door.of(index, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        sm_clock_max_mhz=_with(door, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"),
+        sm_clock_set_mhz=_with(door, index, "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM"),
+    )
 
 
 def pcie(door: Door, index: int) -> dict[str, float | None]:
