@@ -1,4 +1,6 @@
-"""What NCCL tells about itself: its version, and its choices where its log is on."""
+"""What NCCL tells about itself: its version, and its choices where its log is on. In torch's build for ROCm it is RCCL,
+which torch calls "nccl" too.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ _NOTED = 12
 
 
 def facts() -> dict[str, str]:
-    """NCCL's version, for the environment of a rank; nothing under another backend."""
+    """The version of NCCL, or of RCCL and the ROCm that torch is built for; nothing under another backend."""
     if dist.get_backend() != "nccl":
         return {}
-    return {"nccl": ".".join(str(part) for part in torch.cuda.nccl.version())}
+    version = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return {"nccl": version} if torch.version.hip is None else {"rccl": version, "rocm": torch.version.hip}
 
 
 def note_choices(log: Path, writer: RecordWriter) -> None:

@@ -40,7 +40,7 @@ from profilers.writer import RecordWriter
 
 _LAST_LINES = 12
 #: Environment variables that change what a rank does; recorded as seen inside the rank.
-_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_")
+_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_", "HIP_", "ROCR_", "RCCL_")
 
 
 def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variables: dict[str, str]) -> None:
@@ -226,9 +226,15 @@ def _arithmetic(device: torch.device) -> dict[str, str | int | None]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "fp32_precision": torch.get_float32_matmul_precision(),
-        **(cuda_identity(torch.cuda.get_device_properties(device)) if device.type == "cuda" else {}),
+        **_identity(device),
         **nccl.facts(),
     }
+
+
+def _identity(device: torch.device) -> dict[str, str | None]:
+    if device.type != "cuda":
+        return {}
+    return cuda_identity(torch.cuda.get_device_properties(device), hip=torch.version.hip is not None)
 
 
 def _redirect(path: Path) -> None:

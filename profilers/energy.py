@@ -1,4 +1,4 @@
-"""GPU energy within a span of time, from the counters that NVML samples."""
+"""GPU energy within a span of time, from the counters that the driver gives."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def joules(readings: Iterable[tuple[Table, int]], start_unix: float, end_unix: f
 def joules_of_ranks(
     records: RunRecords, used: RankGpus, start_unix: float, end_unix: float
 ) -> tuple[float | None, str | None]:
-    """As ``joules``, of the GPUs that ranks compute on, of all hosts; or the reason why it is not known."""
+    """As ``joules``, of the GPUs that ranks compute on, of all hosts; or the reason why it is not known. A card of two
+    dies counts as a whole and once, also where ranks use one of them.
+    """
     if used.unknown or not used.gpus:
         return None, used.reason or "no rank computes on a GPU"
-    readings = [(records.table(process, "gpu"), gpu) for process, gpu, _ in used.gpus]
+    readings = [(records.table(process, "gpu"), gpu) for process, gpu in used.counters]
     energy = joules(readings, start_unix, end_unix)
     return energy, None if energy is not None else "the driver did not tell the energy of all GPUs in use"
 

@@ -187,6 +187,7 @@ class GpuLibrary(ABC):
     def _code(self, error: Exception) -> int | None:
         """The library's own number of an error."""
 
+    @abstractmethod
     def _forget(self) -> None:
         """Gives back what was taken from the library besides handles."""
 

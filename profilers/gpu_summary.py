@@ -53,7 +53,7 @@ def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | Non
         for event in records.events(host)
         if event.kind == "nvml_unavailable"
     ]
-    reason = next((f"no NVIDIA GPU: {reason}" for reason in told if reason), "no GPU was sampled")
+    reason = next((f"no GPU: {reason}" for reason in told if reason), "no GPU was sampled")
     return {"gpus": rows, "gpus_reason": None if rows else reason}
 
 

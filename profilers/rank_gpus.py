@@ -5,7 +5,8 @@ Numbers are never compared: CUDA orders devices in its own way, and CUDA_VISIBLE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +29,26 @@ class RankGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankGpus:
-    """``unknown`` says of each rank whose GPU could not be found why; ranks on the CPU are in neither."""
+    """``unknown`` says of each rank whose GPU could not be found why; ranks on the CPU are in neither.
+
+    ``energy_of`` names, by process and number, the GPU that tells the energy of another one, its own included: the
+    first of a card's two dies.
+    """
 
     gpus: list[RankGpu]
     unknown: dict[int, str]
+    energy_of: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def on(self, process: str, gpu: int) -> list[int] | None:
         """The ranks on a GPU; None if some rank may be there without being known."""
         found = [rank for one in self.gpus if one[:2] == (process, gpu) for rank in one.ranks]
         return found if found or not self.unknown else None
+
+    @property
+    def counters(self) -> list[tuple[str, int]]:
+        """Process and number of the GPUs whose energy is that of all ranks, each once: with both dies of a card, or one."""
+        used = [(process, self.energy_of.get((process, gpu), gpu)) for process, gpu, _ in self.gpus]
+        return list(dict.fromkeys(used))
 
     @property
     def reason(self) -> str | None:
@@ -67,9 +79,15 @@ class GpuReadings:
         return np.asarray((self.table.column("gpu") == self.gpu).filled(False), dtype=bool)
 
 
-def cuda_identity(properties: Any) -> dict[str, str | None]:
-    """What ``torch.cuda.get_device_properties`` tells of a device, spelled as the driver does; for ``environment``."""
+def cuda_identity(properties: Any, hip: bool = False) -> dict[str, str | None]:
+    """What ``torch.cuda.get_device_properties`` tells of a device, spelled as the driver does; for ``environment``.
+
+    HIP's UUID is the text of 16 hex digits, and torch prints the 16 bytes of any UUID as 32 of them.
+    """
     uuid = getattr(properties, "uuid", None)
+    if hip and uuid is not None:
+        with contextlib.suppress(ValueError):
+            uuid = bytes.fromhex(str(uuid).replace("-", "")).decode("ascii")
     numbers: list[Any] = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     return {
         "gpu_uuid": None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}",
@@ -101,7 +119,11 @@ def gpus_of_ranks(records: RunRecords) -> RankGpus:
             unknown[rank] = place
         else:
             ranks.setdefault(place, []).append(rank)
-    return RankGpus([RankGpu(*place, tuple(those)) for place, those in sorted(ranks.items())], unknown)
+    return RankGpus(
+        [RankGpu(*place, tuple(those)) for place, those in sorted(ranks.items())],
+        unknown,
+        {(process, gpu["gpu"]): gpu["energy_of"] for process, _, gpu in listed if "energy_of" in gpu},
+    )
 
 
 def _environment(records: RunRecords, rank: int) -> dict[str, Any]:

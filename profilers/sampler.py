@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
-from profilers import rank_gpus
+from profilers import gpus, rank_gpus
+from profilers.gpu_library import GpuLibrary
 from profilers.host import Host
-from profilers.nvml import Nvml
 from profilers.pace import Every, Pace
 from profilers.processes import Processes
 from profilers.writer import RecordWriter
@@ -26,6 +26,8 @@ _STOP_SECONDS = 5.0
 _TELLING_SECONDS = 1.0
 #: Readings of GPUs may cost this share of one core: a driver is slower than the kernel's own counters.
 _GPU_BUDGET = 0.01
+#: The event that says why no GPU is read; its name is from when NVML was the only library.
+NO_GPUS = "nvml_unavailable"
 
 
 class Schedule:
@@ -65,14 +67,15 @@ class Sampler:
         writer: RecordWriter,
         interval_seconds: float = 0.1,
         host: Host | None = None,
-        nvml: Nvml | None = None,
+        library: GpuLibrary | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         processes: Processes | None = None,
     ) -> None:
         self._writer = writer
         self._host = host or Host()
-        self._nvml = nvml or Nvml()
+        self._library = library
+        self._ranks: frozenset[int] = frozenset()
         self._processes = processes or Processes()
         self._clock = clock
         # Held until the end: waiting for it is one call, cheaper than an event's ten times a second.
@@ -99,7 +102,7 @@ class Sampler:
     def watch(self, pids: Sequence[int]) -> None:
         """From now on, sample the processes of these ranks too, rank 0's first."""
         self._processes.watch(pids)
-        self._nvml.ranks = frozenset(pids)
+        self._ranks = frozenset(pids)
 
     def start(self) -> None:
         """Begins to sample. RuntimeError if called twice."""
@@ -120,38 +123,42 @@ class Sampler:
         self.stop()
 
     def _run(self) -> None:
-        parts = self._parts(self._gpus())
+        library = self._library or gpus.here()
+        parts = self._parts(library)
         self._schedule.start(self._clock())
         stopping = False
         while True:
-            self._sample(parts, last=stopping)
+            self._sample(parts, library, last=stopping)
             if stopping:
                 break
             stopping = self._wait(self._schedule.seconds_to_next(self._clock()))
         self._report()
+        library.close()
 
-    def _gpus(self) -> range:
-        if self._nvml.reason is not None:
-            self._writer.event("nvml_unavailable", reason=self._nvml.reason)
-        gpus = range(self._nvml.device_count)
-        if gpus:
-            told = [self._nvml.identity(gpu) for gpu in gpus]
-            self._writer.event(rank_gpus.EVENT, host=socket.gethostname(), gpus=told)
-        return gpus
-
-    def _parts(self, gpus: range) -> list[tuple[Pace, Callable[[], None]]]:
+    def _parts(self, library: GpuLibrary) -> list[tuple[Pace, Callable[[], None]]]:
         paces = self._paces
         parts = [(paces["host"], self._host_records), (paces["process"], self._process_records)]
-        return [*parts, (paces["gpu"], partial(self._gpu_records, gpus))] if gpus else parts
+        count = self._tell_gpus(library)
+        return [*parts, (paces["gpu"], partial(self._gpu_records, library, count))] if count else parts
 
-    def _sample(self, parts: list[tuple[Pace, Callable[[], None]]], last: bool) -> None:
+    def _tell_gpus(self, library: GpuLibrary) -> int:
+        """How many there are."""
+        if library.reason is not None:
+            self._writer.event(NO_GPUS, reason=library.reason)
+        told = [library.identity(gpu) for gpu in range(library.device_count)]
+        if told:
+            who = {"vendor": library.vendor, "library": library.library, "links": library.links}
+            self._writer.event(rank_gpus.EVENT, host=socket.gethostname(), gpus=told, **who)
+        return len(told)
+
+    def _sample(self, parts: list[tuple[Pace, Callable[[], None]]], library: GpuLibrary, last: bool) -> None:
         for pace, reading in parts:
             if pace.due() or last:
                 pace.read(reading)
         if last:
             self._writer.write_many(self._host.last())
         if last or self._telling.due(self._clock()):
-            self._tell_missing()
+            self._tell_missing(library)
         self.cpu_seconds = time.thread_time()
 
     def _host_records(self) -> None:
@@ -161,15 +168,16 @@ class Sampler:
     def _process_records(self) -> None:
         self._writer.write_many(self._processes.records())
 
-    def _gpu_records(self, gpus: range) -> None:
-        for gpu in gpus:
-            self._writer.write(self._nvml.sample(gpu))
-        for kind, data in self._nvml.news():
+    def _gpu_records(self, library: GpuLibrary, count: int) -> None:
+        library.ranks = self._ranks
+        for gpu in range(count):
+            self._writer.write(library.sample(gpu))
+        for kind, data in library.news():
             self._writer.event(kind, **data)
 
-    def _tell_missing(self) -> None:
+    def _tell_missing(self, library: GpuLibrary) -> None:
         """Each reading that is not available, once."""
-        missing = [*self._host.missing, *self._processes.missing, *self._nvml.missing]
+        missing = [*self._host.missing, *self._processes.missing, *library.missing]
         new = [line for line in missing if line not in self._told]
         if new:
             self._told.update(new)
@@ -183,4 +191,3 @@ class Sampler:
         self._writer.event("sampler", cpu_seconds=self.cpu_seconds, skipped=self.skipped, parts=parts)
         self._host.close()
         self._processes.close()
-        self._nvml.close()

@@ -34,7 +34,7 @@ def test_a_gpu_that_is_lost_and_comes_back_leaves_two_events_and_a_gap(tmp_path:
     script = Script(module, lost_after=3, back_after=6, ticks=9)
     with RecordWriter(tmp_path, "launcher") as writer:
         door = Nvml(module, clock=script.clock)
-        sampler = Sampler(writer, 0.1, nvml=door, clock=script.clock, wait=script.wait)
+        sampler = Sampler(writer, 0.1, library=door, clock=script.clock, wait=script.wait)
         sampler.watch([4243])
         sampler._paces["gpu"].read = lambda reading: reading()  # type: ignore[method-assign]
         with sampler:

@@ -75,5 +75,5 @@ def test_why_there_is_none(tmp_path: Path) -> None:
         writer.event("nvml_unavailable", reason="NVML does not start: Driver Not Loaded.")
     nobody = RankGpus([], {})
     found = gpus_of(RunRecords(tmp_path), nobody, None)
-    assert found == {"gpus": [], "gpus_reason": "no NVIDIA GPU: NVML does not start: Driver Not Loaded."}
+    assert found == {"gpus": [], "gpus_reason": "no GPU: NVML does not start: Driver Not Loaded."}
     assert gpus_of(RunRecords(tmp_path / "nothing"), nobody, None)["gpus_reason"] == "no GPU was sampled"

@@ -132,7 +132,7 @@ def test_missing_readings_are_noted_once(tmp_path: Path) -> None:
 def test_in_real_time_it_samples_at_once_and_at_the_end(tmp_path: Path) -> None:
     with RecordWriter(tmp_path, "launcher") as writer:
         before = time.monotonic()
-        with Sampler(writer, 30.0, nvml=Nvml(FakeNvml(gpus=0))) as sampler:
+        with Sampler(writer, 30.0, library=Nvml(FakeNvml(gpus=0))) as sampler:
             pass
         assert time.monotonic() - before < 5
     assert len(RunRecords(tmp_path).table("launcher", "host")) == 2
@@ -142,7 +142,7 @@ def test_in_real_time_it_samples_at_once_and_at_the_end(tmp_path: Path) -> None:
 
 def test_stopping_what_never_began_does_nothing(tmp_path: Path) -> None:
     with RecordWriter(tmp_path, "launcher") as writer:
-        Sampler(writer, nvml=Nvml(FakeNvml())).stop()
+        Sampler(writer, library=Nvml(FakeNvml())).stop()
     assert not list(tmp_path.iterdir())
 
 

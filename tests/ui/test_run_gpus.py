@@ -45,7 +45,7 @@ def test_a_run_without_gpus_says_why(home: Path) -> None:
     failed = next(name for name in app.dataframe[0].value["id"] if name.endswith("03f3"))
     app.selectbox(key="id").set_value(failed).run()
     assert not app.exception
-    assert "no NVIDIA GPU" in texts(app) or "no GPU was sampled" in texts(app)
+    assert "no GPU:" in texts(app) or "no GPU was sampled" in texts(app)
 
 
 def test_of_several_hosts_one_is_chosen(home: Path) -> None:
@@ -66,4 +66,4 @@ def test_of_several_hosts_one_is_chosen(home: Path) -> None:
     assert "the second host is gone" not in texts(app)
     app.selectbox(key="run-gpu-host").set_value("second").run()
     assert not app.exception
-    assert "no NVIDIA GPU" in texts(app)
+    assert "no GPU:" in texts(app)

@@ -29,7 +29,7 @@ def draw(seen: Snapshot, found: dict[str, Any]) -> None:
     seen = run_host.of_chosen_host(seen, "run-gpu-host")
     numbers = gpu_series.gpus(seen.gpu)
     if not numbers:
-        reason = found.get("gpus_reason") or f"no NVIDIA GPU: {why_no_gpu(seen.launcher_events)}"
+        reason = found.get("gpus_reason") or f"no GPU: {why_no_gpu(seen.launcher_events)}"
         st.caption(f":material/memory: {reason}")
         return
     _table(found.get("gpus") or [], len(seen.hosts) > 1)
