@@ -1,22 +1,23 @@
-"""Which device and backend a run uses, and why. Never touches CUDA here: NVML tells which GPUs there are, a process of
-its own whether torch can use them.
+"""Which device and backend a run uses, and why. Never touches CUDA here: the driver tells which GPUs there are, a
+process of its own whether torch can use them.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Protocol
 
-from engine import torch_gpus
+from engine import hip_devices, torch_gpus
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.network import shape_of
 from engine.torch_gpus import TorchGpus
-from profilers.nvml import Nvml
+from profilers import gpus
+from profilers.amd_smi import AmdSmi
 
 _PART = "a part of a GPU (MIG)"
 
@@ -55,13 +56,13 @@ class Devices:
 def choose(
     config: RunConfig,
     world_size: int,
-    nvml: GpuSource | None = None,
+    driver: GpuSource | None = None,
     ask: Callable[[], TorchGpus] | None = None,
 ) -> Devices:
     """NCCL with one GPU per rank where there are enough of them that torch can use, gloo on CPU otherwise.
 
-    ``ask`` tells what torch can use, by default ``torch_gpus.ask``: only where there are GPUs, or NVML is missing and
-    GPUs were asked for by name.
+    ``ask`` tells what torch can use, by default ``torch_gpus.ask``: only where there are GPUs, or the driver is missing
+    and GPUs were asked for by name.
 
     Raises:
         InputError: GPUs were asked for by name and there are none, or too few, or torch cannot use them.
@@ -70,14 +71,14 @@ def choose(
         return Devices("cpu", "gloo", f"in a lab of {shape}")
     if config.device == "cpu":
         return Devices("cpu", "gloo", "device=cpu was asked for")
-    nvml = nvml or Nvml()
-    found, ask = names(nvml), ask or torch_gpus.ask
-    if nvml.reason is not None and config.device == "cuda":
+    driver = driver or gpus.here()
+    found, ask = names(driver), ask or torch_gpus.ask
+    if driver.reason is not None and config.device == "cuda":
         answer = ask()
         found, missing = [gpu.name for gpu in answer.gpus], answer.why_not(world_size)
-        missing = missing and f"{missing}; {nvml.reason}"
+        missing = missing and f"{missing}; {driver.reason}"
     else:
-        missing = nvml.reason or _too_few(nvml, found, world_size) or ask().why_not(world_size)
+        missing = driver.reason or _too_few(driver, found, world_size) or ask().why_not(world_size)
     if missing is None:
         found = [_PART] if _PART in found else found
         reason = f"{len(found):,} GPUs for {world_size:,} ranks, one each"
@@ -87,56 +88,78 @@ def choose(
     return Devices("cpu", "gloo", missing)
 
 
-def _too_few(nvml: GpuSource, found: list[str], world_size: int) -> str | None:
-    """Why NVML alone can tell that GPUs do not suffice; None if they may."""
+def _too_few(driver: GpuSource, found: list[str], world_size: int) -> str | None:
+    """Why the driver alone can tell that GPUs do not suffice; None if they may."""
     if _PART in found and world_size > 1:
         return f"{_PART} takes one rank, not {world_size:,}: CUDA shows a process one part and no other GPU"
     if found and len(found) >= world_size:
         return None
-    return f"{len(found):,} GPUs{hidden(nvml)} for {world_size:,} ranks; NCCL needs one each"
+    library = "RCCL" if isinstance(driver, AmdSmi) else "NCCL"
+    return f"{len(found):,} GPUs{hidden(driver)} for {world_size:,} ranks; {library} needs one each"
 
 
-def visible(nvml: GpuSource) -> list[int | None]:
+def visible(driver: GpuSource) -> list[int | None]:
     """The driver's numbers of the GPUs that ranks may use, in order; None for a part of a GPU (MIG), or for one that is
     used in parts.
 
     CUDA_VISIBLE_DEVICES is read as torch reads it (``torch.cuda.device_count``): numbers, or beginnings of UUIDs that
     fit one GPU; what fits none ends the list, a repetition empties it. Numbers are taken as the driver's, which is what
-    CUDA_DEVICE_ORDER=PCI_BUS_ID makes them.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID makes them. AMD's are read by ``hip_devices``.
     """
-    count, asked = nvml.device_count, os.environ.get("CUDA_VISIBLE_DEVICES")
+    if isinstance(driver, AmdSmi):
+        return [*hip_devices.visible(driver, _shown)]
+    count, asked = driver.device_count, os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None or not count:
-        return _whole(nvml, range(count))
+        return _whole(driver, range(count))
+    if asked.startswith("MIG-"):
+        parts = list(takewhile(lambda part: part.startswith("MIG-"), asked.split(",")))
+        return [] if len(set(parts)) < len(parts) else [None] * len(parts)
+    by_name = asked.startswith("GPU-")
+    uuids = [str(driver.identity(gpu)["uuid"]) if by_name else "" for gpu in range(count)]
+    return _whole(driver, _shown(asked, uuids))
+
+
+def names(driver: GpuSource) -> list[str]:
+    """Product names of the visible GPUs."""
+    return [_PART if gpu is None else driver.name(gpu) or "unknown GPU" for gpu in visible(driver)]
+
+
+def hidden(driver: GpuSource) -> str:
+    """How many more GPUs there are than ranks may use, as the tail of a line; empty if there are none."""
+    more = driver.device_count - len(visible(driver))
+    who = hip_devices.variables() if isinstance(driver, AmdSmi) else "CUDA_VISIBLE_DEVICES"
+    return f" ({who} hides {more:,} more)" if more > 0 else ""
+
+
+def only(numbers: Sequence[int]) -> dict[str, str | None]:
+    """The variables that show GPUs, by the driver's numbers, to a process and its children; None for one to unset."""
+    driver = gpus.here()
+    try:
+        if isinstance(driver, AmdSmi):
+            return hip_devices.only(driver, numbers)
+    finally:
+        driver.close()
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
+
+
+def _shown(asked: str, uuids: Sequence[str]) -> list[int]:
+    """Positions that a list of numbers, or of UUIDs, shows of devices with these UUIDs."""
     parts = asked.split(",")
-    if asked.startswith(("GPU-", "MIG-")):
-        named = list(takewhile(lambda part: part.startswith(asked[:4]), parts))
+    if asked.startswith("GPU-"):
+        named = list(takewhile(lambda part: part.startswith("GPU-"), parts))
         if len(set(named)) < len(named):
             return []
-        if asked.startswith("MIG-"):
-            return [None] * len(named)
-        uuids = [str(nvml.identity(gpu)["uuid"]) for gpu in range(count)]
-        numbers = [_only([gpu for gpu in range(count) if uuids[gpu].startswith(name)]) for name in named]
+        numbers = [_only([gpu for gpu, uuid in enumerate(uuids) if uuid.startswith(name)]) for name in named]
     else:
         numbers = [_number(part.strip()) for part in parts]
     known = list(takewhile(lambda number: number >= 0, numbers))
     if len(set(known)) < len(known):
         return []
-    return _whole(nvml, takewhile(lambda number: number < count, known))
+    return list(takewhile(lambda number: number < len(uuids), known))
 
 
-def names(nvml: GpuSource) -> list[str]:
-    """Product names of the visible GPUs."""
-    return [_PART if gpu is None else nvml.name(gpu) or "unknown GPU" for gpu in visible(nvml)]
-
-
-def hidden(nvml: GpuSource) -> str:
-    """How many more GPUs there are than ranks may use, as the tail of a line; empty if there are none."""
-    more = nvml.device_count - len(visible(nvml))
-    return f" (CUDA_VISIBLE_DEVICES hides {more:,} more)" if more > 0 else ""
-
-
-def _whole(nvml: GpuSource, numbers: Iterable[int]) -> list[int | None]:
-    return [None if nvml.is_divided(number) else number for number in numbers]
+def _whole(driver: GpuSource, numbers: Iterable[int]) -> list[int | None]:
+    return [None if driver.is_divided(number) else number for number in numbers]
 
 
 def _only(found: list[int]) -> int:

@@ -62,7 +62,7 @@ def _gpu(number: int, tried: bool) -> TorchGpu:
     properties = torch.cuda.get_device_properties(number)
     return TorchGpu(
         name=str(properties.name),
-        uuid=cuda_identity(properties).get("gpu_uuid"),
+        uuid=cuda_identity(properties, hip=torch.version.hip is not None).get("gpu_uuid"),
         architecture=_architecture(properties),
         memory_bytes=int(properties.total_memory),
         error=_error_on(torch.device("cuda", number)) if tried else None,

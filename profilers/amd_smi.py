@@ -60,6 +60,10 @@ class AmdSmi(GpuLibrary):
             (self.of(index, "amdsmi_get_gpu_board_info") or {}).get("product_name")
         )
 
+    def is_divided(self, index: int) -> bool:
+        """Never: a part of an MI300 (partition modes DPX to CPX) is a device of its own."""
+        return False
+
     def identity(self, index: int) -> dict[str, Any]:
         """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``; for
         the second die of a card also ``energy_of``, the number of the first.

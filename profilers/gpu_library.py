@@ -91,6 +91,10 @@ class GpuLibrary(ABC):
         """A GPU's product name."""
 
     @abstractmethod
+    def is_divided(self, index: int) -> bool:
+        """Whether a GPU is used in parts that are no devices here (MIG)."""
+
+    @abstractmethod
     def identity(self, index: int) -> dict[str, Any]:
         """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``; and
         ``energy_of``, the number of the GPU that tells its energy, where that is not its own.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from profilers import torch_build
-from profilers.amd_smi import AmdSmi
+from profilers import amd_smi, nvml, torch_build
 from profilers.gpu_library import GpuLibrary
-from profilers.nvml import Nvml
 
 
 def here() -> GpuLibrary:
@@ -13,12 +11,12 @@ def here() -> GpuLibrary:
     GPUs torch is not built for still shows them.
     """
     if torch_build.rocm():
-        return AmdSmi()
-    nvml = Nvml()
-    if nvml.reason is None:
-        return nvml
-    amd = AmdSmi()
+        return amd_smi.AmdSmi()
+    nvidia = nvml.Nvml()
+    if nvidia.reason is None:
+        return nvidia
+    amd = amd_smi.AmdSmi()
     if amd.device_count:
         return amd
     amd.close()
-    return nvml
+    return nvidia

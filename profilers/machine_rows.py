@@ -25,10 +25,10 @@ class InterfaceRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """One GPU of the host during the measured steps, as NVML sampled it; fractions, and means unless said otherwise.
+    """One GPU of the host during the measured steps, as the driver told it; fractions, and means unless said otherwise.
 
-    ``throttled`` is the share of samples in which each reason held the clocks down. NVLink's bytes and the ECC errors
-    are what was added during the run; the limits are the largest that held.
+    ``throttled`` is the share of samples in which each reason held the clocks down. The bytes of NVLink, on AMD of
+    xGMI, and the ECC errors are what was added during the run; the limits are the largest that held.
     """
 
     gpu: int

@@ -46,7 +46,7 @@ class RankGpus:
 
     @property
     def counters(self) -> list[tuple[str, int]]:
-        """Process and number of the GPUs whose energy is that of all ranks, each once: with both dies of a card, or one."""
+        """Process and number of the GPUs whose energy is that of all ranks, each once."""
         used = [(process, self.energy_of.get((process, gpu), gpu)) for process, gpu, _ in self.gpus]
         return list(dict.fromkeys(used))
 

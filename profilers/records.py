@@ -82,7 +82,7 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One NVML reading of one GPU.
+    """One reading of one GPU by NVML or AMD SMI, whose xGMI links are in NVLink's fields.
 
     The limits, NVLink's counters, ECC and processes are read once a second, and are None in the samples between; so
     is PCIe traffic on GPUs without performance monitoring. NVLink and ECC are counters; the ``active`` fractions and
@@ -210,7 +210,7 @@ class SpanSample:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something rare worth keeping: a phase of a run's life, a refused command, a missing NVML function."""
+    """Something rare worth keeping: a phase of a run's life, a refused command, a function that the driver lacks."""
 
     time_unix: float
     kind: str

@@ -1,7 +1,7 @@
 """The reasons that hold a GPU's clocks down, in words.
 
 The bits are NVML's nvmlClocksEventReasons, which drivers before 535 call nvmlClocksThrottleReasons; the values are the
-same.
+same. What AMD's GPUs tell is put into them (``amd_readings``).
 """
 
 from __future__ import annotations

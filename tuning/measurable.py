@@ -8,7 +8,8 @@ from engine import devices
 from engine.devices import Devices
 from engine.errors import InputError
 from engine.workloads.peaks import peak_flops, why_unknown
-from profilers.nvml import Nvml
+from profilers import gpus
+from profilers.gpu_library import GpuLibrary
 from tuning.limits import BOUNDS
 from tuning.measures import MEMORY_HEADROOM
 from tuning.studyfile import StudyFile
@@ -16,16 +17,16 @@ from tuning.studyfile import StudyFile
 _OTHERS = "; ask for tokens_per_second, step_seconds or peak_memory_bytes"
 
 
-def check(file: StudyFile, nvml: Nvml | None = None) -> None:
+def check(file: StudyFile, library: GpuLibrary | None = None) -> None:
     """Refuse an objective or a constraint of which every trial would say that it was not measured.
 
     Raises:
         InputError: the first of them, with the reason.
     """
-    nvml = nvml or Nvml()
-    found = devices.choose(file.config, file.ranks, nvml)
+    library = library or gpus.here()
+    found = devices.choose(file.config, file.ranks, library)
     for field, value, measure in _asked(file):
-        reason = _reason(measure, file, found, nvml)
+        reason = _reason(measure, file, found, library)
         if reason:
             raise InputError(field, value, reason)
 
@@ -42,10 +43,10 @@ def _asked(file: StudyFile) -> Iterator[tuple[str, object, str]]:
         yield f"constraints.{name}", bound, BOUNDS[name].measure
 
 
-def _reason(measure: str, file: StudyFile, found: Devices, nvml: Nvml) -> str:
+def _reason(measure: str, file: StudyFile, found: Devices, library: GpuLibrary) -> str:
     """Why a measure cannot be had here, and what to do; empty if it can."""
     if measure == "joules_per_token":
-        return _no_energy(file, found, nvml)
+        return _no_energy(file, found, library)
     if measure == "mfu":
         return _no_peak(file, found)
     if measure in ("peak_memory_bytes", MEMORY_HEADROOM) and not file.config.profile.memory:
@@ -53,12 +54,12 @@ def _reason(measure: str, file: StudyFile, found: Devices, nvml: Nvml) -> str:
     return ""
 
 
-def _no_energy(file: StudyFile, found: Devices, nvml: Nvml) -> str:
+def _no_energy(file: StudyFile, found: Devices, library: GpuLibrary) -> str:
     if found.kind != "cuda":
         return f"joules are not measured on this machine: ranks run on CPUs ({found.reason}){_OTHERS}"
-    for gpu in devices.visible(nvml)[: file.ranks]:
-        if gpu is None or nvml.of(gpu, "nvmlDeviceGetTotalEnergyConsumption") is None:
-            name = "a part of a GPU (MIG)" if gpu is None else nvml.name(gpu)
+    for gpu in devices.visible(library)[: file.ranks]:
+        if gpu is None or not library.tells_energy(gpu):
+            name = "a part of a GPU (MIG)" if gpu is None else library.name(gpu)
             return (
                 f"joules are not measured on this machine: the driver does not tell those of {name}{_OTHERS}"
             )

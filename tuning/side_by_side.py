@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from engine import devices
 from engine.config import RunConfig
 from engine.errors import InputError
-from profilers.nvml import Nvml
+from profilers import gpus
 from tuning import crew, readers
 
 FIELD = "side_by_side"
@@ -40,8 +40,11 @@ class Slice:
     def take(self) -> None:
         """Keep this process, and all that it starts from now on, to it."""
         if self.gpus:
-            os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self.gpus))
+            for name, value in devices.only(self.gpus).items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
         else:
             os.sched_setaffinity(0, self.cores)
 
@@ -64,12 +67,12 @@ def room(ranks: int, config: RunConfig) -> Room:
     Raises:
         InputError: GPUs were asked for by name and there are none, or too few.
     """
-    nvml = Nvml()
+    driver = gpus.here()
     try:
-        if devices.choose(config, ranks, nvml).kind == "cuda":
-            return Room("GPUs", tuple(devices.visible(nvml)))
+        if devices.choose(config, ranks, driver).kind == "cuda":
+            return Room("GPUs", tuple(devices.visible(driver)))
     finally:
-        nvml.close()
+        driver.close()
     return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
 
 

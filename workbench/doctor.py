@@ -21,6 +21,7 @@ PACKAGES = ("streamlit", "plotly", "optuna", "numpy", "pyarrow", "pydantic", "ms
 PEERS = ("megatron-core", "deepspeed", "torchtitan", "accelerate")
 _GIB = 2**30
 _ROOM_BYTES = 2 * _GIB
+_UNTRIED = "which we have never run on an AMD GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,12 @@ def _torch() -> Iterator[Check]:
     except (ImportError, OSError) as error:
         yield Check("torch", "missing", "", str(error), needed=True)
         return
-    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    hip, cuda = torch.version.hip, torch.version.cuda
+    built = f"built for {f'ROCm {hip}' if hip else f'CUDA {cuda}'}" if hip or cuda else "built without CUDA"
     yield Check("torch", "ok", str(torch.__version__), built, needed=True)
     yield _backend("gloo", dist.is_gloo_available(), "ranks on the CPU", needed=True)
-    yield _backend("nccl", dist.is_nccl_available(), "one GPU per rank")
+    purpose = f"one GPU per rank; it is RCCL here, {_UNTRIED}" if hip else "one GPU per rank"
+    yield _backend("nccl", dist.is_nccl_available(), purpose)
 
 
 def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Check:
@@ -77,17 +80,20 @@ def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Chec
 
 def _gpus() -> Iterator[Check]:
     from engine import devices
-    from profilers.nvml import Nvml
+    from profilers import gpus
 
-    nvml = Nvml()
+    library = gpus.here()
     try:
-        names, hidden = devices.names(nvml), devices.hidden(nvml)
+        names, hidden = devices.names(library), devices.hidden(library)
         if not names:
-            yield Check("gpu", "missing", "", nvml.reason or f"no GPU to use{hidden}")
+            yield Check("gpu", "missing", "", library.reason or f"no GPU to use{hidden}")
             return
-        yield Check("gpu", "ok", f"{len(names)} x {names[0]}", f"driver {nvml.driver_version}{hidden}")
+        why = f"driver {library.driver_version or 'of unknown version'}{hidden}"
+        if library.vendor == "AMD":
+            why += f"; read by {library.library}, {_UNTRIED}"
+        yield Check("gpu", "ok", f"{len(names)} x {names[0]}", why)
     finally:
-        nvml.close()
+        library.close()
     yield _torch_on(len(names))
 
 
@@ -98,7 +104,8 @@ def _torch_on(count: int) -> Check:
     answer = torch_gpus.ask()
     if reason := answer.why_not(count):
         return Check("torch on gpu", "missing", "", reason)
-    return Check("torch on gpu", "ok", f"{count} of {count} compute", f"{answer.build}, NCCL {answer.nccl}")
+    nccl = "RCCL" if (answer.built_for or "").startswith("ROCm") else "NCCL"
+    return Check("torch on gpu", "ok", f"{count} of {count} compute", f"{answer.build}, {nccl} {answer.nccl}")
 
 
 def _processors() -> Check:

@@ -49,7 +49,7 @@ def clocks(detail: GpuDetail, revision: str = "") -> go.Figure:
 
 
 def traffic(detail: GpuDetail, revision: str = "") -> go.Figure:
-    """What went over PCIe and NVLink."""
+    """What went over PCIe and the links between GPUs."""
     return _drawn("Traffic", "GB/s", detail.traffic, "%{y:,.3g} GB/s", revision)
 
 

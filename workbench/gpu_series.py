@@ -1,25 +1,40 @@
-"""The numbers behind the panel of one GPU, made by pure functions from NVML's samples."""
+"""The numbers behind the panel of one GPU, made by pure functions from the driver's samples."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from profilers import throttle
+from profilers import rank_gpus, throttle
+from profilers.records import Event
 from workbench.series import GIB, Array, Columns, Line, line
 
 #: Stretches of throttling closer together than this share of the time shown are drawn as one.
 _GAP_SHARE = 1 / 200
 _ACTIVITY = {
-    "busy at all (NVML)": "utilization_fraction",
     "SMs active": "sm_active_fraction",
     "warps on SMs": "sm_occupancy_fraction",
     "tensor cores": "tensor_active_fraction",
     "memory bandwidth": "dram_active_fraction",
 }
 _PCIE = {"PCIe sent": "pcie_tx_bytes_per_second", "PCIe received": "pcie_rx_bytes_per_second"}
-_NVLINK = {"NVLink sent": "nvlink_tx_bytes", "NVLink received": "nvlink_rx_bytes"}
+#: Links between GPUs: NVLink's fields hold xGMI's counters on AMD.
+_LINKS = {"sent": "nvlink_tx_bytes", "received": "nvlink_rx_bytes"}
+
+
+class Source(NamedTuple):
+    """Who read a host's GPUs: vendor, library, how it calls links between GPUs, and product names as "8 x NAME"."""
+
+    vendor: str = "NVIDIA"
+    library: str = "NVML"
+    links: str = "NVLink"
+    names: str = ""
+
+
+NVML = Source()
 
 
 class Throttled(NamedTuple):
@@ -50,7 +65,17 @@ def gpus(columns: Columns) -> list[int]:
     return [int(gpu) for gpu in np.unique(columns.get("gpu", np.empty(0)))]
 
 
-def detail(columns: Columns, gpu: int, start_unix: float) -> GpuDetail:
+def source(events: Iterable[Event]) -> Source:
+    """From the events of a host's sampler; those of before there were two vendors are NVIDIA's."""
+    told = [event.data for event in events if event.kind == rank_gpus.EVENT]
+    if not told:
+        return NVML
+    known = {name: str(told[-1][name]) for name in ("vendor", "library", "links") if name in told[-1]}
+    counts = Counter(str(gpu.get("name") or "unknown GPU") for gpu in told[-1].get("gpus", ()))
+    return Source(**known, names=", ".join(f"{count} x {name}" for name, count in counts.items()))
+
+
+def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML) -> GpuDetail:
     """All readings of one GPU; a quantity that it does not give has no line."""
     own = columns["gpu"] == gpu
     seconds = columns["time_unix"][own] - start_unix
@@ -60,7 +85,7 @@ def detail(columns: Columns, gpu: int, start_unix: float) -> GpuDetail:
         return [one for one in drawn if one.x]
 
     return GpuDetail(
-        activity=lines(_ACTIVITY, 100),
+        activity=lines({f"busy at all ({read_by.library})": "utilization_fraction"} | _ACTIVITY, 100),
         memory=lines({"used": "memory_used_bytes", "total": "memory_total_bytes"}, 1 / GIB),
         power=lines({"power": "power_watts", "limit": "power_limit_watts"}),
         temperature=lines({"temperature": "temperature_celsius", "slowdown": "slowdown_celsius"}),
@@ -68,7 +93,7 @@ def detail(columns: Columns, gpu: int, start_unix: float) -> GpuDetail:
             {"SM": "sm_clock_mhz", "memory": "memory_clock_mhz", "highest clock": "sm_clock_max_mhz"}
         ),
         throttled=throttled(seconds, columns["throttle_reasons"][own]),
-        traffic=lines(_PCIE, 1e-9) + [one for one in _nvlink(columns, own, seconds) if one.x],
+        traffic=lines(_PCIE, 1e-9) + [one for one in _links(columns, own, seconds, read_by.links) if one.x],
     )
 
 
@@ -92,10 +117,11 @@ def throttled(seconds: Array, masks: Array) -> list[Throttled]:
     return [span for spans in found.values() for span in spans]
 
 
-def _nvlink(columns: Columns, own: Array, seconds: Array) -> list[Line]:
-    """NVLink's rates as NVML tells them, else from its counters."""
+def _links(columns: Columns, own: Array, seconds: Array, links: str) -> list[Line]:
+    """Their rates as the driver tells them, else from its counters."""
     drawn = []
-    for name, counter in _NVLINK.items():
+    for way, counter in _LINKS.items():
+        name = f"{links} {way}"
         rates = columns[f"{counter}_per_second"][own]
         if np.isfinite(rates).any():
             drawn.append(_line(name, seconds, rates * 1e-9))

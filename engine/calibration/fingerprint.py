@@ -15,13 +15,14 @@ from typing import Any
 
 import psutil
 
-from profilers.nvml import Nvml
+from profilers import gpus
+from profilers.gpu_library import GpuLibrary
 
 _GIB = 2**30
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 #: Variables that change how fast ranks compute or talk, and those among them that do not; scikit-learn sets the last
 #: two when it is imported.
-_VARIABLES = ("NCCL_", "GLOO_", "OMP_", "MKL_NUM_THREADS", "KMP_")
+_VARIABLES = ("NCCL_", "RCCL_", "GLOO_", "OMP_", "MKL_NUM_THREADS", "KMP_")
 _HARMLESS = ("NCCL_DEBUG", "NCCL_HOSTID", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
@@ -71,15 +72,15 @@ def here(network: str | None = None) -> Fingerprint:
 
 @functools.cache
 def _here(network: str | None, variables: tuple[str, ...]) -> Fingerprint:
-    nvml = Nvml()
+    library = gpus.here()
     try:
         return Fingerprint(
             cpu=_cpu(),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             physical_cores=psutil.cpu_count(logical=False),
             memory_gib=round(psutil.virtual_memory().total / _GIB, 1),
-            gpus=tuple(_gpu(nvml, index) for index in range(nvml.device_count)),
-            driver=nvml.driver_version,
+            gpus=tuple(_gpu(library, index) for index in range(library.device_count)),
+            driver=library.driver_version,
             torch=_version("torch"),
             nccl=next((found for name in _NCCL_PACKAGES if (found := _version(name))), None),
             governor=_text(_GOVERNOR),
@@ -87,7 +88,7 @@ def _here(network: str | None, variables: tuple[str, ...]) -> Fingerprint:
             network=network,
         )
     finally:
-        nvml.close()
+        library.close()
 
 
 def _cpu() -> str:
@@ -96,19 +97,18 @@ def _cpu() -> str:
     return model or platform.processor() or platform.machine()
 
 
-def _gpu(nvml: Nvml, index: int) -> str:
-    """Name and what speed depends on. NVML has no question for a locked clock, only for an applications' clock."""
-    memory = getattr(nvml.of(index, "nvmlDeviceGetMemoryInfo"), "total", None)
-    clock = nvml.constant("NVML_CLOCK_SM")
-    power = nvml.of(index, "nvmlDeviceGetEnforcedPowerLimit")
+def _gpu(library: GpuLibrary, index: int) -> str:
+    """Name and what speed depends on. A locked clock cannot be asked for."""
+    found = library.limits(index)
+    memory, power = found.memory_total_bytes, found.power_limit_watts
     told = {
         "{:.1f} GiB": None if memory is None else memory / _GIB,
-        "SM clock up to {:,.0f} MHz": nvml.of(index, "nvmlDeviceGetMaxClockInfo", clock),
-        "set to {:,.0f} MHz": nvml.of(index, "nvmlDeviceGetApplicationsClock", clock),
-        "limited to {:,.0f} W": None if power is None else power / 1e3,
+        "SM clock up to {:,.0f} MHz": found.sm_clock_max_mhz,
+        "set to {:,.0f} MHz": found.sm_clock_set_mhz,
+        "limited to {:,.0f} W": power,
     }
     known = [wording.format(value) for wording, value in told.items() if value is not None]
-    return ", ".join([nvml.name(index) or "unknown GPU", *known])
+    return ", ".join([library.name(index) or "unknown GPU", *known])
 
 
 def _variables() -> Iterator[str]:

@@ -81,7 +81,7 @@ class FakeAmdSmi:
     def change(self, function: str, gpu: int, **values: Any) -> None:
         """Other values in the dictionaries that a function answers for a GPU."""
         for answer in self.answers[function][f"[{gpu}]"]:
-            answer |= values
+            answer.update(values)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("amdsmi_") or isinstance(self.broken.get(name), AttributeError):

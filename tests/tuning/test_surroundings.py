@@ -73,7 +73,7 @@ def test_what_cannot_act_is_refused(changes: dict[str, Any], field: str, words: 
 
 
 def test_a_machine_without_gpus_refuses_what_acts_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.devices.Nvml", _NoGpus)
+    monkeypatch.setattr("profilers.nvml.Nvml", _NoGpus)
     file = study(space={"environment.NCCL_ALGO": ["Ring", "Tree"]})
     with pytest.raises(
         InputError, match=r"space\.environment\.NCCL_ALGO.*over gloo \(no driver\); leave it out"

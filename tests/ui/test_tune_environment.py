@@ -34,8 +34,7 @@ class Gpus:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for module in ("engine.devices", "tuning.side_by_side"):
-        monkeypatch.setattr(f"{module}.Nvml", Gpus)
+    monkeypatch.setattr("profilers.nvml.Nvml", Gpus)
     torch_can_use(monkeypatch, 4)
 
 

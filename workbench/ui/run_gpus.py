@@ -19,7 +19,7 @@ CHARTS = {
     gpu_figures.clocks: "Clocks and what held them down",
     gpu_figures.power: "Power and its limit",
     gpu_figures.temperature: "Temperature and where the GPU slows down",
-    gpu_figures.traffic: "Traffic over PCIe and NVLink",
+    gpu_figures.traffic: "Traffic over PCIe and the links between GPUs",
     gpu_figures.memory: "Memory in use",
 }
 
@@ -32,12 +32,15 @@ def draw(seen: Snapshot, found: dict[str, Any]) -> None:
         reason = found.get("gpus_reason") or f"no GPU: {why_no_gpu(seen.launcher_events)}"
         st.caption(f":material/memory: {reason}")
         return
+    read_by = gpu_series.source(seen.launcher_events)
+    if read_by.names:
+        st.caption(f":material/memory: {read_by.names} ({read_by.vendor}), read by {read_by.library}")
     _table(found.get("gpus") or [], len(seen.hosts) > 1)
     chosen = st.segmented_control(
         "GPU", numbers, default=numbers[0], required=True, key="run-gpu", format_func=lambda gpu: f"GPU {gpu}"
     )
     start = float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
-    drawn = gpu_series.detail(seen.gpu, chosen if chosen is not None else numbers[0], start)
+    drawn = gpu_series.detail(seen.gpu, chosen if chosen is not None else numbers[0], start, read_by)
     columns = st.columns(2)
     for place, (make, alt) in enumerate(CHARTS.items()):
         with columns[place % 2]:
