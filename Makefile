@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-slow bench lock clean chromium prometheus
+.PHONY: help demo test check test-slow compat bench lock clean chromium prometheus
 
 help: ## list the targets
 	sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -30,6 +30,9 @@ check: $(READY) ## formatting, lint, types, import contracts, house rules
 
 test-slow: $(READY) chromium prometheus ## run the slow tests, a file at a time; goes on where it was stopped
 	$(BIN)/python -m tests.slow_parts
+
+compat: $(READY) ## run a part of the tests under each supported torch release; VERSIONS="2.11 2.15" names some
+	$(BIN)/python -m tests.compat $(if $(VERSIONS),--lines $(VERSIONS))
 
 bench: $(READY) ## run the benchmarks that need no GPU
 	shopt -s nullglob
@@ -64,7 +67,7 @@ lock: ## write requirements.lock anew from pyproject.toml (with python3.11, the 
 	cp "$$fresh/lock" requirements.lock
 
 clean: ## remove the virtual environment and the caches, never the runs
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .compat build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last: without it a half-made environment is thrown away and made anew.

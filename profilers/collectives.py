@@ -42,11 +42,13 @@ OPERATIONS: dict[str, tuple[str, str]] = {
     "broadcast_": ("broadcast", "tensors"),
     "reduce_": ("reduce", "tensors"),
     "gather_": ("gather", "input_tensors"),
+    "gather_into_tensor_": ("gather", "input_tensor"),
     "scatter_": ("scatter", "output_tensors"),
     "send": ("send", "tensors"),
     "recv_": ("recv", "tensors"),
     "recv_any_source_": ("recv", "tensors"),
     "barrier": ("barrier", "tensor"),
+    "monitored_barrier_": ("barrier", "tensor"),
 }
 
 
@@ -196,6 +198,7 @@ class CollectiveRecorder:
         names = [argument.name for argument in schema.arguments]
         tensors_at, group_at = names.index(payload), names.index("process_group")
         async_at = names.index("async_op") if "async_op" in names else len(names)
+        returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
         below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
         kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
@@ -205,10 +208,10 @@ class CollectiveRecorder:
             if (_unseen and get_ident() in _unseen) or (_paused and get_ident() not in _beside):
                 return redispatch(keys & below, *arguments, **named)
             dtype, size = _payload(arguments[tensors_at])
-            blocking = len(arguments) > async_at and not arguments[async_at]
+            blocking = not returns or (len(arguments) > async_at and not arguments[async_at])
             begin = mark()
             out = redispatch(keys & below, *arguments, **named)
-            work = unbox(out[-1] if several else out)
+            work = unbox(out[-1] if several else out) if returns else None
             kind = kinds[operation, _group(arguments[group_at]), dtype, size, None, None]
             if blocking:
                 if work is not None:  # NCCL has none for such a call: it is on the current stream

@@ -1,0 +1,201 @@
+"""A chosen part of the suite under every torch release line that is supported, each in an environment of its own.
+
+``python -m tests.compat`` makes one environment at a time in ``.compat``: the newest patch release of a line with what
+it depends on (on Linux a CUDA build, which needs no GPU to start), the other packages as in ``requirements.lock``. It
+runs the parts below, writes ``benchmarks/results/compat.md`` after each and removes the environment. A stopped run goes
+on where it was; what passed at this commit is not run again unless ``--anew``. ``--lines 2.11 2.15`` takes those only.
+A build takes up to 8 GB of disk. pip's own settings (an index, a constraint) hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks._table import commit
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / ".compat"
+RESULTS = ROOT / "benchmarks" / "results" / "compat.md"
+LINES = ("2.11", "2.12", "2.13", "2.14", "2.15")
+#: Of one part, in seconds.
+LIMIT = 600
+#: What depends on torch, in parts of a few minutes; a name without a folder is of tests/engine.
+PARTS = {
+    "profilers": """tests/profilers torch_release every_collective
+        tests/test_house.py::test_ranks_need_no_tuner_page_or_command_line
+        tests/test_house.py::test_the_page_does_not_load_torch""",
+    "layouts": """matrix exact plain channel grouped schedules_torch precision expert sequence sequence_parts hop
+        overlap pairwise""",
+    "communication": """compression_codecs compression_feedback compression_hooks compression_ranks compression_runs
+        compression_sharded outer outer_checkpoint outer_parts wire""",
+    "runs": """checkpoint checkpoint_layouts compiler_cache detail_runs dryrun dryrun_offload flops footprint hang
+        memory memory_parts trace nccl""",
+}
+#: Draws the same cases of long lists of cases under each release.
+SEED = "16"
+_OPTIONS = ["-m", "not slow", "-q", "-rs", "-p", "no:cacheprovider"]
+_HEADER = "torch,CUDA build,NCCL,Python,part,outcome,counts,seconds,commit,finished (UTC)".split(",")
+_FACTS = """
+import json, platform, torch
+nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+facts = [torch.__version__, torch.version.cuda or "-", ".".join(map(str, nccl)) or "-", platform.python_version()]
+print(json.dumps(facts))
+"""
+
+
+class Environment(NamedTuple):
+    """A virtual environment with one torch; ``facts`` are the first cells of its rows."""
+
+    python: Path
+    facts: list[str]
+
+
+def made(line: str) -> Environment:
+    """The environment of a release line: the one that a stopped run left, or a new one.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not install it; what it said is on stderr.
+    """
+    python, ready = PLACE / "bin" / "python", PLACE / "ready"
+    if not ready.exists() or ready.read_text(encoding="utf-8") != line:
+        shutil.rmtree(PLACE, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", PLACE], check=True)
+        # No cache: it would keep some gigabytes of each release.
+        _pip(python, "install", "--no-cache-dir", f"torch=={line}.*")
+        _pip(python, "install", *_others(python))
+        _pip(python, "check")
+        ready.write_text(line, encoding="utf-8")
+    facts = subprocess.run([python, "-c", _FACTS], check=True, capture_output=True, text=True).stdout
+    return Environment(python, json.loads(facts))
+
+
+def _others(python: Path) -> list[str]:
+    """What the lock pins and torch did not bring."""
+    listing = _pip(python, "list", "--format=json")
+    brought = {_normal(package["name"]) for package in json.loads(listing)}
+    pins = [
+        line for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines() if "==" in line
+    ]
+    return [pin for pin in pins if _normal(pin.partition("==")[0]) not in brought]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _pip(python: Path, *arguments: str) -> str:
+    command = [python, "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _words(error: subprocess.CalledProcessError) -> str:
+    return (
+        f"'{' '.join(map(str, error.cmd[1:6]))} ...' ended with {error.returncode}; what it said stands above"
+    )
+
+
+def run(environment: Environment, part: str) -> tuple[list[str], list[str]]:
+    """A part's row of the table, and pytest's lines about skipped tests."""
+    chosen = [name if "/" in name else f"tests/engine/test_{name}.py" for name in PARTS[part].split()]
+    command = [environment.python, "-m", "pytest", *_OPTIONS, *chosen]
+    begin, output = time.monotonic(), ""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"WORKBENCH_TEST_SEED": SEED},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        outcome, counts = "failed", f"not done after {LIMIT} s"
+    else:
+        output = done.stdout
+        print(output)
+        outcome = "passed" if done.returncode == 0 else "failed"
+        counts = (output.strip().splitlines() or ["no output"])[-1].strip("= ").split(" in ")[0]
+    spent = f"{time.monotonic() - begin:,.0f}"
+    at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    skipped = [line for line in output.splitlines() if line.startswith("SKIPPED")]
+    return [*environment.facts, part, outcome, counts, spent, commit() or "unknown", at], skipped
+
+
+def write(rows: list[list[str]], skips: list[str]) -> None:
+    """Rows and skipped tests, whole or not at all."""
+    lines = [f"| {' | '.join(row)} |" for row in (_HEADER, ["---"] * len(_HEADER), *rows)]
+    where = f"{os.cpu_count()} CPU cores ({platform.machine()}), {platform.system()}, no GPU is used; ranks are gloo's."
+    text = ["# Torch releases", "", where, "", *lines, "", "Skipped:", "", *skips, ""]
+    RESULTS.parent.mkdir(exist_ok=True)
+    fresh = RESULTS.with_suffix(".tmp")
+    fresh.write_text("\n".join(text), encoding="utf-8")
+    fresh.replace(RESULTS)
+
+
+def before(again: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
+    """Rows and skipped tests of the table, but for what is to run again of these release lines."""
+    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| 2")
+    ]
+    here = commit()
+    kept = [row for row in rows if not _of(row, again) or (row[5] == "passed" and row[8] == here)]
+    return kept, [line for line in lines if any(line.startswith(_skipping(row)) for row in kept)]
+
+
+def _of(row: list[str], lines: Iterable[str]) -> bool:
+    return any(row[0].startswith(f"{line}.") for line in lines)
+
+
+def _skipping(row: list[str]) -> str:
+    return f"- torch {row[0]}, {row[4]}: "
+
+
+def main() -> int:
+    """Run what is left; 1 if a part failed or an environment could not be made."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--lines", nargs="*", choices=LINES, help="these release lines (default: all)")
+    arguments.add_argument("--anew", action="store_true", help="run every part, whatever the table says")
+    arguments.add_argument("--keep", action="store_true", help="leave the last environment where it is")
+    given = arguments.parse_args()
+    asked = tuple(given.lines or LINES)
+    rows, skips = before(asked)
+    if given.anew:
+        rows = [row for row in rows if not _of(row, asked)]
+    for line in asked:
+        have = {row[4] for row in rows if _of(row, [line])}
+        for part in [part for part in PARTS if part not in have]:
+            try:
+                environment = made(line)
+            except subprocess.CalledProcessError as error:
+                print(f"torch {line}: no environment; {_words(error)}", file=sys.stderr)
+                return 1
+            print(f"torch {environment.facts[0]}: {part}", file=sys.stderr)
+            row, skipped = run(environment, part)
+            rows = sorted([*rows, row])
+            skips = sorted([*skips, *(_skipping(row) + text.removeprefix("SKIPPED ") for text in skipped)])
+            write(rows, skips)
+        if not given.keep:
+            shutil.rmtree(PLACE, ignore_errors=True)
+    return int(any(row[5] != "passed" for row in rows if _of(row, asked)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
