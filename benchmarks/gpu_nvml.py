@@ -16,9 +16,9 @@ from pathlib import Path
 import pynvml
 
 from benchmarks import _table
-from benchmarks._nvml_tape import Tape
 from profilers import throttle
 from profilers.nvml import SLOW_SECONDS, Nvml
+from profilers.nvml_tape import Tape
 from profilers.records import GpuSample
 
 #: As the sampler reads.

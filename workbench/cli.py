@@ -23,6 +23,7 @@ from workbench.commands import (
     quality,
     records,
     schedule,
+    selftest,
     sensitivity,
     study,
     train,
@@ -40,6 +41,7 @@ _HELP = (
 app = typer.Typer(name="workbench", help=_HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     doctor.doctor,
+    selftest.selftest,
     calibrate.calibrate,
     train.train,
     tune.tune,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pynvml
 
-from benchmarks._nvml_tape import Tape, _same
 from profilers.nvml import Nvml
+from profilers.nvml_tape import Tape, _same
 from tests.support.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
 
 

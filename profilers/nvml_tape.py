@@ -32,10 +32,13 @@ class Tape:
             return own
         return lambda *arguments: self._call(name, own, arguments)
 
+    def recording(self, about: str) -> dict[str, Any]:
+        """What was heard, in the format of tests/data."""
+        return {"about": about, "recorded": {"all": about}, "composed": [], "answers": self.answers}
+
     def save(self, path: Path, about: str) -> None:
-        """Write what was heard, in the format of tests/data."""
-        recording = {"about": about, "recorded": {"all": about}, "composed": [], "answers": self.answers}
-        path.write_text(json.dumps(recording, indent=1) + "\n", encoding="utf-8")
+        """Write it."""
+        path.write_text(json.dumps(self.recording(about), indent=1) + "\n", encoding="utf-8")
 
     def _call(self, function: str, own: Any, arguments: tuple[Any, ...]) -> Any:
         wall, processor = time.perf_counter(), time.thread_time()

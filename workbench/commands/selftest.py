@@ -1,0 +1,83 @@
+"""``selftest``: the first ten minutes on a new machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench.commands.options import Home, Json
+
+if TYPE_CHECKING:
+    from workbench.selftest.registry import Check
+    from workbench.selftest.results import Selftest
+
+
+def selftest(
+    home: Home,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="A new folder for the evidence; default: HOME/selftest/ID."
+        ),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME,...", help="Run only these checks.")
+    ] = None,
+    skip: Annotated[
+        str | None, typer.Option("--skip", metavar="NAME,...", help="Run all checks but these.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    *,
+    ranks: Annotated[
+        int, typer.Option("--ranks", help="Of the checks of parallelism and calibration: 2, 4 or 8.")
+    ] = 2,
+    with_host_names: Annotated[
+        bool, typer.Option("--with-host-names", help="Keep names and addresses of hosts in the evidence.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Check what this machine can do by doing it, and leave a folder of evidence to attach to a report."""
+    from workbench.selftest.evidence import pack
+    from workbench.selftest.runner import chosen, folder_for
+
+    checks = chosen(only, skip)
+    _look_at(device, ranks)
+    folder = folder_for(home, out)
+    found = _run(folder, checks, device, ranks, with_host_names)
+    packed = pack(folder)
+    if json:
+        from workbench.output import emit_json
+
+        emit_json({"folder": str(folder), "zip": str(packed)} | found.as_dict())
+    else:
+        from workbench.output import result_console
+        from workbench.render_selftest import print_selftest
+
+        print_selftest(result_console(), found, packed)
+    return 0 if found.good else 1
+
+
+def _look_at(device: str, ranks: int) -> None:
+    from engine import devices
+    from engine.config import RunConfig
+    from engine.errors import InputError
+    from workbench.selftest.runner import RANKS
+
+    if ranks not in RANKS:
+        raise InputError("--ranks", ranks, f"must be one of {', '.join(map(str, RANKS))}")
+    devices.choose(RunConfig().with_values({"device": device}), 1)
+
+
+def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_host_names: bool) -> Selftest:
+    from tuning.interruption import Interruption
+    from workbench.output import stdout_for_results
+    from workbench.selftest import runner
+    from workbench.selftest.apart import Asked
+    from workbench.selftest.progress import Progress
+    from workbench.selftest.scrub import Scrubber
+
+    with stdout_for_results(), Interruption() as interruption, Progress(interruption, len(checks)) as shown:
+        scrubber = Scrubber(with_host_names)
+        return runner.run(folder, checks, Asked(device, ranks), scrubber, shown.should_stop, shown.tell)

@@ -1,0 +1,99 @@
+"""Runs a check in a process of its own, so that nothing it does can hang or end the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine import rundir
+from workbench.selftest.child import ANSWER, REQUEST, name_of
+from workbench.selftest.registry import Check
+from workbench.selftest.verdict import Verdict, failed
+
+#: What the process and everything it started printed.
+OUTPUT = "output.log"
+_LOOK_SECONDS = 0.1
+#: -P: a folder called `engine` where somebody happens to be is not ours.
+_COMMAND = (sys.executable, "-P", "-m", "workbench.selftest.child")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asked for: auto, cpu or cuda, and ranks of checks that take several."""
+
+    device: str = "auto"
+    ranks: int = 2
+
+
+def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], bool]) -> Verdict | None:
+    """Its verdict; None if it was stopped. One that is too slow is ended with all that it started, and failed."""
+    request = {
+        "function": name_of(check.function),
+        "needs": name_of(check.needs),
+        "device": asked.device,
+        "ranks": asked.ranks,
+    }
+    rundir.write_json(scratch / REQUEST, request)
+    with (scratch / OUTPUT).open("wb") as output:
+        process = subprocess.Popen(
+            [*_COMMAND, str(scratch)],
+            stdin=subprocess.PIPE,  # never written to: it closes when this process ends, and the check ends with it
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        stopped = _wait(process, check.limit_seconds, should_stop)
+    finally:
+        _end(process)
+    if stopped == "asked":
+        return None
+    if stopped == "late":
+        return failed(f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended")
+    return _answer(process, scratch)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: Callable[[], bool]) -> str | None:
+    until = time.monotonic() + seconds
+    while process.poll() is None:
+        if should_stop():
+            return "asked"
+        if time.monotonic() > until:
+            return "late"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_SECONDS)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With its ranks, also stopped ones: they are of its session's only group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _answer(process: subprocess.Popen[bytes], scratch: Path) -> Verdict:
+    try:
+        return msgspec.convert(rundir.read_json(scratch / ANSWER), Verdict)
+    except msgspec.ValidationError:
+        code = process.returncode
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return failed(f"its process died without a verdict: {how}{_last_line(scratch / OUTPUT)}")
+
+
+def _last_line(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
+    return ""

@@ -1,0 +1,58 @@
+"""A check's own process: what it is asked comes in a file, its verdict goes into another one beside it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from dataclasses import asdict
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from engine import rundir
+from engine.errors import WorkbenchError
+from engine.lifeline import die_with
+from workbench.selftest.bench import Bench
+from workbench.selftest.verdict import Verdict, failed, not_possible
+
+REQUEST, ANSWER = "request.json", "answer.json"
+
+
+def main(scratch: Path) -> None:
+    """Run the check that a scratch folder asks for; whatever it does becomes a verdict."""
+    die_with(sys.stdin.fileno())
+    asked = rundir.read_json(scratch / REQUEST) or {}
+    try:
+        verdict = judge(asked, scratch)
+    except WorkbenchError as error:
+        verdict = failed(str(error))
+    except Exception as error:
+        traceback.print_exc()
+        verdict = failed(f"{type(error).__name__}: {error}")
+    rundir.write_json(scratch / ANSWER, asdict(verdict))
+
+
+def judge(asked: dict[str, Any], scratch: Path) -> Verdict:
+    """Whether it is possible, and what it finds."""
+    bench = Bench(asked["device"], asked["ranks"], scratch)
+    missing = imported(asked["needs"])(bench)
+    if missing is not None:
+        return not_possible(missing)
+    verdict: Verdict = imported(asked["function"])(bench)
+    return verdict
+
+
+def name_of(function: Any) -> str:
+    """By which :func:`imported` finds it."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def imported(name: str) -> Any:
+    """A function by its module and name."""
+    module, _, path = name.partition(":")
+    return reduce(getattr, path.split("."), importlib.import_module(module))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

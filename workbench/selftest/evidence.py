@@ -1,0 +1,83 @@
+"""The folder that a user can attach to a report: what of a check's runs is kept, scrubbed; its README; and the zip."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine import rundir
+from workbench.selftest.apart import OUTPUT
+from workbench.selftest.bench import HOME, KEPT, LABEL
+from workbench.selftest.scrub import Scrubber
+
+CHECKS, README = "checks", "README.md"
+#: Of a run: documents, logs of its ranks, dumps of the Flight Recorder and Chrome traces. Records are left out: they
+#: hold every variable that ranks see, in a form in which nobody can read what is sent.
+_DOCUMENTS = (rundir.CONFIG, rundir.STATUS, rundir.SUMMARY)
+_FOLDERS = (rundir.LOGS, rundir.FLIGHT, rundir.TRACES)
+#: A longer text keeps its end; half a document would be none.
+_MOST_BYTES = 8 << 20
+_PACKED = ".gz"
+
+
+def collect(scratch: Path, folder: Path, check: str, scrubber: Scrubber) -> list[str]:
+    """Copy what a check left, without what is private; names of the files, relative to the folder."""
+    kept = []
+    for source, name in _sources(scratch):
+        target = folder / CHECKS / check / name
+        text = scrubber.file(target.name, _read(source))
+        if text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+            kept.append(target.relative_to(folder).as_posix())
+    return kept
+
+
+def pack(folder: Path) -> Path:
+    """The folder as one file beside it."""
+    path = folder.with_name(f"{folder.name}.zip")
+    scratch = path.with_name(f".{path.name}")
+    with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as packed:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and not file.name.startswith("."):
+                packed.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
+    scratch.replace(path)
+    return path
+
+
+def _sources(scratch: Path) -> Iterator[tuple[Path, str]]:
+    yield from _files(scratch / KEPT, "")
+    for number, run in enumerate(sorted((scratch / HOME).glob(f"*/{rundir.STATUS}")), 1):
+        label = ((rundir.read_json(run) or {}).get("labels") or {}).get(LABEL, "run")
+        name = f"{number:02d}-{label}/"
+        for document in _DOCUMENTS:
+            if (run.parent / document).is_file():
+                yield run.parent / document, name + document
+        for part in _FOLDERS:
+            yield from _files(run.parent / part, f"{name}{part}/")
+    if (scratch / OUTPUT).is_file():
+        yield scratch / OUTPUT, OUTPUT
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
+            yield path, name + path.relative_to(folder).as_posix().removesuffix(_PACKED)
+
+
+def _read(path: Path) -> bytes:
+    """The end of a file, unpacked."""
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == _PACKED else data
+    except (OSError, EOFError, zlib.error) as error:
+        return f"could not be read: {type(error).__name__}\n".encode()
+    if len(data) <= _MOST_BYTES:
+        return data
+    if path.name.removesuffix(_PACKED).endswith(".json"):
+        return json.dumps({"left_out": f"{len(data)} bytes are too many"}).encode()
+    return b"(its beginning is left out)\n" + data[-_MOST_BYTES:]

@@ -1,0 +1,150 @@
+"""Checks of parallelism: every axis, and every schedule of a pipeline, against one process."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+from engine.config import RunConfig
+from engine.rules import problems
+from engine.schedules.named import KINDS
+from engine.sections import Parallel
+from engine.session import Session
+from profilers.summary import RunSummary
+from workbench.selftest.bench import Bench
+from workbench.selftest.verdict import Number, Verdict, failed, judged
+
+#: Layers enough for two stages on each of eight ranks, heads enough to be split over them.
+SIZES: dict[str, Any] = {
+    "model.layers": 16,
+    "model.hidden": 32,
+    "model.heads": 8,
+    "model.kv_heads": 8,
+    "model.ffn_hidden": 64,
+}
+EXPERTS: dict[str, Any] = {"model.experts": 8, "model.expert_ffn_hidden": 32}
+ZERO_STAGES = (1, 2, 3)
+#: A GPU's kernels add in another order where matrices have another shape.
+TOLERANCE_NATS = {"cpu": 1e-5, "cuda": 1e-4}
+NORM_TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}
+
+Layouts = dict[str, dict[str, Any]]
+
+
+def data(ranks: int) -> Layouts:
+    """Data parallelism, with what it shards, also in groups of two where there are more."""
+    found: Layouts = {"dp": {"parallel.dp": ranks}}
+    for stage in ZERO_STAGES:
+        found[f"zero_{stage}"] = {"parallel.dp": ranks, "parallel.zero_stage": stage}
+    if ranks > 2:
+        found["hsdp"] = found["zero_3"] | {"parallel.shard_ranks": 2}
+    return found
+
+
+def tensor(ranks: int) -> Layouts:
+    """Tensor parallelism: plain, in less memory, and with its messages in parts."""
+    plain = {"parallel.tp": ranks}
+    return {
+        "tp": plain,
+        "tp_regather": plain | {"parallel.tp_regather": True},
+        "tp_chunks": plain | {"overlap.tp_chunks": 2},
+    }
+
+
+def context(ranks: int) -> Layouts:
+    """Every way to split sequences."""
+    methods = get_args(Parallel.model_fields["cp_method"].annotation)
+    return {f"cp_{method}": {"parallel.cp": ranks, "parallel.cp_method": method} for method in methods}
+
+
+def expert(ranks: int) -> Layouts:
+    """Experts on different ranks. The balancing loss is taken over a micro-batch: one that is the whole batch."""
+    each = {"parallel.dp": ranks, "batch.micro_batch": 8 // ranks}
+    return {"ep": each | {"parallel.ep": ranks} | EXPERTS}
+
+
+def pipeline(ranks: int) -> Layouts:
+    """Every kind of schedule, with two stages a rank where it can have them."""
+    return {
+        f"pp_{kind}": {
+            "parallel.pp": ranks,
+            "schedule.kind": kind,
+            "schedule.chunks": 2 if 2 in facts.chunks else 1,
+        }
+        for kind, facts in KINDS.items()
+    }
+
+
+def exact_data(bench: Bench) -> Verdict:
+    """Plain, ZeRO 1, 2 and 3."""
+    return exact(bench, data(bench.ranks), {})
+
+
+def exact_tensor(bench: Bench) -> Verdict:
+    """Tensor parallelism."""
+    return exact(bench, tensor(bench.ranks), {})
+
+
+def exact_context(bench: Bench) -> Verdict:
+    """Ring and Ulysses."""
+    return exact(bench, context(bench.ranks), {})
+
+
+def exact_expert(bench: Bench) -> Verdict:
+    """A mixture of experts."""
+    return exact(bench, expert(bench.ranks), EXPERTS | {"batch.micro_batch": 8})
+
+
+def exact_pipeline(bench: Bench) -> Verdict:
+    """All schedules."""
+    return exact(bench, pipeline(bench.ranks), {})
+
+
+def exact(bench: Bench, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
+    """Losses and gradient norms of three steps of each layout against those of one process on the same device."""
+    wrong: list[str] = []
+    measured: dict[str, Number] = {}
+    with bench.session() as session:
+        single = bench.config(SIZES | alone, bench.ranks)
+        outcome, reference = bench.run(session, single, "one-process")
+        if not outcome.good:
+            return failed(f"one process ended {outcome.ending.value}: {outcome.reason}")
+        for name, values in layouts.items():
+            problem, difference = _compare(bench, session, name, values, reference)
+            measured[f"{name}_loss_difference_nats"] = difference
+            wrong += [problem] if problem else []
+    return judged(wrong, f"{', '.join(layouts)} equal one process ({bench.where(single)})", measured)
+
+
+def _compare(
+    bench: Bench, session: Session, name: str, values: dict[str, Any], reference: RunSummary
+) -> tuple[str | None, float | None]:
+    config = bench.config(SIZES | values)
+    illegal = next(iter(problems(config)), None)
+    if illegal is not None:
+        return f"{name} is refused: {illegal}", None
+    outcome, found = bench.run(session, config, name)
+    if not outcome.good:
+        return f"{name} ended {outcome.ending.value}: {outcome.reason}", None
+    return _differs(name, config, found, reference), largest_difference(found.losses, reference.losses)
+
+
+def _differs(name: str, config: RunConfig, found: RunSummary, reference: RunSummary) -> str | None:
+    device = config.device
+    losses = largest_difference(found.losses, reference.losses)
+    if not losses <= TOLERANCE_NATS[device]:
+        return f"{name}: losses differ by {losses:.1e}, more than {TOLERANCE_NATS[device]:g}"
+    largest = max((norm or 0.0 for norm in reference.gradient_norms), default=0.0)
+    norms = largest_difference(found.gradient_norms, reference.gradient_norms)
+    if not norms <= NORM_TOLERANCE[device] * largest:
+        return f"{name}: gradient norms differ by {norms:.1e}"
+    return None
+
+
+def largest_difference(found: list[float | None], reference: list[float | None]) -> float:
+    """Of numbers step by step; infinite where one is missing or no number."""
+    if not found or len(found) != len(reference):
+        return math.inf
+    pairs = zip(found, reference, strict=True)
+    each = [math.inf if a is None or b is None else abs(a - b) for a, b in pairs]
+    return max(math.inf if math.isnan(one) else one for one in each)

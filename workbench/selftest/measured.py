@@ -1,0 +1,89 @@
+"""Checks of what measures: a quick calibration, and a trace of all ranks that was ordered while they trained."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from pathlib import Path
+
+from engine import progress, rundir
+from engine.calibration.table import Calibration, Kind
+from workbench.selftest.bench import Bench
+from workbench.selftest.verdict import Number, Verdict, judged
+
+_ORDER = "selftest-trace"
+_STEP = 3
+_LOOK_SECONDS = 0.05
+_TRACE_SECONDS = 90.0
+#: A trace has a line for every operator.
+_SMALLEST = {"model.layers": 1, "model.hidden": 32, "model.ffn_hidden": 64, "batch.global_batch": 2}
+
+
+def calibration(bench: Bench) -> Verdict:
+    """Every curve of ``workbench calibrate --quick``; nothing of it is stored in the user's home."""
+    from engine.measure.calibrate import Asked, calibrate
+
+    ranks = bench.ranks
+    device = "cpu" if bench.why_not_cuda(ranks) else "cuda"
+    found = calibrate(bench.home, Asked(ranks, True, device), lambda: False, lambda told: None)
+    bench.keep("calibration.json", found.as_dict())
+    wrong = [] if found.complete else ["it is not complete"]
+    for curve in found.curves:
+        points = [point.seconds for point in curve.points]
+        if not points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points):
+            wrong.append(f"{curve.name} on {curve.ranks} ranks has no times that can be")
+    wanted: tuple[Kind, ...] = ("gemm", "memory", "collective", *(("transfer",) if device == "cuda" else ()))
+    wrong += [f"no curve of kind {kind}" for kind in wanted if not found.of(kind)]
+    where = "GPUs" if device == "cuda" else "CPU ranks"
+    good = f"{len(found.curves)} curves on {ranks} {where} in {found.seconds:.0f} s"
+    return judged(wrong, good, _best(found))
+
+
+def _best(found: Calibration) -> dict[str, Number]:
+    """The best rates, and the errors of the fits."""
+    measured: dict[str, Number] = {}
+    for curve in found.curves:
+        unit = "flops_per_second" if curve.kind == "gemm" else "bytes_per_second"
+        measured[f"{curve.name}_{curve.ranks}_ranks_{unit}"] = curve.peak
+        if curve.fit is not None:
+            measured[f"{curve.name}_{curve.ranks}_ranks_fit_error_fraction"] = curve.fit.median_error
+    return measured
+
+
+def trace(bench: Bench) -> Verdict:
+    """torch.profiler over one step of all ranks, ordered as ``workbench control ID trace`` does."""
+    done = threading.Event()
+    config = bench.config({"parallel.dp": 2, "train.steps": 100_000} | _SMALLEST)
+    told: list[Path] = []
+
+    def follow(folder: Path) -> None:
+        told.append(folder)
+        threading.Thread(target=_order, args=(folder, done), daemon=True).start()
+
+    with bench.session() as session:
+        outcome, _ = bench.run(session, config, "trace", done.is_set, follow)
+    files = sorted(told[0].glob(f"{rundir.TRACES}/*/rank-*.json.gz"))
+    wrong = []
+    if outcome.ending.value != "stopped":
+        wrong.append(f"ended {outcome.ending.value} instead of stopped: {outcome.reason}")
+    if len(files) != 2:
+        wrong.append(f"{len(files)} of 2 ranks wrote a trace within {_TRACE_SECONDS:.0f} s")
+    size = sum(path.stat().st_size for path in files)
+    return judged(wrong, f"both ranks recorded a step ({bench.where(config)})", {"packed_bytes": size})
+
+
+def _order(folder: Path, done: threading.Event) -> None:
+    until = time.monotonic() + _TRACE_SECONDS
+    ordered = False
+    while time.monotonic() < until:
+        ranks = progress.read(folder)
+        if not ordered and len(ranks) > 1 and min(rank.step for rank in ranks) >= _STEP:
+            path = folder / rundir.COMMANDS / f"{_ORDER}.json"
+            command = {"id": _ORDER, "command": "trace", "arguments": {"steps": 1}}
+            rundir.write_json(path, command)
+            ordered = True
+        if len(list(folder.glob(f"{rundir.TRACES}/*/rank-*.json.gz"))) == 2:
+            break
+        time.sleep(_LOOK_SECONDS)
+    done.set()

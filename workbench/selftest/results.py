@@ -1,0 +1,81 @@
+"""The document of a selftest and where it lies: written after each check, read by the page. No torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine import rundir
+
+FOLDER = "selftest"
+DOCUMENT = "checks.json"
+COMMAND = "workbench selftest"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One check as it ended: ``outcome`` is pass, fail or not_possible; ``evidence`` are files of the folder."""
+
+    name: str
+    title: str
+    proves: str
+    outcome: str
+    reason: str
+    seconds: float
+    measured: dict[str, float | int | None] = field(default_factory=dict)
+    evidence: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Selftest:
+    """``complete`` says that no check that was asked for is missing; ``interrupted`` is the one that was cut off."""
+
+    id: str
+    workbench: str
+    device: str
+    ranks: int
+    started_unix: float
+    asked: list[str]
+    seconds: float = 0.0
+    complete: bool = False
+    interrupted: str | None = None
+    checks: list[Row] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, with the number of each outcome."""
+        plain = asdict(self)
+        return {**plain, "outcomes": self.outcomes, "checks": plain["checks"]}
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How many ended how."""
+        counted = Counter(row.outcome for row in self.checks)
+        return {outcome: counted[outcome] for outcome in ("pass", "fail", "not_possible")}
+
+    @property
+    def good(self) -> bool:
+        """Whether all checks ran, and none failed."""
+        return self.complete and not self.outcomes["fail"]
+
+
+def save(folder: Path, found: Selftest) -> None:
+    """Replace the document in one step."""
+    rundir.write_json(folder / DOCUMENT, found.as_dict())
+
+
+def load(folder: Path) -> Selftest | None:
+    """What a folder holds; None if it is none of a selftest, or of a version that cannot be read."""
+    try:
+        return msgspec.convert(rundir.read_json(folder / DOCUMENT), Selftest)
+    except msgspec.ValidationError:
+        return None
+
+
+def newest(home: Path) -> tuple[Path, Selftest] | None:
+    """The latest selftest of a home folder, with its folder."""
+    folders = sorted((path.parent for path in (home / FOLDER).glob(f"*/{DOCUMENT}")), reverse=True)
+    return next(((folder, found) for folder in folders if (found := load(folder)) is not None), None)

@@ -1,0 +1,121 @@
+"""Checks one after the other: each in a process of its own, its evidence collected, the document written after each."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engine import rundir
+from engine.errors import InputError
+from workbench.selftest import apart, evidence
+from workbench.selftest.apart import Asked
+from workbench.selftest.machine import PACKAGE
+from workbench.selftest.readme import TEXT
+from workbench.selftest.registry import CHECKS, NAMES, Check
+from workbench.selftest.results import FOLDER, Row, Selftest, save
+from workbench.selftest.scrub import Scrubber
+
+#: The degrees that heads, layers and experts of the checks can be split by.
+RANKS = (2, 4, 8)
+
+
+def chosen(only: str | None, skip: str | None) -> tuple[Check, ...]:
+    """The checks that are asked for, in their order.
+
+    Raises:
+        InputError: a name is unknown, or none is left.
+    """
+    wanted, left_out = _names("--only", only), _names("--skip", skip)
+    found = tuple(c for c in CHECKS if (only is None or c.name in wanted) and c.name not in left_out)
+    if not found:
+        raise InputError(
+            "--skip" if skip else "--only", skip or only, "leaves no check; name fewer or others"
+        )
+    return found
+
+
+def folder_for(home: Path, out: Path | None) -> Path:
+    """A new folder for evidence; under the home folder unless another one was asked for.
+
+    Raises:
+        InputError: it cannot be written, or is not empty.
+    """
+    folder = home / FOLDER / rundir.new_run_id() if out is None else out.expanduser().absolute()
+    field = "home" if out is None else "--out"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InputError(field, str(folder), "is not empty; name a new folder")
+        (folder / evidence.README).write_text(TEXT, encoding="utf-8")
+    except OSError as error:
+        remedy = f"cannot be written ({error.strerror}); name another folder"
+        raise InputError(field, str(folder), remedy) from None
+    return folder
+
+
+def run(
+    folder: Path,
+    checks: Sequence[Check],
+    asked: Asked,
+    scrubber: Scrubber,
+    should_stop: Callable[[], bool],
+    tell: Callable[[Check, Row | None], None],
+) -> Selftest:
+    """All checks, or those up to a stop. ``tell`` hears of each as it begins, and with its row as it ends."""
+    began = time.monotonic()
+    version = importlib.metadata.version(PACKAGE)
+    names = [check.name for check in checks]
+    found = Selftest(folder.name, version, asked.device, asked.ranks, time.time(), names)
+    save(folder, found)
+    for check in checks:
+        tell(check, None)
+        row = _row(folder, check, asked, scrubber, should_stop)
+        found = replace(found, seconds=time.monotonic() - began)
+        if row is None:
+            found = replace(found, interrupted=check.name)
+            save(folder, found)
+            break
+        found = replace(found, checks=[*found.checks, row])
+        found = replace(found, complete=len(found.checks) == len(checks))
+        save(folder, found)
+        tell(check, row)
+    return found
+
+
+def _row(
+    folder: Path, check: Check, asked: Asked, scrubber: Scrubber, should_stop: Callable[[], bool]
+) -> Row | None:
+    begun = time.monotonic()
+    with _scratch() as scratch:
+        verdict = apart.run(check, asked, scratch, should_stop)
+        seconds = time.monotonic() - begun
+        files = evidence.collect(scratch, folder, check.name, scrubber)
+    if verdict is None:
+        return None
+    reason = " ".join(scrubber.text(verdict.reason).split())
+    measured = dict(verdict.measured)
+    return Row(check.name, check.title, check.proves, verdict.outcome.value, reason, seconds, measured, files)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """Outside of the evidence: what lies here is not scrubbed yet."""
+    path = Path(tempfile.mkdtemp(prefix="workbench-selftest-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _names(option: str, given: str | None) -> set[str]:
+    names = {name.strip() for name in (given or "").split(",")} - {""}
+    unknown = sorted(names - set(NAMES))
+    if unknown:
+        raise InputError(option, ", ".join(unknown), f"no such check; there are {', '.join(NAMES)}")
+    return names
