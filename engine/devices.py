@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Protocol
 
-from engine import hip_devices, torch_gpus
+from engine import backends, hip_devices, torch_gpus
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.network import shape_of
@@ -45,7 +45,7 @@ class GpuSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Kind (``cpu`` or ``cuda``), backend (``gloo`` or ``nccl``), the reason, and the GPUs' names."""
+    """Kind (``cpu`` or ``cuda``), backend (``gloo``, ``nccl``, or ``MODULE:NAME``), the reason, and the GPUs' names."""
 
     kind: str
     backend: str
@@ -65,12 +65,13 @@ def choose(
     and GPUs were asked for by name.
 
     Raises:
-        InputError: GPUs were asked for by name and there are none, or too few, or torch cannot use them.
+        InputError: GPUs were asked for by name and there are none, or too few, or torch cannot use them; or another
+            backend of CPU ranks was asked for, in vain.
     """
     if (shape := shape_of(config.lab)) is not None:
-        return Devices("cpu", "gloo", f"in a lab of {shape}")
+        return Devices("cpu", backends.of_cpu_ranks(), f"in a lab of {shape}")
     if config.device == "cpu":
-        return Devices("cpu", "gloo", "device=cpu was asked for")
+        return Devices("cpu", backends.of_cpu_ranks(), "device=cpu was asked for")
     driver = driver or gpus.here()
     found, ask = names(driver), ask or torch_gpus.ask
     if driver.reason is not None and config.device == "cuda":
@@ -85,7 +86,7 @@ def choose(
         return Devices("cuda", "nccl", reason, tuple(found[:world_size]))
     if config.device == "cuda":
         raise InputError("device", "cuda", f"{missing}; use device=auto or cpu, or fewer ranks")
-    return Devices("cpu", "gloo", missing)
+    return Devices("cpu", backends.of_cpu_ranks(), missing)
 
 
 def _too_few(driver: GpuSource, found: list[str], world_size: int) -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine import environment, flight, groups, loop, nccl, netns, proof, shortage
+from engine import backends, environment, flight, groups, loop, nccl, netns, proof, shortage
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
@@ -94,12 +94,12 @@ def run_task(task: RankTask) -> RankReport:
 def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
     layout = layout_of(config)
     torch.set_num_threads(task.threads)
-    if task.backend == "gloo":
+    if task.device_kind == "cpu":
         yield_to_running_threads()
     flight_recorder.arm()
     store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
     dist.init_process_group(
-        task.backend,
+        backends.load(task.backend),
         store=dist.PrefixStore(task.folder.name, store),
         rank=task.rank,
         world_size=layout.world_size,

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from engine import environment, layout, rules, rundir
+from engine import backends, environment, layout, rules, rundir
 from engine.checkpoint import resume
 from engine.config import RunConfig, load
 from engine.devices import Devices
@@ -88,9 +88,9 @@ def _checked(path: Path) -> RunConfig:
 def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> int:
     device = device_of(chosen.kind, int(os.environ.get("LOCAL_RANK", "0")))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # the configuration's, if it has one
-    if chosen.backend == "gloo":
+    if chosen.kind == "cpu":
         yield_to_running_threads()
-    rank = _join(config, chosen.backend, store)
+    rank = _join(config, backends.load(chosen.backend), store)
     folder = _shared_folder(config, home, rank, chosen)
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 import torch
 import torch.distributed as dist
 
+from engine import backends
 from engine.channel import Channel
 from engine.lifeline import die_with
 from engine.measure.work import Cell, Work, prepare, seconds_of
@@ -52,7 +53,7 @@ def serve(seat: Seat, cells: Connection, lifeline: Connection) -> None:
 
 
 def _answer_all(seat: Seat, cells: Connection) -> None:
-    if seat.backend == "gloo":
+    if seat.device == "cpu":
         yield_to_running_threads()
     device = device_of(seat.device, seat.rank)
     channels = _join(seat, device) if seat.groups else {}
@@ -67,7 +68,11 @@ def _join(seat: Seat, device: torch.device) -> dict[int, Channel]:
     store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False)
     patience = timedelta(seconds=seat.patience_seconds)
     dist.init_process_group(
-        seat.backend, store=store, rank=seat.rank, world_size=seat.world_size, timeout=patience
+        backends.load(seat.backend),
+        store=store,
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=patience,
     )
     channels = {}
     for size in seat.groups:

@@ -77,6 +77,11 @@ def combinations(count: int) -> list[tuple[str, ...]]:
 @pytest.fixture(scope="module")
 def references(session: Session) -> dict[bool, RunSummary]:
     """One process, without and with experts."""
+    return one_process(session)
+
+
+def one_process(session: Session) -> dict[bool, RunSummary]:
+    """The runs to compare with."""
     found = {}
     for experts in (False, True):
         config = small(**SIZES | (EXPERTS if experts else {}))
