@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from engine.checkpoint.checkpoints import Checkpoints
@@ -26,7 +27,11 @@ def train(rank: RankContext) -> bool:
     """Build, train and validate on this rank; False if it was stopped before the last step."""
     rank.state("building")
     began = time.monotonic()
-    stages = build_stages(rank)
+    with contextlib.closing(build_stages(rank)) as stages:
+        return _trained(rank, stages, began)
+
+
+def _trained(rank: RankContext, stages: PipelineExecutor, began: float) -> bool:
     optimizer = optimizer_of(rank, list(stages.stages.values()))
     corpus = open_corpus(rank.config.data, rank.config.train.seed)
     rank.writer.event("built", seconds=time.monotonic() - began)

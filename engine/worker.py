@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine import backends, environment, flight, groups, loop, nccl, netns, proof, shortage
+from engine import backends, between_runs, environment, flight, groups, loop, nccl, netns, proof, shortage
 from engine.config import RunConfig, load
 from engine.context import RankContext
 from engine.control import StopControl
@@ -59,7 +59,9 @@ def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variab
             return
         report = run_task(task)
         tasks.send(report)
-        if not report.good:
+        if report.good:
+            between_runs.free()  # afterwards: the report is waited for
+        else:
             _leave()
 
 

@@ -147,6 +147,10 @@ class Averaged:
         """Wait for all that is under way."""
         self.buckets.settle()
 
+    def close(self) -> None:
+        """Let go of gradients."""
+        self.buckets.close()
+
     def _cut(self) -> list[Piece]:
         """Every parameter as a whole."""
         pieces = []

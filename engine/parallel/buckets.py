@@ -116,6 +116,17 @@ class GradientBuckets:
         if last:
             self._ready(parameter)
 
+    def close(self) -> None:
+        """Take the hooks out, and the gradients. C++ holds a parameter's hooks and they hold its buckets, a circle that
+        Python's collector does not see.
+        """
+        for handle in filter(None, self._handles):
+            handle.remove()
+        self._handles.clear()
+        self._under_way.clear()
+        for parameter in self.gradients:
+            parameter.grad = None
+
     def _fill(self, parameters: list[nn.Parameter], bucket_bytes: float) -> None:
         self.buckets = _deal(parameters, bucket_bytes, self._padding)
         self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}

@@ -97,6 +97,11 @@ class DataParallel:
         for part in self.parts:
             part.settle()
 
+    def close(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.close()
+
     def _arrive(self, unit: nn.Module, _: object) -> None:
         for part in self._later:
             part.arrive(unit.parameters())

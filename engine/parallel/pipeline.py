@@ -90,6 +90,13 @@ class PipelineExecutor:
         self._close()
         return float(torch.stack(losses).sum().item()) if losses else None
 
+    def close(self) -> None:
+        """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""
+        self._inputs.clear()
+        self._outputs.clear()
+        for replica in self.stages.values():
+            replica.close()
+
     def _forward(self, action: Action, batches: MicroBatches) -> list[Tensor]:
         """The loss, if this is the stage that computes it."""
         stage, key = action.stage, (action.stage, action.micro_batch)

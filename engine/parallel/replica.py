@@ -107,6 +107,9 @@ class Replica(Protocol):
     def settle(self) -> None:
         """Wait for all that goes on beside steps."""
 
+    def close(self) -> None:
+        """Let go of what would keep parameters and gradients alive after the run; waits for nothing."""
+
 
 def run_backward(output: Tensor, gradient: Any) -> None:
     """Backward from a loss (no gradient) or from an activation."""

@@ -152,6 +152,10 @@ class FullyShardedReplica:
         """Nothing goes on beside steps but what is not sharded."""
         self._rest.settle()
 
+    def close(self) -> None:
+        """What is sharded frees itself."""
+        self._rest.close()
+
     def _use(self, config: RunConfig) -> None:
         """Reductions go on beside backward where nothing is added to what they give before the step ends; on a GPU all
         of them do.
