@@ -133,9 +133,9 @@ def _unpack(kept: Tensor | _Handle) -> Tensor:
     kept.block.fetch()
     if kept.block.before is not None:
         kept.block.before.fetch()
-    memory = kept.storage.wait().untyped_storage()
-    empty = torch.empty(0, dtype=kept.dtype, device=memory.device)
-    return empty.set_(memory, kept.offset, kept.shape, kept.stride)
+    back = kept.storage.wait()
+    empty = torch.empty(0, dtype=kept.dtype, device=back.device)
+    return empty.set_(back.untyped_storage(), kept.offset, kept.shape, kept.stride)
 
 
 def is_weight(tensor: Tensor) -> bool:

@@ -1,0 +1,77 @@
+"""Mistakes on purpose, each of which a real GPU would refuse or get wrong: the fake one has to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from engine.compression.draws import Draws
+from engine.memory.host import Arriving
+from engine.workloads.decoder import Decoder
+from tests.support.fake_cuda.device import Stream
+
+_forward, _draws = Decoder.forward, Draws.__init__
+
+
+def _buffer(decoder: Decoder, x: Tensor) -> Tensor:
+    """A buffer that was left on the host."""
+    out = _forward(decoder, x)
+    return out + torch.ones(out.shape[-1])
+
+
+def _buffer_in_backward(decoder: Decoder, x: Tensor) -> Tensor:
+    """The same where autograd's own thread meets it."""
+    out = _forward(decoder, x)
+    if out.requires_grad:
+        out.register_hook(lambda gradient: gradient * torch.ones(gradient.shape[-1]))
+    return out
+
+
+def _index(decoder: Decoder, x: Tensor) -> Tensor:
+    """Places on the host: CUDA would wait for a copy of them."""
+    return _forward(decoder, x[torch.arange(x.shape[0])])
+
+
+def _total(decoder: Decoder, x: Tensor) -> Tensor:
+    """A sum that is kept on the host."""
+    out = _forward(decoder, x)
+    torch.zeros(()).add_(out.detach().sum())
+    return out
+
+
+def _host_draws(draws: Draws, seed: int, rank: int, step: Any, device: torch.device) -> None:
+    """Random numbers of the host for a tensor of the device."""
+    _draws(draws, seed, rank, step, torch.device("cpu"))
+
+
+def _nothing(*_: object) -> None:
+    """Left out."""
+
+
+#: Where each mistake is made, by the name that ``planted`` takes.
+PLANTS: dict[str, tuple[Any, str, Any]] = {
+    "buffer": (Decoder, "forward", _buffer),
+    "buffer_in_backward": (Decoder, "forward", _buffer_in_backward),
+    "index": (Decoder, "forward", _index),
+    "total": (Decoder, "forward", _total),
+    "draws": (Draws, "__init__", _host_draws),
+    "copy_up_not_waited_for": (Arriving, "wait", lambda arriving: arriving.tensor),
+    "copy_down_before_the_kernel": (Stream, "wait_stream", _nothing),
+    "memory_given_away_early": (torch.Tensor, "record_stream", _nothing),
+    "host_reads_early": (Stream, "synchronize", _nothing),
+}
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """While inside, the engine has this mistake."""
+    if name is None:
+        yield
+        return
+    with mock.patch.object(*PLANTS[name]):
+        yield
