@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from profilers.amd_smi import AmdSmi
+from profilers.sampler import Sampler
+from profilers.writer import RecordWriter
 from tests.support.fake_nvml import Clock
 
 _DATA = Path(__file__).parent.parent / "data"
@@ -126,3 +128,19 @@ def amd_door(
     """A door to the answers of a file, at 5 s unix time, with the library and the clock behind it."""
     module, clock = FakeAmdSmi(broken, path), Clock()
     return AmdSmi(module, wall_clock=lambda: 5.0, clock=clock), module, clock
+
+
+def sampled_by_amd(folder: Path, module: FakeAmdSmi, seconds: int) -> None:
+    """What a launcher's sampler leaves of these GPUs, read once a second of made-up time."""
+    clock = Clock()
+
+    def wait(_: float) -> bool:
+        clock.now += 1.0
+        return clock.now >= 100.0 + seconds
+
+    with RecordWriter(folder, "launcher") as writer:
+        door = AmdSmi(module, wall_clock=clock, clock=clock)
+        sampler = Sampler(writer, 1.0, library=door, clock=clock, wait=wait)
+        sampler._paces["gpu"].read = lambda reading: reading()  # type: ignore[method-assign]
+        with sampler:
+            sampler._thread.join(60)
