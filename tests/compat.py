@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,18 @@ PARTS = {
 #: Draws the same cases of long lists of cases under each release.
 SEED = "16"
 _OPTIONS = ["-m", "not slow", "-q", "-rs", "-p", "no:cacheprovider"]
-_HEADER = "torch,CUDA build,NCCL,Python,part,outcome,counts,seconds,commit,finished (UTC)".split(",")
+_HEADER = [
+    "torch",
+    "CUDA",
+    "NCCL",
+    "Python",
+    "part",
+    "outcome",
+    "counts",
+    "seconds",
+    "commit",
+    "finished (UTC)",
+]
 _FACTS = """
 import json, platform, torch
 nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
@@ -147,14 +158,13 @@ def write(rows: list[list[str]], skips: list[str]) -> None:
     fresh.replace(RESULTS)
 
 
-def before(again: tuple[str, ...]) -> tuple[list[list[str]], list[str]]:
-    """Rows and skipped tests of the table, but for what is to run again of these release lines."""
+def before(asked: Sequence[str], anew: bool = False) -> tuple[list[list[str]], list[str]]:
+    """Rows and skipped tests that stay: of other release lines all, of these what passed at this commit, or nothing."""
     lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
-    rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| 2")
-    ]
-    here = commit()
-    kept = [row for row in rows if not _of(row, again) or (row[5] == "passed" and row[8] == here)]
+    table = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line] for line in table[2:]]
+    passed = [] if anew else [row for row in rows if row[5] == "passed" and row[8] == commit()]
+    kept = [row for row in rows if row in passed or not _of(row, asked)]
     return kept, [line for line in lines if any(line.startswith(_skipping(row)) for row in kept)]
 
 
@@ -176,17 +186,11 @@ def main() -> int:
     arguments.add_argument("--keep", action="store_true", help="leave the last environment where it is")
     given = arguments.parse_args()
     asked = tuple(given.lines or LINES)
-    rows, skips = before(asked)
-    if given.anew:
-        rows = [row for row in rows if not _of(row, asked)]
+    rows, skips = before(asked, given.anew)
     for line in asked:
         have = {row[4] for row in rows if _of(row, [line])}
         for part in [part for part in PARTS if part not in have]:
-            try:
-                environment = made(line)
-            except subprocess.CalledProcessError as error:
-                print(f"torch {line}: no environment; {_words(error)}", file=sys.stderr)
-                return 1
+            environment = made(line)
             print(f"torch {environment.facts[0]}: {part}", file=sys.stderr)
             row, skipped = run(environment, part)
             rows = sorted([*rows, row])
@@ -198,4 +202,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"no environment: {_words(failed)}")
