@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -61,26 +62,47 @@ class CpuClock(Clock):
         return [(begin - origin, None if end is None else end - origin, kind) for begin, end, kind in noted]
 
 
+class CudaMark:
+    """An event; when nobody holds the mark any more, its clock records the event anew."""
+
+    __slots__ = ("_free", "event")
+
+    def __init__(self, event: torch.cuda.Event, free: deque[torch.cuda.Event]) -> None:
+        self.event, self._free = event, free
+
+    def __del__(self) -> None:
+        self._free.append(self.event)  # one step of the interpreter: marks end on any thread
+
+
 class CudaClock(Clock):
-    """CUDA events on the current stream; unproven on hardware until a run there is recorded in the README."""
+    """CUDA events on the current stream; unproven on hardware until a run there is recorded in the README.
 
-    def mark(self) -> torch.cuda.Event:
+    Events are made once and used again: a step has hundreds, and the driver makes and removes each under a lock.
+    """
+
+    def __init__(self) -> None:
+        self._free = deque[torch.cuda.Event]()
+
+    def mark(self) -> CudaMark:
         """An event recorded on the calling thread's current stream."""
-        event = torch.cuda.Event(enable_timing=True)
+        try:
+            event = self._free.pop()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
         event.record()
-        return event
+        return CudaMark(event, self._free)
 
-    def seconds(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
+    def seconds(self, earlier: CudaMark, later: CudaMark) -> float:
         """Elapsed device time between two events that have completed."""
-        return float(earlier.elapsed_time(later)) / 1e3
+        return float(earlier.event.elapsed_time(later.event)) / 1e3
 
-    def ready(self, mark: torch.cuda.Event) -> bool:
+    def ready(self, mark: CudaMark) -> bool:
         """Whether the event has completed."""
-        return bool(mark.query())
+        return bool(mark.event.query())
 
-    def wait(self, mark: torch.cuda.Event) -> None:
+    def wait(self, mark: CudaMark) -> None:
         """Block the host until the event has completed."""
-        mark.synchronize()
+        mark.event.synchronize()
 
 
 def clock_for(device_kind: str) -> Clock:

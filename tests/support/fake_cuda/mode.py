@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,8 @@ aten = torch.ops.aten
 _COPIES = {
     aten.copy_.default,
     aten._to_copy.default,
-    aten.set_.source_Storage,
-    aten.set_.source_Storage_storage_offset,
 }
+_SETS = (aten.set_.source_Storage, aten.set_.source_Storage_storage_offset)
 _DEVICE = torch.ops.prim.device.default
 
 
@@ -50,6 +50,7 @@ class Gpu(TorchDispatchMode):
             aten.nonzero.default: self._nonzero,
             aten.record_stream.default: self.order.record_stream,
             aten._grouped_mm.default: self._grouped,
+            **{one: partial(self._uncached, one) for one in _SETS},
         }
         self.operators = 0
         #: Errors that the engine notes and goes on.
@@ -85,6 +86,14 @@ class Gpu(TorchDispatchMode):
         with torch.utils._python_dispatch._disable_current_modes():
             host = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
             return self.readings.fill(host)
+
+    def _uncached(self, *call: Any) -> Any:
+        """For an operator that takes a storage: what fake tensors remember of calls would keep it for ever."""
+        self._fake.cache_enabled = False
+        try:
+            return self._shapes(call[0], call[1:], {})
+        finally:
+            self._fake.cache_enabled = True
 
     def _read(self, tensor: Tensor) -> float | int | bool:
         self.order.read(tensor)

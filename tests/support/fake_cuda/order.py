@@ -45,8 +45,9 @@ class Order:
         written = {id(one) for one in tensors_of(written_by(func, args))}
         for tensor in tensors:
             self._touch(func, tensor, stream, number, id(tensor) in written)
+        taken = {one.untyped_storage()._cdata for one in tensors}
         for tensor in tensors_of((out,)):
-            if isinstance(tensor, FakeTensor):
+            if isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata not in taken:
                 self._touch(func, tensor, stream, number, True)
         self._freed()
 
