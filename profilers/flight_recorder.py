@@ -113,8 +113,8 @@ def arm() -> None:
 def take(backend: str) -> list[bytes]:
     """Dumps of this process, as JSON; callable on any thread while the main one hangs.
 
-    Calls of NCCL have a recorder of their own, which only builds with NCCL know. Another one has those of gloo, by
-    which checkpoints travel also beside NCCL; in some versions of torch it has NCCL's as well.
+    NCCL's calls have a recorder of their own, which only builds with NCCL know. Another one has those of gloo, by which
+    checkpoints travel also beside NCCL; in some versions of torch it has NCCL's as well.
     """
     from torch._C import _distributed_c10d  # a reader of dumps needs no torch
 

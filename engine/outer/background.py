@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from typing import Any
 
 from engine.outer.link import Call
 from profilers.step_timer import StepTimer
 
 #: Yields each call that it has started, and goes on once that is through.
 Work = Iterator[Call]
+#: Begin and end of each wait, as marks of the device's clock: on a GPU the host goes on while the device waits.
+Waits = list[tuple[Any, Any]]
 
 
 class Background:
@@ -32,17 +34,17 @@ class Background:
             self._call.wait()
             self._go_on()
 
-    def finish(self) -> float:
-        """Go on to the end; returns the seconds that were waited for calls, which count as exposed communication."""
-        waited = 0.0
+    def finish(self) -> Waits:
+        """Go on to the end; returns the waits for calls, which count as exposed communication."""
+        waits, mark = Waits(), self._timer.clock.mark
         while self._call is not None:
-            began = time.perf_counter()
+            began = mark()
             with self._timer.phase("communication_exposed"):
                 self._call.wait()
-            waited += time.perf_counter() - began
+            waits.append((began, mark()))
             self._go_on()
         self._work = None
-        return waited
+        return waits
 
     def _go_on(self) -> None:
         assert self._work is not None

@@ -80,11 +80,12 @@ class Co2Loop:
         if int(self._rounds.since):
             self._turn(keeps=self._keeps)
             self._rounds.next_round()
-        waited = self._rounds.background.finish()
+        waits = self._rounds.background.finish()
         self._flat.turn(self._mean.buffer, taken)
         self._rounds.bring()
         if int(self._sent):
-            self._rounds.tell(Taken(int(self._rounds.round), int(self._rounds.round) - 1, 0, waited))
+            self._rounds.tell(Taken(int(self._rounds.round), int(self._rounds.round) - 1, 0, waits))
+        self._rounds.tell_due(wait=True)
 
     def restored(self, anew: bool) -> None:
         """Everything begins at the weights; or what the next round begins with is spread again."""
@@ -121,7 +122,7 @@ class Co2Loop:
 
     def _turn(self, keeps: bool) -> None:
         """One round ends and the next one begins."""
-        waited = self._rounds.background.finish()
+        waits = self._rounds.background.finish()
         round_ = int(self._rounds.round)
         if keeps:
             self._go_on_from_here()
@@ -129,7 +130,7 @@ class Co2Loop:
             self._flat.turn(self._mean.buffer, exchanged)
         self._rounds.bring()
         if int(self._sent):
-            self._rounds.tell(Taken(round_, round_ - 1, int(self._rounds.since), waited))
+            self._rounds.tell(Taken(round_, round_ - 1, int(self._rounds.since), waits))
         self._gap.measure(self._here, self._before)
         self._sent.fill_(1)
         self._rounds.background.begin(self._mean.work(self._update))

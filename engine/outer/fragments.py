@@ -105,11 +105,11 @@ class FragmentLoop:
     def finish(self) -> None:
         """Every fragment once more, with nothing of a replica's own; there is no need to after a whole round of one."""
         self._take(0.0)
-        if len(self._fragments) == 1 and not int(self._rounds.since):
-            return
-        for place in range(len(self._fragments)):
-            self._send(place)
-            self._take(0.0)
+        if len(self._fragments) > 1 or int(self._rounds.since):
+            for place in range(len(self._fragments)):
+                self._send(place)
+                self._take(0.0)
+        self._rounds.tell_due(wait=True)
 
     def restored(self, anew: bool) -> None:
         """Anchors begin at the weights; or what was under way is spread again from the anchor that it had made."""
@@ -159,14 +159,14 @@ class FragmentLoop:
             return
         place, fragment = int(self._under_way) - 1, self._fragments[int(self._under_way) - 1]
         self._under_way.zero_()
-        waited = self._rounds.background.finish()
+        waits = self._rounds.background.finish()
         if fragment is not None:
             fragment.flat.turn(
                 fragment.mean.buffer,
                 (lambda weights, new: torch.lerp(new, weights, mixing)) if mixing else taken,
             )
             self._rounds.bring()
-        told = Taken(int(self._rounds.round), int(self._sent_in), int(self._age), waited, place)
+        told = Taken(int(self._rounds.round), int(self._sent_in), int(self._age), waits, place)
         self._rounds.tell(told)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.context import RankContext
-from engine.outer.background import Background
+from engine.outer.background import Background, Waits
 from engine.outer.flat import Part
 
 #: The kind of the event in which a rank tells of an average that it took over.
@@ -37,7 +38,7 @@ class Taken:
     round: int
     average_of: int
     delay_steps: int
-    wait_seconds: float
+    waits: Waits
     fragment: int = 0
 
 
@@ -69,6 +70,7 @@ class Rounds:
     def __init__(self, rank: RankContext, bring: Callable[[], None]) -> None:
         self._rank, self.bring = rank, bring
         self.background = Background(rank.timer)
+        self._untold: deque[tuple[int, Taken]] = deque()
         self.round, self.since = (torch.zeros((), dtype=torch.int64) for _ in range(2))
 
     @property
@@ -78,6 +80,7 @@ class Rounds:
 
     def is_over(self) -> bool:
         """Count one inner step; whether it was the round's last one."""
+        self.tell_due()
         self.background.progress()
         self.since += 1
         return int(self.since) >= self.period
@@ -88,14 +91,31 @@ class Rounds:
         self.since.zero_()
 
     def tell(self, taken: Taken) -> None:
-        """Record an average that was taken over."""
+        """Record an average that was taken over, once the device has waited for it."""
+        self._untold.append((self._rank.timer.step, taken))
+        self.tell_due()
+
+    def tell_due(self, wait: bool = False) -> None:
+        """Record what the device is done with; ``wait`` for all of it after the last step."""
+        clock = self._rank.timer.clock
+        while self._untold:
+            step, taken = self._untold[0]
+            ends = [end for _, end in taken.waits[-1:]]
+            if not all(map(clock.ready, ends)):
+                if not wait:
+                    return
+                clock.wait(*ends)
+            self._untold.popleft()
+            self._write(step, taken, sum((clock.seconds(*marks) for marks in taken.waits), 0.0))
+
+    def _write(self, step: int, taken: Taken, wait_seconds: float) -> None:
         self._rank.writer.event(
             EVENT,
-            step=self._rank.timer.step,
+            step=step,
             round=taken.round,
             average_of=taken.average_of,
             staleness=taken.round - taken.average_of,
             delay_steps=taken.delay_steps,
             fragment=taken.fragment,
-            wait_seconds=taken.wait_seconds,
+            wait_seconds=wait_seconds,
         )
