@@ -84,8 +84,8 @@ def made(line: str) -> Environment:
         shutil.rmtree(PLACE, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", PLACE], check=True)
         # No cache: it would keep some gigabytes of each release.
-        _pip(python, "install", "--no-cache-dir", f"torch=={line}.*")
-        _pip(python, "install", *_others(python))
+        _pip(python, "install", "-q", "--no-cache-dir", f"torch=={line}.*")
+        _pip(python, "install", "-q", *_others(python))
         _pip(python, "check")
         ready.write_text(line, encoding="utf-8")
     facts = subprocess.run([python, "-c", _FACTS], check=True, capture_output=True, text=True).stdout
@@ -107,7 +107,7 @@ def _normal(name: str) -> str:
 
 
 def _pip(python: Path, *arguments: str) -> str:
-    command = [python, "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
+    command = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
