@@ -53,7 +53,8 @@ def ran(folder: Path, *ranks_on: int) -> RunRecords:
             table | {"energy_accumulator": table["energy_accumulator"] + max(0, tick - 1) * joules * 65_536}
             for tick in range(12)
         ]
-    sampled_by_amd(folder, module, seconds=10)
+    with RecordWriter(folder, "launcher") as writer:
+        sampled_by_amd(writer, module, seconds=10)
     return RunRecords(folder)
 
 

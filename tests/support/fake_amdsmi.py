@@ -130,17 +130,16 @@ def amd_door(
     return AmdSmi(module, wall_clock=lambda: 5.0, clock=clock), module, clock
 
 
-def sampled_by_amd(folder: Path, module: FakeAmdSmi, seconds: int) -> None:
-    """What a launcher's sampler leaves of these GPUs, read once a second of made-up time."""
+def sampled_by_amd(writer: RecordWriter, module: FakeAmdSmi, seconds: int) -> None:
+    """What a sampler leaves of these GPUs, read once a second of made-up time from 100 s on."""
     clock = Clock()
 
     def wait(_: float) -> bool:
         clock.now += 1.0
         return clock.now >= 100.0 + seconds
 
-    with RecordWriter(folder, "launcher") as writer:
-        door = AmdSmi(module, wall_clock=clock, clock=clock)
-        sampler = Sampler(writer, 1.0, library=door, clock=clock, wait=wait)
-        sampler._paces["gpu"].read = lambda reading: reading()  # type: ignore[method-assign]
-        with sampler:
-            sampler._thread.join(60)
+    door = AmdSmi(module, wall_clock=clock, clock=clock)
+    sampler = Sampler(writer, 1.0, library=door, clock=clock, wait=wait)
+    sampler._paces["gpu"].read = lambda reading: reading()  # type: ignore[method-assign]
+    with sampler:
+        sampler._thread.join(60)
