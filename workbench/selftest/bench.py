@@ -10,6 +10,7 @@ from typing import Any
 
 from engine import devices
 from engine.config import RunConfig, parse
+from engine.errors import InputError
 from engine.layout import layout_of
 from engine.outcome import RunOutcome, StopAnswer
 from engine.session import Session
@@ -71,7 +72,10 @@ class Bench:
         """Why so many ranks cannot have a GPU each; None if they can."""
         if self.device == "cpu":
             return "the CPU was asked for"
-        chosen = devices.choose(RunConfig(), ranks)
+        try:
+            chosen = devices.choose(RunConfig().with_values({"device": self.device}), ranks)
+        except InputError as error:
+            return error.remedy
         return None if chosen.kind == "cuda" else chosen.reason
 
     def where(self, config: RunConfig) -> str:

@@ -19,7 +19,7 @@ from profilers.nvml import Nvml
 from profilers.nvml_tape import Tape
 from workbench import doctor
 from workbench.selftest.bench import Bench
-from workbench.selftest.scrub import CHECKED, is_ours
+from workbench.selftest.scrub import CHECKED, VERSIONS, is_ours
 from workbench.selftest.verdict import Number, Verdict, judged
 
 PACKAGE = "training-workbench"
@@ -34,7 +34,7 @@ def machine(bench: Bench) -> Verdict:
     """What training needs is there, and torch can use the GPUs that the driver shows."""
     checks = doctor.examine(bench.home)
     bench.keep("doctor.json", [asdict(check) for check in checks])
-    bench.keep("versions.json", versions())
+    bench.keep(VERSIONS, versions())
     bench.keep("environment.json", environment())
     bench.keep("fingerprint.json", fingerprint.here().as_dict())
     for command in _TOOLS:

@@ -21,6 +21,8 @@ import psutil
 
 from engine.environment_names import VARIABLES
 
+#: The document in which what looks like an address is none.
+VERSIONS = "versions.json"
 #: Variables whose values may be told.
 CHECKED = frozenset(known.name or name for name, known in VARIABLES.items())
 #: Beginnings of the names of variables that act on ranks; those not on the list are told without their values.
@@ -63,30 +65,32 @@ class Scrubber:
         self._pattern = _any_of(self._words)
         self._uuids: dict[str, str] = {}
 
-    def text(self, text: str, log: bool = True) -> str:
-        """A text without what is private; in a log, other machines' private addresses are taken out, too."""
+    def text(self, text: str, addresses: bool = True) -> str:
+        """A text without what is private; without ``addresses`` only those of this machine are taken out, since
+        versions can look like those of others.
+        """
         for replaced in (self._assigned, self._known, self._homes, self._gpus):
             text = replaced(text)
-        return _ADDRESS.sub(_hide_private, text) if log and not self._hosts else text
+        return _ADDRESS.sub(_hide_private, text) if addresses and not self._hosts else text
 
-    def tree(self, value: Any) -> Any:
+    def tree(self, value: Any, addresses: bool = True) -> Any:
         """A document of plain values."""
         if isinstance(value, str):
-            return self.text(value, log=False)
+            return self.text(value, addresses)
         if isinstance(value, Mapping):
             return {
-                self.text(str(key), log=False): self.tree(item)
+                self.text(str(key), addresses): self.tree(item, addresses)
                 for key, item in value.items()
                 if key not in _DROPPED
             }
-        return [self.tree(item) for item in value] if isinstance(value, list | tuple) else value
+        return [self.tree(item, addresses) for item in value] if isinstance(value, list | tuple) else value
 
     def file(self, name: str, data: bytes) -> str:
         """What may be kept of a file: a JSON document stays one."""
         text = data.decode("utf-8", errors="replace")
         if name.endswith(".json"):
             try:
-                return json.dumps(self.tree(json.loads(text)), indent=1) + "\n"
+                return json.dumps(self.tree(json.loads(text), name != VERSIONS), indent=1) + "\n"
             except ValueError:
                 pass  # half a document is a text like any other
         return self.text(text)

@@ -1,4 +1,4 @@
-"""Page Machine: what this machine was measured to reach, and whether that still holds."""
+"""Page Machine: what this machine was measured to reach, whether that still holds, and how its last selftest ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from engine.calibration.table import Calibration, Curve
 from workbench import machine_figures, machine_series, words
 from workbench.calibrations import found_here, segments, size
 from workbench.ui.chart import chart
+from workbench.ui.machine_selftest import selftest
 from workbench.ui.shared import guarded, heading, home, table
 
 _TRUST = (
@@ -35,6 +36,7 @@ def _draw() -> None:
     else:
         _state(found, shown)
         _measured(shown)
+    selftest()
     with st.expander("This machine's fingerprint", expanded=shown is None):
         _fingerprint(fingerprint.here(), found.stale)
 
