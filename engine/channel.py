@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from engine import pairwise
+from engine import on_host, pairwise
 from engine.exchange import Exchange, can_reduce
 from profilers import collectives
 from profilers.lookout import waits_here
@@ -239,4 +239,4 @@ def all_reduce_scalar(value: float, channel: Channel | None) -> float:
         return value
     total = torch.tensor(value, dtype=torch.float64, device=channel.device)
     channel.all_reduce(total)
-    return float(total.item())
+    return on_host.number(total)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from engine import on_host
 from profilers.clock_offset import Exchange, Offset, estimate
 from profilers.collectives import unrecorded
 from profilers.writer import RecordWriter
@@ -85,7 +86,7 @@ class HostClocks:
     def _receive(self, source: int) -> list[float]:
         into = self._tensor(0.0, 0.0)
         dist.recv(into, source)
-        values: list[float] = into.tolist()  # on a GPU this waits for the message
+        values: list[float] = on_host.numbers(into)
         return values
 
     def _tensor(self, *values: float) -> Any:

@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, Self, TypeVar
 
 import torch
+from torch.autograd import graph
 
 from profilers.standing import Standing
 from profilers.step_timer import StepTimer
@@ -28,6 +29,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _waits: set[CodeType] = set()
 _DISTRIBUTED = str(Path(torch.distributed.__file__).parent) + "/"
+#: The training thread stands here during a backward pass, whose hooks run on threads of autograd's own on a GPU.
+_backwards: set[CodeType] = {graph._engine_run_backward.__code__}
 _OPERATORS = torch._ops.__file__
 #: In a line of ``torch.distributed``: for a work, a future or a store.
 _WAIT = ".wait("
@@ -49,6 +52,13 @@ def is_waiting(frame: FrameType) -> bool:
     if file.startswith(_DISTRIBUTED):
         return _WAIT in linecache.getline(file, frame.f_lineno)
     return file == _OPERATORS and _WAIT_TENSOR in str(frame.f_locals.get("self"))
+
+
+def _ours() -> set[int | None]:
+    """Threads that Python code started; those of autograd are dummies at most."""
+    return {
+        thread.ident for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)
+    }
 
 
 class Lookout:
@@ -85,8 +95,13 @@ class Lookout:
             self._standing.tell_waiting(self._seen_at)
 
     def _is_waiting(self) -> bool:
-        frame = sys._current_frames().get(self._thread_id)
-        return frame is not None and is_waiting(frame)
+        frames = sys._current_frames()
+        frame = frames.pop(self._thread_id, None)
+        if frame is None:
+            return False
+        if frame.f_code in _backwards:
+            return any(is_waiting(one) for thread, one in frames.items() if thread not in _ours())
+        return is_waiting(frame)
 
     def _run(self) -> None:
         while not self._done.wait(PERIOD_SECONDS):

@@ -17,7 +17,8 @@ _DEFAULT_GROUP = "0"
 @dataclass(frozen=True, slots=True)
 class Stuck:
     """One collective that did not end. ``kind``: a rank is missing, ranks called different things, or all arrived
-    and it stalled. ``silent`` are the missing ranks that left no dump.
+    and it stalled. ``silent`` are the missing ranks that left no dump. ``behind`` are those whose GPUs have not come to
+    the call while others' have begun it, known with ``TORCH_NCCL_ENABLE_TIMING=1``. ``circular``: who is missing waits.
     """
 
     kind: str
@@ -30,6 +31,13 @@ class Stuck:
     silent: tuple[int, ...] = ()
     since_unix: float = 0.0
     different: tuple[str, ...] = ()
+    behind: tuple[int, ...] = ()
+    circular: bool = False
+
+    @property
+    def held_up_by(self) -> tuple[int, ...]:
+        """The ranks that the others wait for; none if that is not known."""
+        return () if self.circular else self.missing or self.behind
 
     def __str__(self) -> str:
         what = f"{self.operation} of {self.bytes:,} bytes, call {self.sequence:,} of group {self.group}"
@@ -38,6 +46,8 @@ class Stuck:
             return f"{what}: {_ranks(self.waiting)} waited, {_ranks(self.missing)} did not arrive{silent}"
         if self.kind == "mismatch":
             return f"call {self.sequence:,} of group {self.group} differs between ranks: {'; '.join(self.different)}"
+        if self.behind:
+            return f"{what}: all ranks called it, and {_gpus(self.behind)} not come to it"
         return f"{what}: all ranks arrived, and it did not end on {_ranks(self.waiting)}"
 
 
@@ -53,11 +63,13 @@ def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) ->
     found += [one for group in groups for one in _messages(group, dumps, members)]
     found = [replace(one, group=axes.get(one.group, one.group)) for one in found]
 
-    def rank_of(one: Stuck) -> tuple[int, bool, float]:
-        elsewhere = {rank for other in found if other is not one for rank in other.waiting}
-        return _KINDS.index(one.kind), one.kind == "missing" and set(one.missing) <= elsewhere, one.since_unix
+    found = [replace(one, circular=_waits_elsewhere(one, found)) for one in found]
+    return min(found, key=lambda one: (_KINDS.index(one.kind), one.circular, one.since_unix), default=None)
 
-    return min(found, key=rank_of, default=None)
+
+def _waits_elsewhere(one: Stuck, found: list[Stuck]) -> bool:
+    elsewhere = {rank for other in found if other is not one for rank in other.waiting}
+    return one.kind == "missing" and set(one.missing) <= elsewhere
 
 
 class _Members:
@@ -93,6 +105,7 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
     missing = [rank for rank in members.of(group) if rank not in arrived]
     called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in here.items()}
     differs = len(set(called.values())) > 1
+    begun = {rank for rank, entry in here.items() if entry.ended or _begun(entry)}
     yield Stuck(
         kind="missing" if missing else "mismatch" if differs else "stalled",
         group=group,
@@ -104,7 +117,13 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
         silent=tuple(rank for rank in missing if rank not in dumps),
         since_unix=min(entry.created_unix for entry in here.values()),
         different=tuple(f"rank {rank} {what}" for rank, what in called.items()),
+        behind=() if differs or not any(map(_begun, here.values())) else tuple(sorted(here.keys() - begun)),
     )
+
+
+def _begun(entry: Entry) -> bool:
+    """Seen to run on the device, which gloo never tells, and NCCL only if it times calls."""
+    return entry.state == "started"
 
 
 def _collects(entry: Entry) -> bool:
@@ -160,3 +179,7 @@ def _half_done(
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _gpus(ranks: tuple[int, ...]) -> str:
+    return f"the GPU of {_ranks(ranks)} has" if len(ranks) == 1 else f"the GPUs of {_ranks(ranks)} have"

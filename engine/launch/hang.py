@@ -13,14 +13,15 @@ from engine.progress import Progress, RankProgress
 from engine.rundir import FLIGHT, read_json
 from profilers import stuck
 from profilers.flight_recorder import Dump, DumpError, joined, parse
+from profilers.stuck import Stuck
 
 #: Ranks look for the request four times a second; one that is stopped never answers.
 _PATIENCE_SECONDS = 1.5
 _POLL_SECONDS = 0.05
 
 
-def explain(progress: Progress, folder: Path) -> str | None:
-    """The collective that ranks wait in, in one line; None if their recorders know of none.
+def explain(progress: Progress, folder: Path) -> Stuck | None:
+    """The collective that ranks wait in; None if their recorders know of none.
 
     Waits up to 1.5 s for ranks that do not answer.
     """
@@ -41,16 +42,20 @@ def explain(progress: Progress, folder: Path) -> str | None:
         members = {group: tuple(ranks) for group, ranks in told.get("members", {}).items()}
         dumps[rank] = replace(dump, members=dump.members | members)
         axes |= told.get("axes", {})
-    found = stuck.find(dumps, axes, progress.world_size)
-    return None if found is None else str(found)
+    return stuck.find(dumps, axes, progress.world_size)
 
 
-def outcome_of(culprit: RankProgress, waited_in: str | None, last_lines: tuple[str, ...] = ()) -> RunOutcome:
-    """A hang in words: the rank that stands still, and the collective that others wait in."""
+def outcome_of(
+    culprit: RankProgress, known: bool, waited_in: Stuck | None, last_lines: tuple[str, ...] = ()
+) -> RunOutcome:
+    """A hang in words: the rank that stands still, and the collective that others wait in. One that is not ``known`` to
+    hold up the others is not blamed.
+    """
     where = f"in step {culprit.step}" if culprit.step >= 0 else "before its first step"
     reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s {where}"
+    reason += "" if known else "; it waited, and which rank held the others up is not known"
     reason += f"; {waited_in}" if waited_in else ""
-    return RunOutcome(Ending.HANG, reason, culprit.rank, culprit.phase, last_lines)
+    return RunOutcome(Ending.HANG, reason, culprit.rank if known else None, culprit.phase, last_lines)
 
 
 def stopped_processes(ranks: list[RankProgress], patience_seconds: float) -> frozenset[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine import rundir
 from engine.launch.hang import explain, outcome_of, stopped_processes
-from engine.launch.verdict import hung
+from engine.launch.verdict import blamed, hung
 from engine.outcome import RunOutcome
 from engine.progress import WAITING, Progress
 from profilers.writer import RecordWriter
@@ -48,7 +48,9 @@ class HangWatch:
         if not self._all_here and culprit.phase in WAITING and culprit.pid not in stopped:
             self._progress.request_dump()  # all wait: whoever holds them up is on another host
             return
-        self._tell(outcome_of(culprit, None if self._stale else explain(self._progress, self._folder)))
+        found = None if self._stale else explain(self._progress, self._folder)
+        culprit, known = blamed(culprit, places, found.held_up_by if found else (), stopped)
+        self._tell(outcome_of(culprit, known, found))
 
     def close(self) -> None:
         """Lets go of the page."""

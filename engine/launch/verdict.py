@@ -73,6 +73,24 @@ def hung(
     return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
 
 
+def blamed(
+    suspect: RankProgress,
+    ranks: Sequence[RankProgress],
+    held_up_by: Sequence[int],
+    stopped_pids: frozenset[int] = frozenset(),
+) -> tuple[RankProgress, bool]:
+    """Who holds the others up, and whether that is known: what ranks recorded of their calls decides where all wait.
+
+    On a GPU they do, for the device, whoever is behind: the host of that rank too, if it is a kernel that does not end.
+    """
+    if suspect.phase not in WAITING or suspect.pid in stopped_pids:
+        return suspect, True
+    named = [rank for rank in ranks if rank.rank in held_up_by]
+    if named:
+        return min(named, key=lambda rank: (rank.step, -rank.age_seconds)), True
+    return suspect, len(ranks) == 1 or any(rank.step > suspect.step for rank in ranks)
+
+
 def late(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
     """A run past its deadline, with the rank that is furthest behind."""
     reason = f"longer than train.timeout_seconds={timeout_seconds:g}"

@@ -14,7 +14,7 @@ from engine.launch import kernel_kills
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.launcher import Launch
 from engine.launch.network_watch import NetworkWatch
-from engine.launch.verdict import Death, decide, hung, late
+from engine.launch.verdict import Death, blamed, decide, hung, late
 from engine.launch.warm import Worker
 from engine.messages import RankReport
 from engine.orders import OrderBook
@@ -116,14 +116,17 @@ class Watch:
         asked = None if self._early else self._stop_asked_at  # who does not answer an early end hangs
         if asked is not None and time.monotonic() - asked > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
-        culprit = hung(ranks, patience, stopped_processes(ranks, patience))
+        stopped = stopped_processes(ranks, patience)
+        culprit = hung(ranks, patience, stopped)
         if culprit is not None:
             # It is the cause only if it still stands there when looked at again.
             suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
             if suspect != self._suspect:
                 return None
+            found = explain(self._progress, self._launch.folder)
+            culprit, known = blamed(culprit, ranks, found.held_up_by if found else (), stopped)
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
-            return outcome_of(culprit, explain(self._progress, self._launch.folder), lines)
+            return outcome_of(culprit, known, found, lines)
         if time.monotonic() > self._deadline:
             return late(ranks, self._launch.config.train.timeout_seconds)
         return None

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engine.on_host import finished
+
 
 class Arriving(NamedTuple):
     """A copy on its way back to its device; computations that use it wait for ``event``."""
@@ -78,7 +80,7 @@ class HostGradients:
             self._beside(place, *pair) for place, pair in enumerate(zip(weights, gradients, strict=True))
         ]
         if self._buffers:
-            torch.cuda.current_stream().synchronize()
+            finished(torch.cuda.current_stream())
         return found
 
     def _beside(self, place: int, weight: Tensor, gradient: Tensor) -> Tensor:

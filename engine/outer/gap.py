@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from engine import on_host
 from engine.outer.settings import Gap
 
 
@@ -52,6 +53,6 @@ class StalenessGap:
 
     def _distances(self, moved: Tensor) -> list[float]:
         if self._kind == "element":
-            return [float(moved[part].abs().mean()) for part in self._parts]
-        norms = [float(moved[part].norm()) for part in self._parts]
+            return [on_host.number(moved[part].abs().mean()) for part in self._parts]
+        norms = [on_host.number(moved[part].norm()) for part in self._parts]
         return norms if self._kind == "tensor" else [math.sqrt(self._total([norm**2 for norm in norms]))]

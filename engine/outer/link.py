@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine import on_host
 from engine.channel import Group, all_gather_single, reduce_scatter_single
 from engine.exchange import Exchange
 from profilers import collectives
@@ -82,7 +83,7 @@ class Link:
         call = self.all_reduce(summed)
         with self._timer.phase("communication_exposed"):
             call.wait()
-        return float(summed.item())
+        return on_host.number(summed)
 
     def _start(
         self, operation: str, payload: Tensor, start: Callable[[], Any], algorithm: str | None = None

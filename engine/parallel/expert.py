@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from engine import on_host
 from engine.channel import Channel
 from engine.compression.tokens import Format, coarse, row_bytes, whole
 from engine.workloads.autograd import apply
@@ -44,7 +45,7 @@ class ExpertParallel:
         Waits for the counts: the host has to know the sizes of what it sends and receives.
         """
         received = self.channel.all_to_all(counts).view(self.size, -1)
-        sizes = torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))).tolist()
+        sizes = on_host.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
         send, receive = sizes
         order = _by_expert(received, sum(receive))
         arrived = _permute(self._exchange(rows, send, receive), order)

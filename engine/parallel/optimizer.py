@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine import on_host
 from engine.channel import all_reduce_scalar
 from engine.groups import Groups
 from engine.memory.host import HostGradients
@@ -112,7 +113,7 @@ class LocalOptimizer:
         return norm
 
     def _norm(self, gradients: list[Tensor]) -> float:
-        squares = torch.stack(torch._foreach_norm(gradients)).double().square().cpu()
+        squares = on_host.copied(torch.stack(torch._foreach_norm(gradients)).double().square())
         return math.sqrt(all_reduce_scalar(float(squares @ self._shares), self._groups.norm))
 
     def _update(self, gradients: list[Tensor], norm: float) -> None:

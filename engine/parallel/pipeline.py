@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from engine import on_host
 from engine.parallel.deferred import DeferredGradients
 from engine.parallel.post import Post
 from engine.parallel.replica import Replica
@@ -78,7 +79,7 @@ class PipelineExecutor:
         self._close()
         for replica in self.stages.values():
             replica.finish()
-        return float(torch.stack(losses).sum().item()) if losses else None
+        return on_host.number(torch.stack(losses).sum()) if losses else None
 
     def evaluate(self, batches: MicroBatches) -> float | None:
         """Forwards alone, without gradients; returns the mean loss where it is computed."""
@@ -88,7 +89,7 @@ class PipelineExecutor:
             for action in self._actions:
                 losses += self._forward(action, batches) if action.work is Work.FORWARD else []
         self._close()
-        return float(torch.stack(losses).sum().item()) if losses else None
+        return on_host.number(torch.stack(losses).sum()) if losses else None
 
     def close(self) -> None:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""

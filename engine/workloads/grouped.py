@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from engine import on_host
 from engine.workloads.autograd import apply
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -34,7 +35,7 @@ def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
 def looped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """The same by one product a group; it waits for the counts."""
-    parts = x.split(counts.tolist())
+    parts = x.split(on_host.numbers(counts))
     return torch.cat([F.linear(part, matrix) for part, matrix in zip(parts, weight.unbind(0), strict=True)])
 
 
@@ -96,7 +97,7 @@ class _CastGroupedLinear(torch.autograd.Function):
 def _grouped_weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """[groups, out, in] from the gradient of the product [rows, out] and its input [rows, in], sorted by group."""
     if not has_grouped_gemm(x, weight):
-        sizes = counts.tolist()
+        sizes = on_host.numbers(counts)
         pairs = zip(gradient.split(sizes), x.split(sizes), strict=True)
         return torch.stack([of_out.t() @ rows for of_out, rows in pairs])
     found: Tensor = F.grouped_mm(gradient.t(), x, offs=counts.cumsum(0, dtype=torch.int32))

@@ -67,7 +67,7 @@ def test_nccl_ranks_are_explained_the_same_way(tmp_path: Path) -> None:
     page = Progress(tmp_path, 2)
     left(tmp_path, 0, 7)
     left(tmp_path, 1, 0)
-    told = hang.explain(page, tmp_path)
+    told = str(hang.explain(page, tmp_path))
     assert told == "all_reduce of 48 bytes, call 7 of group dp: rank 0 waited, rank 1 did not arrive"
     assert page.dump_requested()
     page.close()
@@ -83,7 +83,7 @@ def test_calls_over_gloo_beside_nccl_do_not_hide_the_hang(tmp_path: Path) -> Non
         path = tmp_path / rundir.FLIGHT / f"rank-{rank}.json"
         written = json.loads(path.read_text())
         path.write_text(json.dumps(written | {"dumps": [*written["dumps"], saved]}))
-    told = hang.explain(page, tmp_path)
+    told = str(hang.explain(page, tmp_path))
     assert told == "all_reduce of 48 bytes, call 7 of group dp: rank 0 waited, rank 1 did not arrive"
     page.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.launch.verdict import Death, decide, hung, late
+from engine.launch.verdict import Death, blamed, decide, hung, late
 from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import RankProgress
@@ -103,3 +103,23 @@ def test_patience_is_longer_outside_steps_and_endless_at_the_end() -> None:
 def test_outcomes_survive_their_document_and_newer_keys() -> None:
     outcome = RunOutcome(Ending.HANG, "why", 2, "forward", ("a", "b"))
     assert RunOutcome.from_dict(outcome.as_dict() | {"newer": 1}) == outcome
+
+
+def test_where_all_wait_their_calls_say_who_is_behind() -> None:
+    """On a GPU every host stands where it waits for the device, and nobody seems to compute."""
+    ranks = [place(rank, 5, "communication_exposed", 9.0 - rank) for rank in range(3)]
+    suspect = hung(ranks, 5.0)
+    assert suspect is not None
+    assert suspect.rank == 0
+    assert blamed(suspect, ranks, (2,)) == (ranks[2], True)
+    assert blamed(suspect, ranks, (1, 2)) == (ranks[1], True)
+    assert blamed(suspect, ranks, ()) == (suspect, False)
+    assert blamed(suspect, ranks, (), frozenset({1000})) == (suspect, True)
+
+
+def test_what_is_seen_of_a_rank_beats_its_calls() -> None:
+    ranks = [place(0, 5, "forward", 9.0), place(1, 5, "bubble", 9.0)]
+    assert blamed(ranks[0], ranks, (1,)) == (ranks[0], True)
+    behind = [place(0, 5, "bubble", 9.0), place(1, 6, "bubble", 9.0)]
+    assert blamed(behind[0], behind, ()) == (behind[0], True)
+    assert blamed(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from profilers import lookout as lookout_module
 from profilers.clock import CpuClock
 from profilers.lookout import Lookout, waits_here
 from profilers.records import PHASES
@@ -162,6 +165,50 @@ _COMPILED = pytest.param(
 @pytest.mark.parametrize("make", [sharded, functional_collective, _COMPILED, blocking])
 def test_a_wait_in_torch_s_own_code_is_seen(make: Callable[[], Callable[[], object]], tmp_path: Path) -> None:
     assert on_ranks(2, seen_waiting, make, tmp_path) == [True, True]
+
+
+@pytest.mark.parametrize(("hook", "waiting"), [(for_others, True), (compute, False)])
+def test_hooks_wait_on_threads_of_autograd_s_own(
+    monkeypatch: pytest.MonkeyPatch, hook: Callable[..., None], waiting: bool
+) -> None:
+    """Threads that Python did not start, while the training thread stands in the backward pass; and no other ones."""
+    monkeypatch.setattr(lookout_module, "_backwards", {compute.__code__})
+    locks = [threading.Lock() for _ in range(4)]
+    for lock in locks:
+        lock.acquire()
+    for_thread, from_thread, for_hook, from_hook = locks
+    somebody_s = threading.Thread(target=for_others, args=(for_thread, from_thread))
+    somebody_s.start()
+    assert from_thread.acquire(timeout=10)
+    with standing_in(compute) as (lookout, _, standing):
+        lookout.look()
+        lookout.look()
+        assert standing.read()[:2] == (3, FORWARD)
+        _thread.start_new_thread(hook, (for_hook, from_hook))
+        assert from_hook.acquire(timeout=10)
+        lookout.look()
+        lookout.look()
+        assert standing.read()[:2] == (3, EXPOSED if waiting else FORWARD)
+    for_hook.release()
+    for_thread.release()
+    somebody_s.join()
+
+
+def test_the_backward_pass_is_found_in_torch() -> None:
+    """A hook sees the function that the training thread stands in."""
+    seen: list[bool] = []
+
+    def hook(gradient: torch.Tensor) -> None:
+        frame, found = sys._getframe().f_back, []
+        while frame is not None:
+            found.append(frame.f_code)
+            frame = frame.f_back
+        seen.append(bool(lookout_module._backwards & set(found)))
+
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(hook)
+    (x * 2).sum().backward()
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("phase", ["backward", "optimizer"])

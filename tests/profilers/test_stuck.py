@@ -53,6 +53,35 @@ def test_nccl_ranks_of_which_one_does_not_arrive(state: str) -> None:
     assert (found.kind, found.sequence, found.waiting, found.missing) == ("missing", 3, (0,), (1,))
 
 
+def test_a_gpu_that_does_not_come_to_a_call_that_its_host_made() -> None:
+    """A kernel before it does not end: the calls of all hosts are there, and the device has begun it elsewhere."""
+    dumps = {
+        rank: nccl_dump([nccl_entry(1), nccl_entry(2, state=state)])
+        for rank, state in enumerate(("started", "scheduled"))
+    }
+    found = find(dumps)
+    assert (found.kind, found.behind, found.held_up_by) == ("stalled", (1,), (1,))
+    assert str(found).endswith("all ranks called it, and the GPU of rank 1 has not come to it")
+
+
+def test_without_times_nobody_is_behind_a_call_that_all_made() -> None:
+    dumps = {rank: nccl_dump([nccl_entry(1), nccl_entry(2, state="scheduled")]) for rank in (0, 1)}
+    found = find(dumps)
+    assert (found.kind, found.behind, found.held_up_by) == ("stalled", (), ())
+    assert str(found).endswith("all ranks arrived, and it did not end on ranks 0, 1")
+
+
+def test_ranks_that_wait_for_each_other_blame_nobody() -> None:
+    """Each misses the other in another group."""
+    groups = {"0": [0, 1], "dp": [0, 1], "tp": [0, 1]}
+    dumps = {
+        0: nccl_dump([call("dp", 1, 0, state="started")], groups),
+        1: nccl_dump([call("tp", 1, 0, state="started")], groups),
+    }
+    found = find(dumps)
+    assert (found.kind, found.circular, found.held_up_by) == ("missing", True, ())
+
+
 def test_a_collective_that_ended_only_because_the_communicator_was_torn_down() -> None:
     """NCCL's abort makes kernels end; the time-out had passed long before."""
     late = nccl_entry(2)["time_created_ns"] + 601_000_000_000

@@ -1,0 +1,35 @@
+"""Numbers of the device that the host needs. On a GPU it stands here until the device has them, and so until the other
+ranks have come to all collectives before: a rank that stands here waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from profilers.lookout import waits_here
+
+
+@waits_here
+def number(x: Tensor) -> float:
+    """The value of a tensor that has one element."""
+    return float(x.item())
+
+
+@waits_here
+def numbers(x: Tensor) -> Any:
+    """A list, nested as the tensor is."""
+    return x.tolist()
+
+
+@waits_here
+def copied(x: Tensor) -> Tensor:
+    """In the host's memory; the tensor itself if it is there."""
+    return x.cpu()
+
+
+@waits_here
+def finished(stream: Any) -> None:
+    """Return once a stream of the device has nothing left to do."""
+    stream.synchronize()
