@@ -84,6 +84,7 @@ def run_task(task: RankTask) -> RankReport:
     try:
         finished = _train(task, config, progress)
     except BaseException as error:
+        _limit_memory(None)  # what follows needs some
         traceback.print_exc()
         return failure(task.rank, error, progress)
     finally:

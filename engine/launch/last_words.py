@@ -86,8 +86,10 @@ class LastWords:
                         self._settle([])
                     finally:
                         leave(1)
+                    return
             if asked_to_end:  # nobody failed: it was asked of all ranks
                 leave(128 + signal.SIGTERM)
+                return
 
     def _settle(self, own: list[RankReport]) -> None:
         if not own or own[0].ending is Ending.COMM_ERROR:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from engine import devices
+from engine import backends, devices
 from engine.config import parse
 from engine.errors import InputError
 from profilers.nvml import Nvml
@@ -97,3 +98,20 @@ def test_doctor_states_the_same(
     assert (found.status, found.value) == stated[:2]
     assert stated[2] in found.why
     assert [check.status for check in of_torch] == ["ok"] * (found.status == "ok")
+
+
+def test_cpu_ranks_take_the_backend_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse({"device": "cpu"})
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    assert devices.choose(config, 1).backend == backends.load("gloo") == "gloo"
+    monkeypatch.setenv(backends.VARIABLE, "tests.support.like_nccl:like_nccl")
+    chosen = devices.choose(config, 1)
+    assert (chosen.kind, chosen.backend) == ("cpu", "tests.support.like_nccl:like_nccl")
+    assert backends.load(chosen.backend) in dist.Backend.backend_list
+
+
+@pytest.mark.parametrize("asked", ["gloo", "module:", ":name", "no.such.module:name", "no_such_module:name"])
+def test_a_backend_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv(backends.VARIABLE, asked)
+    with pytest.raises(InputError, match=f"^WORKBENCH_BACKEND='{asked}': "):
+        devices.choose(parse({"device": "cpu"}), 1)

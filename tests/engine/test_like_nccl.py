@@ -14,6 +14,8 @@ import torch.distributed as dist
 from engine import backends
 from engine.channel import Channel
 from engine.hop import start_hop
+from engine.measure.ranks import Ranks
+from engine.measure.work import Cell
 from engine.parallel.post import Post
 from engine.schedules.named import plan
 from profilers.clock import clock_for
@@ -141,6 +143,12 @@ def connected(rank: int, kind: str, chunks: int) -> None:
 @pytest.mark.parametrize(("kind", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb_v", 2)])
 def test_a_pipeline_connects_its_pairs_in_one_order(kind: str, chunks: int) -> None:
     on_ranks(4, connected, kind, chunks)
+
+
+def test_a_calibration_measures_on_it() -> None:
+    with Ranks(2, "cpu", like_nccl.BACKEND, [2]) as ranks:
+        for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"):
+            assert ranks.seconds(Cell("collective", name, 2, 1, 4096, 2)) > 0
 
 
 def opposing(rank: int) -> list[float]:

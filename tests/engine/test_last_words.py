@@ -1,0 +1,111 @@
+"""A rank that fails under torchrun, and rank 0, which may be waiting for it where nothing wakes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+
+from engine.launch import last_words
+from engine.launch.last_words import LastWords
+from engine.messages import RankReport
+from engine.outcome import Ending, RunOutcome
+from tests.support.waiting import wait_until
+
+OOM = RankReport(1, Ending.OOM, "MemoryError: none", "backward", ("line",))
+LOST = RankReport(0, Ending.COMM_ERROR, "connection closed")
+
+
+class Rank0:
+    """Its part, with what it wrote and how it would have left."""
+
+    def __init__(self, store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, ranks: int = 2) -> None:
+        self.written, self.left = list[RunOutcome](), list[int]()
+        self.words = LastWords(connected(store), 0, ranks, self.written.append)
+        monkeypatch.setattr(last_words, "leave", self.left.append)
+
+
+@pytest.fixture
+def store() -> Iterator[dist.TCPStore]:
+    yield dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def connected(store: dist.TCPStore) -> dist.Store:
+    return dist.TCPStore("127.0.0.1", store.port, is_master=False)
+
+
+def other(store: dist.TCPStore, report: RankReport = OOM) -> threading.Thread:
+    """Another rank that fails: it stays until the ending is written."""
+    words = LastWords(connected(store), report.rank, 2, lambda _: None)
+    thread = threading.Thread(target=words.tell, args=(report,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_rank_0_writes_what_another_told_though_its_main_thread_waits(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_0 = Rank0(store, monkeypatch)
+    with rank_0.words.listening():
+        failed = other(store)
+        failed.join(20.0)
+        assert not failed.is_alive()
+        assert wait_until(lambda: bool(rank_0.left))
+    assert rank_0.written == [RunOutcome(Ending.OOM, OOM.reason, 1, "backward", ("line",))]
+    assert rank_0.left == [1]
+
+
+def test_a_lost_connection_waits_for_its_cause(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank_0 = Rank0(store, monkeypatch)
+    failed = other(store)
+    rank_0.words.tell(LOST)
+    assert [(one.ending, one.rank) for one in rank_0.written] == [(Ending.OOM, 1)]
+    failed.join(20.0)
+    assert not failed.is_alive()
+
+
+def test_without_another_cause_it_is_the_ending(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_0 = Rank0(store, monkeypatch)
+    rank_0.words.tell(LOST)
+    assert [(one.ending, one.rank) for one in rank_0.written] == [(Ending.COMM_ERROR, 0)]
+
+
+def test_a_request_to_end_waits_for_a_rank_that_failed(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun asks all ranks to end as soon as one is gone."""
+    monkeypatch.setattr(last_words, "_POLL_SECONDS", 60.0)
+    monkeypatch.setattr(last_words, "_GRACE_SECONDS", 120.0)
+    rank_0 = Rank0(store, monkeypatch)
+    with rank_0.words.listening():
+        failed = other(store)
+        os.kill(os.getpid(), signal.SIGTERM)
+        failed.join(20.0)
+        assert not failed.is_alive()
+        assert wait_until(lambda: bool(rank_0.left))
+    assert [(one.ending, one.rank) for one in rank_0.written] == [(Ending.OOM, 1)]
+
+
+def test_a_request_to_end_is_followed_where_nobody_failed(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    rank_0 = Rank0(store, monkeypatch)
+    with rank_0.words.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert wait_until(lambda: rank_0.left == [128 + signal.SIGTERM])
+    assert rank_0.written == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_rank_that_failed_leaves_where_the_store_is_gone() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    words = LastWords(connected(store), 1, 2, lambda _: None)
+    del store
+    words.tell(OOM)

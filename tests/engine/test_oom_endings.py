@@ -1,0 +1,74 @@
+"""A rank that runs out of memory ends the run as that, though its peers wait for it, with NCCL's habits for ever."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import backends, rundir
+from engine.outcome import Ending
+from engine.session import Session
+from tests.support import like_nccl
+from tests.support.runs import execute
+from tests.support.starved import Starving, large, when_there
+from tests.support.torchrun import on_one_host
+
+AXES: dict[str, dict[str, Any]] = {"pp": {"parallel__pp": 2}, "tp": {"parallel__tp": 2}}
+BACKENDS = {"gloo": "", "nccl": like_nccl.BACKEND}
+CASES = list(itertools.product(AXES, BACKENDS, (0, 1)))
+PATIENCE_SECONDS = 280.0
+
+
+def choose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ranks take a backend; skipped where it cannot be built."""
+    if name == "nccl":
+        if reason := like_nccl.why_not():
+            pytest.skip(reason)
+        like_nccl.build()
+    monkeypatch.setenv(backends.VARIABLE, BACKENDS[name])
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """Sessions of one fork server."""
+    with Session(tmp_path_factory.mktemp("home")) as session:
+        yield session
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(("axis", "name", "rank"), CASES)
+def test_the_rank_that_ran_out_is_named_and_its_peers_are_not_waited_for(
+    warm: Session, monkeypatch: pytest.MonkeyPatch, axis: str, name: str, rank: int
+) -> None:
+    """The steps' patience is a minute: a run that waited for it would be a hang."""
+    choose(name, monkeypatch)
+    outcome, summary = execute(warm, large(**AXES[axis]), on_start=Starving(rank))
+    assert (outcome.ending, outcome.rank) == (Ending.OOM, rank), outcome
+    assert outcome.phase in ("forward", "backward", "optimizer", "communication_exposed", "bubble", "data")
+    assert summary.losses
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("axis", "name", "rank"), CASES)
+def test_under_torchrun_rank_0_writes_which_rank_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, axis: str, name: str, rank: int
+) -> None:
+    choose(name, monkeypatch)
+    out = tmp_path / "runs"
+    when_there(out, Starving(rank))
+    with on_one_host(large(**AXES[axis]), out) as process:
+        said = process.communicate(timeout=PATIENCE_SECONDS)[0]
+        assert process.returncode == 1
+    (folder,) = out.glob("*-*-*")
+    status: dict[str, Any] = rundir.read_json(folder / rundir.STATUS) or {}
+    assert status["state"] == "ended", said
+    assert (status["outcome"]["ending"], status["outcome"]["rank"]) == ("oom", rank), said
+    told = [json.loads(line) for line in said.splitlines() if line.startswith('{"run"')]
+    assert [(one["run"], one["outcome"]) for one in told] == [(folder.name, "oom")]
+    assert (rundir.read_json(folder / rundir.SUMMARY) or {})["losses"] == told[0]["losses"] != []
