@@ -19,6 +19,9 @@ from tests.support.fake_cuda import build, cases
 from tests.support.fake_cuda.process import FakeCuda
 from tests.support.runs import small
 
+#: Twice the patience of the process: a pipeline's case asks two ranks.
+pytestmark = pytest.mark.timeout(600)
+
 LAYOUTS, SETTINGS = cases.layouts(), cases.settings()
 #: Each mistake of ``plants.py``, what has to be configured for it, and how it is noticed.
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
@@ -64,7 +67,6 @@ def test_settings_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
     steps_on_the_device(fake_cuda, SETTINGS[name], 0)
 
 
-@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("plant", "values", "words"), MISTAKES, ids=[name for name, *_ in MISTAKES])
 def test_a_mistake_is_seen(fake_cuda: FakeCuda, plant: str, values: dict[str, Any], words: str) -> None:
     config = small(**cases.SIZES | {"model__layers": 2}).with_values(cases.STEPS | values)

@@ -55,6 +55,7 @@ APART = ("device", "lab", "environment", "profile")
 #: What fake tensors cannot show, and why; ``docs/engine.md`` says the same.
 UNREACHED: dict[str, str] = {
     "compile": "the compiler writes Triton kernels for a GPU that it asks about itself",
+    "train.resume": "a rank alone reads its own part of a checkpoint alone",
 }
 BASES: dict[str, dict[str, Any]] = {
     "alone": {},

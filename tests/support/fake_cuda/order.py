@@ -49,7 +49,7 @@ class Order:
         for tensor in tensors_of((out,)):
             if isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata not in taken:
                 self._touch(func, tensor, stream, number, True)
-        self._freed()
+        self._freed(stream)
 
     def copied(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
         """Between the host and the device, or within it."""
@@ -106,17 +106,18 @@ class Order:
             self._memories[key] = _Memory(StorageWeakRef(storage), stream.number)
         return self._memories[key]
 
-    def _freed(self) -> None:
-        """The allocator gives freed memory to the stream it was made on, which must not run ahead of the others."""
+    def _freed(self, stream: Stream) -> None:
+        """The allocator gives freed memory to the stream it was made on: what that starts next may write there, and
+        has to come after what other streams did.
+        """
         for key, memory in list(self._elsewhere.items()):
-            if not memory.storage.expired():
+            if memory.made_on != stream.number or not memory.storage.expired():
                 continue
             del self._elsewhere[key], self._memories[key]
-            owner = Stream.all[memory.made_on]
             for other, at in (*memory.read.items(), *([memory.written] if memory.written else [])):
-                if other != owner.number and other not in memory.told and owner.known.get(other, 0) < at:
+                if other not in memory.told and stream.known.get(other, 0) < at:
                     raise UnorderedError(
-                        f"memory of stream {owner.number} was freed while stream {other} used it: no record_stream"
+                        f"memory of stream {stream.number} was freed while stream {other} used it: no record_stream"
                     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from engine.config import RunConfig
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 100.0
+PATIENCE_SECONDS = 250.0
 
 
 class FakeCuda:
