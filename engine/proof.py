@@ -15,9 +15,11 @@ import torch.distributed as dist
 from engine import environment, malloc
 from engine.environment_names import VARIABLES, Environment
 from profilers.environment_rows import ASKED, NO, PROOF, UNTOLD, YES, EnvironmentRow
-from profilers.nccl_proof import Proof, proof
+from profilers.nccl_proof import Proof, proof, settings
 from profilers.writer import RecordWriter
 
+#: What NCCL said of variables in earlier runs of this process: it reads most of them once, and logs are a run's own.
+_SAID = list[str]()
 _ENDED = Proof(None, UNTOLD, "the rank ended before it looked")
 
 
@@ -29,11 +31,14 @@ def note_asked(asked: Environment, writer: RecordWriter) -> None:
 
 
 def note(asked: Environment, device: torch.device, log: Path, writer: RecordWriter) -> None:
-    """As a rank has trained: what came of each setting. ``log`` has what NCCL printed, if that was on."""
-    rows = [
-        _row(name, value, _proof(name, value, device, log))
-        for name, value in environment.asked(asked).items()
-    ]
+    """As a rank has trained: what came of each setting. ``log`` has what NCCL printed, if that was on.
+
+    A warm worker's runs all ask for the same variables, so each of them comes here if one does.
+    """
+    wanted = environment.asked(asked)
+    lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
+    rows = [_row(name, value, _proof(name, value, device, lines)) for name, value in wanted.items()]
+    _SAID.extend(line for line in settings(lines) if line not in _SAID)
     if rows:
         writer.event(PROOF, rows=[asdict(row) for row in rows])
 
@@ -45,7 +50,7 @@ def _row(name: str, value: Any, found: Proof) -> EnvironmentRow:
     return EnvironmentRow(name, text, seen, found.used, found.proven, found.how)
 
 
-def _proof(name: str, value: Any, device: torch.device, log: Path) -> Proof:
+def _proof(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
     silent = environment.silent(name, device.type, dist.get_world_size())
     if silent is not None:
         return Proof(None, NO, silent)
@@ -54,7 +59,7 @@ def _proof(name: str, value: Any, device: torch.device, log: Path) -> Proof:
     if VARIABLES[name].part is not None:
         return _allocator(name, value)
     if name.startswith("NCCL_"):
-        return proof(name, environment.text_of(name, value), _lines(log))
+        return proof(name, environment.text_of(name, value), lines, _SAID)
     return Proof(None, UNTOLD, "the library does not tell what it uses")
 
 

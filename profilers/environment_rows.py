@@ -11,6 +11,8 @@ from profilers.tail import RunRecords
 #: Kinds of events: what a run asked for, told as a rank begins, and what came of it, as it ends.
 ASKED, PROOF = "environment_asked", "environment_proof"
 YES, NO, UNTOLD = "yes", "no", "cannot be told"
+#: What a rank tells that leaves it to another one: NCCL logs its choices on the first rank of a communicator alone.
+ELSEWHERE = "told by another rank, if at all"
 _WORST = (NO, UNTOLD, YES)
 
 
@@ -18,7 +20,7 @@ _WORST = (NO, UNTOLD, YES)
 class EnvironmentRow:
     """One setting of a run: what was ``asked``, what the ranks' processes have (``seen``), what the library says that
     it uses, and whether that is ``proven``: yes, no, or cannot be told, with ``how``. ``ranks`` are those of which that
-    is so; where ranks differ the worst counts.
+    is so; where ranks differ the worst counts, of those that know.
     """
 
     name: str
@@ -61,6 +63,8 @@ def _read(rows: object, rank: int) -> list[EnvironmentRow]:
 
 
 def _together(rows: list[EnvironmentRow]) -> EnvironmentRow:
+    knowing = [row for row in rows if row.proven != ELSEWHERE]
+    rows = knowing or [replace(row, proven=UNTOLD) for row in rows]
     worst = min((row.proven for row in rows), key=_WORST.index)
     like = [row for row in rows if row.proven == worst]
     seen = list(dict.fromkeys(row.seen for row in rows if row.seen is not None))

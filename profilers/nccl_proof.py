@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from profilers.environment_rows import NO, UNTOLD, YES
+from profilers.environment_rows import ELSEWHERE, NO, UNTOLD, YES
 from profilers.nccl_log import choices
 
 _SET = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (\S+?)\.?\s*$")
@@ -24,11 +24,20 @@ class Proof(NamedTuple):
     how: str
 
 
-def proof(name: str, asked: str, lines: Sequence[str]) -> Proof:
-    """Of one setting. NCCL logs a variable when it first needs it: one that it never read cannot have acted."""
-    if not any(_ANY in line for line in lines):
+def settings(lines: Sequence[str]) -> list[str]:
+    """The lines in which NCCL says that it read a variable."""
+    return [line for line in lines if _SET.search(line)]
+
+
+def proof(name: str, asked: str, lines: Sequence[str], earlier: Sequence[str] = ()) -> Proof:
+    """Of one setting, by the log of a run; ``earlier`` are the :func:`settings` of runs before it in its process.
+
+    NCCL logs a variable when it first needs it, most of them once in a process: one that it never read cannot have
+    acted. What it chose and how many channels it has it tells of each communicator.
+    """
+    if not any(_ANY in line for line in (*earlier, *lines)):
         return Proof(None, UNTOLD, "NCCL's log is not on, or empty")
-    read = {match[1]: match[2] for match in map(_SET.search, lines) if match}
+    read = {match[1]: match[2] for match in map(_SET.search, (*earlier, *lines)) if match}
     if name not in read:
         return Proof(None, NO, "NCCL never read it, by its log: it has no effect here")
     if read[name].lower() != asked.lower():
@@ -43,7 +52,9 @@ def proof(name: str, asked: str, lines: Sequence[str]) -> Proof:
 def _chosen(name: str, asked: str, lines: Sequence[str]) -> Proof:
     made = choices(lines)
     if not made:
-        return Proof(None, UNTOLD, "NCCL read it; its log has no choices (NCCL_DEBUG_SUBSYS without TUNING)")
+        return Proof(
+            None, ELSEWHERE, "NCCL read it; no rank's log has choices (NCCL_DEBUG_SUBSYS without TUNING)"
+        )
     found = dict.fromkeys(choice.algorithm if name == "NCCL_ALGO" else choice.protocol for choice in made)
     used, wanted = ", ".join(found), asked.lower()
     took = [one for one in found if one.lower().replace("_", "") == wanted]

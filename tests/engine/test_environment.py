@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from engine import environment, proof, rundir
 from engine.config import RunConfig, parse
@@ -209,3 +210,49 @@ def test_nccl_takes_its_settings(session: Session) -> None:
             "NCCL_ALGO": YES,
             "NCCL_MAX_CTAS": YES,
         }
+
+
+_INFO = "gpu01:4242:4301 [0] NCCL INFO "
+#: NCCL caches what it read: in a process's second run it logs the algorithm alone again, of each communicator.
+_READ = f"{_INFO}NCCL_BUFFSIZE set by environment to 1048576.\n"
+_AGAIN = f"{_INFO}NCCL_ALGO set by environment to Ring\n"
+_CHOICE = f"{_INFO}AllReduce: 4096 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}\n"
+
+
+@pytest.fixture
+def on_nccl(monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """A process with variables that NCCL takes, between two ranks."""
+    asked = Environment(NCCL_BUFFSIZE=1 << 20, NCCL_ALGO="Ring")
+    for name, value in environment.asked(asked).items():
+        monkeypatch.setenv(name, environment.text_of(name, value))
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    monkeypatch.setattr(proof, "_SAID", [])
+    return asked
+
+
+def _proven(folder: Path, asked: Environment, logs: list[str]) -> dict[str, tuple[str, list[int]]]:
+    """What a run says of each variable whose ranks logged this."""
+    for rank, text in enumerate(logs):
+        log = folder / f"rank-{rank}.log"
+        folder.mkdir(exist_ok=True)
+        log.write_text(text)
+        with RecordWriter(folder, f"rank-{rank}") as writer:
+            proof.note(asked, torch.device("cuda"), log, writer)
+    rows = environment_rows(RunRecords(folder))
+    return {row.name: (row.proven, row.ranks) for row in rows}
+
+
+def test_what_nccl_read_in_a_process_first_run_counts_in_the_second(
+    tmp_path: Path, on_nccl: Environment
+) -> None:
+    wanted = {"NCCL_BUFFSIZE": (YES, [0]), "NCCL_ALGO": (YES, [0])}
+    assert _proven(tmp_path / "first", on_nccl, [_READ + _AGAIN + _CHOICE]) == wanted
+    assert _proven(tmp_path / "second", on_nccl, [_AGAIN + _CHOICE]) == wanted
+
+
+def test_of_choices_the_rank_counts_that_logs_them(tmp_path: Path, on_nccl: Environment) -> None:
+    both = _READ + _AGAIN
+    assert _proven(tmp_path / "run", on_nccl, [both + _CHOICE, both])["NCCL_ALGO"] == (YES, [0])
+    assert _proven(tmp_path / "untold", on_nccl, [both, both])["NCCL_ALGO"] == (UNTOLD, [0, 1])
+    other = _CHOICE.replace("RING", "TREE")
+    assert _proven(tmp_path / "other", on_nccl, [both + other, both])["NCCL_ALGO"] == (NO, [0])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from profilers.environment_rows import NO, UNTOLD, YES
-from profilers.nccl_proof import proof
+from profilers.environment_rows import ELSEWHERE, NO, UNTOLD, YES
+from profilers.nccl_proof import proof, settings
 
 HEAD = "gpu01:4242:4301 [0] NCCL INFO "
 LOG = [
@@ -51,5 +51,36 @@ def test_another_algorithm_is_seen() -> None:
 
 def test_a_silent_log_proves_nothing() -> None:
     assert proof("NCCL_ALGO", "Tree", ["step 1"]).proven == UNTOLD
-    assert proof("NCCL_ALGO", "Tree", LOG[:1]).proven == UNTOLD
+    assert proof("NCCL_ALGO", "Tree", LOG[:1]).proven == ELSEWHERE
     assert proof("NCCL_MIN_CTAS", "4", LOG[4:5]).proven == UNTOLD
+
+
+#: A process's second run: most variables are cached and logged no more, algorithm and protocol are read anew.
+SECOND = [
+    "step 1 of 3",
+    f"{HEAD}ncclCommInitRank comm 0x7f2c60 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 1b000 commId 0x5e - Init START",
+    f"{HEAD}NCCL_ALGO set by environment to Tree",
+    f"{HEAD}4 coll channels, 0 collnet channels, 0 nvls channels, 4 p2p channels, 2 p2p channels per peer",
+    f"{HEAD}AllReduce: 4096 Bytes -> Algo TREE proto SIMPLE channel{{Lo..Hi}}={{0..1}}",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "used", "proven"),
+    [
+        ("NCCL_NTHREADS", "256", "256", YES),
+        ("NCCL_P2P_LEVEL", "NVL", "NVL", YES),
+        ("NCCL_MAX_CTAS", "6", "4", YES),
+        ("NCCL_MIN_CTAS", "8", "4", NO),
+        ("NCCL_PROTO", "LL", "SIMPLE", NO),
+        ("NCCL_BUFFSIZE", "1024", None, NO),
+    ],
+)
+def test_a_second_run_of_a_process_knows_what_the_first_one_read(
+    name: str, asked: str, used: str | None, proven: str
+) -> None:
+    """What was read then holds; channels and choices are those of this run's communicators."""
+    earlier = settings(LOG)
+    assert len(earlier) == 6
+    found = proof(name, asked, SECOND, earlier)
+    assert (str(found.used).lower(), found.proven) == (str(used).lower(), proven), found
