@@ -39,6 +39,7 @@ from profilers.step_timer import StepTimer
 from profilers.writer import RecordWriter
 
 _LAST_LINES = 12
+_UNLIMITED = "memory.limit_gib caps ranks on CPUs only; this rank, on a GPU, has no such limit"
 #: Environment variables that change what a rank does; recorded as seen inside the rank.
 _ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_", "HIP_", "ROCR_", "RCCL_")
 
@@ -78,7 +79,7 @@ def run_task(task: RankTask) -> RankReport:
     with contextlib.suppress(OSError):  # on a full disk a run goes without its log
         _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
     config = load(task.folder / CONFIG)
-    _limit_memory(config.memory.limit_gib)
+    _limit_memory(config.memory.limit_gib if task.device_kind == "cpu" else None)
     progress = Progress(task.folder)
     progress.enter_state(task.rank, -1, "starting")
     try:
@@ -170,6 +171,8 @@ def _introduce(
 ) -> None:
     writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
     proof.note_asked(config.environment, writer)
+    if config.memory.limit_gib is not None and device.type != "cpu":
+        writer.event("note", text=_UNLIMITED)
 
 
 def group_timeout(config: RunConfig) -> timedelta:

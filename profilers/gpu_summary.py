@@ -30,13 +30,14 @@ _MEANS = {
 _LARGEST = {
     "memory_used_bytes": "memory_used_bytes",
     "memory_total_bytes": "memory_total_bytes",
+    "ranks_memory_bytes": "ranks_memory_bytes",
     "max_power_watts": "power_watts",
     "power_limit_watts": "power_limit_watts",
     "max_temperature_celsius": "temperature_celsius",
     "slowdown_celsius": "slowdown_celsius",
     "sm_clock_max_mhz": "sm_clock_max_mhz",
 }
-_INTEGERS = frozenset({"memory_used_bytes", "memory_total_bytes"})
+_INTEGERS = frozenset({"memory_used_bytes", "memory_total_bytes", "ranks_memory_bytes"})
 
 
 def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | None) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class GpuRow:
     #: The most at one time.
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    #: Of it the ranks' processes: the allocator's, and what is outside it, the CUDA context and NCCL's buffers.
+    ranks_memory_bytes: int | None = None
     power_watts: float | None = None
     max_power_watts: float | None = None
     power_limit_watts: float | None = None

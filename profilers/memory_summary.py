@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from profilers.machine_rows import GpuRow
 from profilers.run_summary import MemoryRow
 from profilers.table import Table
 from profilers.tail import RunRecords
@@ -42,6 +44,23 @@ def peak(rows: Sequence[MemoryRow]) -> dict[str, Any]:
         "peak_memory_phase": most.phase,
         "peak_memory_rank": most.rank,
     }
+
+
+def with_outside(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list[MemoryRow]:
+    """The rows, with what NVML says that ranks' processes hold of a GPU over the allocators' reserved bytes, in equal
+    parts where several ranks share it; without it where one of the two is not known.
+    """
+    found = list[MemoryRow]()
+    for row in rows:
+        gpu = next((one for one in gpus if row.rank in (one.ranks or ())), None)
+        there = [one.reserved_bytes for one in rows if gpu is not None and one.rank in (gpu.ranks or ())]
+        reserved = [one for one in there if one is not None]
+        if gpu is None or gpu.ranks_memory_bytes is None or len(reserved) != len(gpu.ranks or ()):
+            found.append(row)
+        else:
+            outside = max(0, gpu.ranks_memory_bytes - sum(reserved)) // len(reserved)
+            found.append(replace(row, outside_allocator_bytes=outside))
+    return found
 
 
 def _row(rank: int, table: Table, column: str) -> MemoryRow:

@@ -109,6 +109,8 @@ class MemoryRow:
     reserved_bytes: int | None = None
     inactive_split_bytes: int | None = None
     allocation_retries: int | None = None
+    #: Of the GPU's memory that its processes hold this rank's part outside the allocator: CUDA context, NCCL's buffers.
+    outside_allocator_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

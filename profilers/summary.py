@@ -22,7 +22,7 @@ from profilers.gpu_summary import gpus_of
 from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
 from profilers.left_alone import left_alone
-from profilers.memory_summary import memory_rows, peak
+from profilers.memory_summary import memory_rows, peak, with_outside
 from profilers.outer import outer_row
 from profilers.plans import plan_rows
 from profilers.quality import quality_rows
@@ -70,6 +70,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
     span = _span(measured) if len(measured.steps) else None
     known |= gpus_of(records, used, span)
+    known["memory"] = with_outside(memory, known["gpus"])
     known |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
     if known["gpus"] and used.reason:
         known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]

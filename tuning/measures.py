@@ -68,7 +68,8 @@ def document(found: Measure | None, aim: Aim, reason: str) -> Document:
 def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:
     """The part of its memory that the fullest rank had free at its peak; None if it is not known of every rank.
 
-    A rank on a GPU has all of that GPU's memory; one on a CPU its limit, or an equal share of its host's.
+    A rank on a GPU has all of that GPU's memory, of which its CUDA context and NCCL's buffers are no less taken where
+    NVML tells of them; one on a CPU its limit, or an equal share of its host's.
     """
     free = [_free(row, _capacity(row, summary, limit_gib)) for row in summary.memory]
     known = [one for one in free if one is not None]
@@ -76,7 +77,8 @@ def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:
 
 
 def _free(row: MemoryRow, capacity: float | None) -> float | None:
-    return 1 - row.peak_bytes / capacity if capacity else None
+    held = row.peak_bytes + (row.outside_allocator_bytes or 0)
+    return 1 - held / capacity if capacity else None
 
 
 def _capacity(row: MemoryRow, summary: RunSummary, limit_gib: float | None) -> float | None:

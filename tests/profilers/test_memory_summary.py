@@ -1,9 +1,12 @@
 """Each rank's peak and the phase it was reached in, from records."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profilers.memory_summary import memory_rows, peak
+from profilers.machine_rows import GpuRow
+from profilers.memory_summary import memory_rows, peak, with_outside
+from profilers.run_summary import MemoryRow
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.samples import memory_sample
@@ -54,3 +57,14 @@ def test_records_from_before_phases_were_told(tmp_path: Path) -> None:
 def test_nothing_recorded(tmp_path: Path) -> None:
     assert memory_rows(RunRecords(tmp_path)) == []
     assert peak([]) == {}
+
+
+def test_what_is_outside_the_allocator_comes_from_the_processes_of_a_gpu() -> None:
+    """Two ranks share the first GPU; of the second one's processes NVML tells nothing."""
+    rows = [MemoryRow(rank, "CUDA allocator", 60, None, 0, reserved_bytes=100) for rank in range(3)]
+    gpus = [GpuRow(0, 5, ranks_memory_bytes=1200, ranks=[0, 1]), GpuRow(1, 5, ranks=[2])]
+    assert [row.outside_allocator_bytes for row in with_outside(rows, gpus)] == [500, 500, None]
+    unknown = [rows[0], replace(rows[1], reserved_bytes=None)]
+    assert [row.outside_allocator_bytes for row in with_outside(unknown, gpus)] == [None, None]
+    less = [GpuRow(0, 5, ranks_memory_bytes=150, ranks=[0, 1])]
+    assert with_outside(rows[:2], less)[0].outside_allocator_bytes == 0, "read at another moment"
