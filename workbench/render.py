@@ -142,7 +142,9 @@ def _memory(summary: RunSummary) -> str:
     during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
     retries = sum(row.allocation_retries or 0 for row in summary.memory)
     again = f"; {retries:,} allocations had to be tried again" if retries else ""
-    return f"{text}: rank {summary.peak_memory_rank}{during}{again}"
+    outside = max((row.outside_allocator_bytes or 0 for row in summary.memory), default=0)
+    more = f"; {words.gib(outside)} more outside the allocator" if outside else ""
+    return f"{text}: rank {summary.peak_memory_rank}{during}{more}{again}"
 
 
 def _checkpoint_lines(summary: RunSummary) -> Iterator[tuple[str, str]]:
