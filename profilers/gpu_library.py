@@ -56,7 +56,9 @@ class GpuLibrary(ABC):
         self.ranks: frozenset[int] = frozenset()
         self._opened = self._worked = False
         self._reason: str | None = None
-        self._errors: tuple[type[Exception], ...] = (AttributeError, OSError, TypeError, ValueError)
+        #: What a call raises where the library has no such function, and all else that it may raise.
+        self._absent: tuple[type[Exception], ...] = (AttributeError,)
+        self._errors: tuple[type[Exception], ...] = (OSError, TypeError, ValueError)
         self._handles: dict[int, Any] = {}
         self._missed: dict[str, str] = {}
         self._never: set[tuple[Any, ...]] = set()
@@ -154,16 +156,16 @@ class GpuLibrary(ABC):
 
     def of(self, index: int, function: str, *arguments: Any) -> Any:
         """What a function says of one GPU; ``arguments`` come after the GPU."""
-        if (index, function, arguments) in self._never:
+        # A sample of GPM is a pointer of ctypes, which has no hash; what is asked of it does not depend on it.
+        key = index, function, tuple(part for part in arguments if isinstance(part, int | tuple))
+        if key in self._never:
             return None
         if index not in self._handles:
             handle = self._handle(index)
             if handle is None:
                 return None
             self._handles[index] = handle
-        return self.ask(
-            function, self._handles[index], *arguments, gpu=index, key=(index, function, arguments)
-        )
+        return self.ask(function, self._handles[index], *arguments, gpu=index, key=key)
 
     def ask(self, function: str, *arguments: Any, gpu: int | None = None, key: tuple[Any, ...] = ()) -> Any:
         """What a function answers, or None. ``gpu`` is whom an error concerns, ``key`` what to ask no more."""
@@ -174,7 +176,7 @@ class GpuLibrary(ABC):
             return None
         try:
             answer = getattr(self.module, function)(*arguments)
-        except self._errors as error:
+        except (*self._absent, *self._errors) as error:
             self._miss(function, error, gpu, key)
             return None
         return self._checked(function, answer)
@@ -204,7 +206,7 @@ class GpuLibrary(ABC):
     def _miss(self, function: str, error: Exception, gpu: int | None, key: tuple[Any, ...]) -> None:
         words, code = self._words(error), self._code(error)
         self.lacks(function, words)
-        if isinstance(error, AttributeError) or code in self._for_good:
+        if isinstance(error, self._absent) or code in self._for_good:
             self._never.add(key)
         elif gpu is not None:
             self._failed.setdefault(gpu, {"gpu": gpu, "function": function, "error": words})

@@ -45,9 +45,7 @@ def fast(door: Door, index: int) -> dict[str, Any]:
         "memory_total_bytes": getattr(memory, "total", None),
         "power_watts": _scaled(door.of(index, "nvmlDeviceGetPowerUsage"), 1e-3),
         "energy_joules": _scaled(door.of(index, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
-        "temperature_celsius": _scaled(
-            _with(door, index, "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU")
-        ),
+        "temperature_celsius": _scaled(_temperature(door, index)),
         "sm_clock_mhz": _scaled(_with(door, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
         "memory_clock_mhz": _scaled(_with(door, index, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
         "throttle_reasons": _throttle_reasons(door, index),
@@ -88,6 +86,17 @@ def pcie(door: Door, index: int) -> dict[str, float | None]:
         )
         for way, counter in counters.items()
     }
+
+
+def _temperature(door: Door, index: int) -> int | None:
+    """The old name is to go with CUDA 14; drivers before 560 know no other."""
+    old, sensor = "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"
+    celsius: int | None = _with(door, index, old, sensor)
+    if celsius is None:
+        celsius = _with(door, index, "nvmlDeviceGetTemperatureV", sensor)
+        if celsius is not None:
+            door.forgive(old)
+    return celsius
 
 
 def _throttle_reasons(door: Door, index: int) -> int | None:

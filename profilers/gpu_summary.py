@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from profilers import energy, throttle
 from profilers.counters import growth
 from profilers.machine_rows import GpuRow
 from profilers.rank_gpus import RankGpus
+from profilers.records import Event
 from profilers.table import Column, Table
 from profilers.tail import RunRecords, host_name
 
@@ -56,6 +58,42 @@ def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | Non
     ]
     reason = next((f"no GPU: {reason}" for reason in told if reason), "no GPU was sampled")
     return {"gpus": rows, "gpus_reason": None if rows else reason}
+
+
+def gpu_notes(records: RunRecords) -> list[str]:
+    """``troubles`` of all hosts, with their names where there are several."""
+    hosts = records.hosts()
+    return [
+        line
+        for host in hosts
+        for line in troubles(records.events(host), host_name(host) if len(hosts) > 1 else None)
+    ]
+
+
+def troubles(events: Iterable[Event], host: str | None = None) -> list[str]:
+    """A line for each time that the driver did not answer for a GPU in the middle of a run, in the order they began.
+
+    ``events`` are those of one sampler; ``host`` is named in each line.
+    """
+    told: list[tuple[Event, Event | None]] = []
+    for event in events:
+        if event.kind == "gpu_error":
+            told.append((event, None))
+        elif event.kind == "gpu_recovered":
+            gpu = event.data.get("gpu")
+            told = [
+                (began, event) if ended is None and began.data.get("gpu") == gpu else (began, ended)
+                for began, ended in told
+            ]
+    return [_trouble(*pair, host) for pair in told]
+
+
+def _trouble(began: Event, ended: Event | None, host: str | None) -> str:
+    where = f" on {host}" if host else ""
+    what = f"GPU {began.data.get('gpu')}{where} did not answer {began.data.get('function')}: {began.data.get('error')}"
+    if ended is None:
+        return f"{what}; it has not answered since"
+    return f"{what}; it answered again after {ended.time_unix - began.time_unix:,.1f} s"
 
 
 def gpu_rows(samples: Table, span: tuple[float, float] | None = None) -> list[GpuRow]:

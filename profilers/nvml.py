@@ -27,8 +27,9 @@ class Nvml(GpuLibrary):
     _init, _shutdown = "nvmlInit", "nvmlShutdown"
     #: nvmlReturn_t: not supported, no permission, function not found.
     _for_good: ClassVar[frozenset[int]] = frozenset({3, 4, 13})
-    #: nvmlReturn_t: uninitialized, driver not loaded, GPU lost, reset required, driver and library differ, unknown.
-    _reopen: ClassVar[frozenset[int]] = frozenset({1, 9, 15, 16, 18, 999})
+    #: nvmlReturn_t: uninitialized, no GPU of that UUID, driver not loaded, GPU lost, reset required, driver and library
+    #: differ, unknown.
+    _reopen: ClassVar[frozenset[int]] = frozenset({1, 6, 9, 15, 16, 18, 999})
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Nvml(GpuLibrary):
     ) -> None:
         super().__init__(module, wall_clock, clock)
         self._count = 1
+        self._uuids: dict[int, str] = {}
         self._pcie_due: dict[int, float] = {}
         self._gpm = Gpm(self)
 
@@ -94,17 +96,31 @@ class Nvml(GpuLibrary):
         return SLOW_SECONDS * index / max(1, self._count) if index not in self._pcie_due else 0.0
 
     def _handle(self, index: int) -> Any:
-        return self.ask("nvmlDeviceGetHandleByIndex", index, gpu=index)
+        """By number at first, later by UUID: a GPU that fell off the bus may leave its number to the next one."""
+        uuid = self._uuids.get(index)
+        if uuid is not None:
+            return self.ask("nvmlDeviceGetHandleByUUID", uuid, gpu=index)
+        handle = self.ask("nvmlDeviceGetHandleByIndex", index, gpu=index)
+        uuid = None if handle is None else _text(self.ask("nvmlDeviceGetUUID", handle))
+        if uuid in self._uuids.values():
+            error = f"the driver gave its number to {uuid}"
+            self._failed.setdefault(index, {"gpu": index, "function": "nvmlDeviceGetUUID", "error": error})
+            return None
+        if uuid is not None:
+            self._uuids[index] = uuid
+        return handle
 
     def _start(self) -> str | None:
         try:
             self.module = self._given or importlib.import_module("pynvml")
             if self.module.NVMLError not in self._errors:
                 self._errors = (self.module.NVMLError, *self._errors)
+                # What it raises, and no NVMLError, where an old driver lacks the version that it asks for.
+                self._absent += tuple(filter(None, [getattr(self.module, "NVMLLibraryMismatchError", None)]))
             self.module.nvmlInit()
         except ImportError:
             return "the Python package nvidia-ml-py is not installed"
-        except self._errors as error:
+        except (*self._absent, *self._errors) as error:
             return f"NVML does not start: {error}. Is an NVIDIA driver installed and loaded?"
         return None
 

@@ -12,7 +12,13 @@ from typing import Any
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 #: Handles and samples that replay needs no answer of.
 _OPAQUE = frozenset(
-    {"nvmlDeviceGetHandleByIndex", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmSampleFree"}
+    {
+        "nvmlDeviceGetHandleByIndex",
+        "nvmlDeviceGetHandleByUUID",
+        "nvmlGpmSampleAlloc",
+        "nvmlGpmSampleGet",
+        "nvmlGpmSampleFree",
+    }
 )
 
 
@@ -23,6 +29,7 @@ class Tape:
         self._module = module
         self._gpus: list[tuple[Any, int]] = []
         self._sampled: list[tuple[Any, int]] = []
+        self._uuids: dict[Any, int] = {}
         self.answers: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self.seconds: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
@@ -51,6 +58,10 @@ class Tape:
             self.seconds[function].append((time.perf_counter() - wall, time.thread_time() - processor))
         if function == "nvmlDeviceGetHandleByIndex":
             self._gpus.append((answer, arguments[0]))
+        elif function == "nvmlDeviceGetUUID":
+            self._uuids[answer] = self._place(arguments[0])
+        elif function == "nvmlDeviceGetHandleByUUID":
+            self._gpus.append((answer, self._uuids[arguments[0]]))
         elif function == "nvmlGpmSampleGet":
             self._sampled.append((arguments[1], self._place(arguments[0])))
         if function not in _OPAQUE:

@@ -133,6 +133,7 @@ def test_an_old_driver_and_gpu() -> None:
         processes=0,
     )
     assert door.missing == [
+        "nvmlDeviceGetUUID: not in the recording: nvmlDeviceGetUUID[0]",
         "nvmlGpmQueryDeviceSupport: Function Not Found",
         "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: NVML error 3",
         "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: NVML error 3",
@@ -247,7 +248,8 @@ def test_handles_do_not_outlive_the_driver() -> None:
     door.sample(0)
     door.close()
     door.sample(0)
-    assert module.calls.count("nvmlDeviceGetHandleByIndex") == 2
+    assert module.calls.count("nvmlDeviceGetHandleByIndex") == 1
+    assert module.calls.count("nvmlDeviceGetHandleByUUID") == 1
 
 
 def test_a_file_of_a_version_that_knew_less_is_read(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ class FakeNvml:
             raise self.lost
         if function == "nvmlDeviceGetHandleByIndex":
             return self._handle(arguments[0])
+        if function == "nvmlDeviceGetHandleByUUID":
+            uuids = [told[0] for told in self.answers["nvmlDeviceGetUUID"].values()]
+            return self._handle(uuids.index(arguments[0]))
         return self._recorded(function, arguments)
 
     def _handle(self, index: int) -> Handle:

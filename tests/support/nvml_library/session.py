@@ -1,0 +1,105 @@
+"""A process that has the library behind nvidia-ml-py and works out what it is asked, one expression after the other.
+
+In a process of its own, since nvidia-ml-py loads the library by its name, and the loader looks where it was told to at
+the start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.nvml_library.scenario import Scenario
+
+
+class Session:
+    """``with Session(scenario) as ask: ask("door.sample(0).power_watts")``; errors come back as RuntimeError.
+
+    Names: ``pynvml``; ``door``, a ``profilers.nvml.Nvml`` at 5 s unix time; ``sample(gpu)``, what that door says of a
+    GPU, without None; ``wait(seconds)``, which moves the door's clock and not the driver's; ``visible()``, the
+    GPUs that ranks may use; ``record()``, after which the door's answers go on a tape, and ``save(path)``, which
+    writes it.
+    """
+
+    def __init__(self, scenario: Scenario, **variables: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env=scenario.environment | variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert process.returncode == 0 or kind is not None
+
+    def __call__(self, expression: str) -> Any:
+        """What an expression of one line comes to, in JSON's types."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(expression + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline() or '{"error": "the process died"}')
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["value"]
+
+
+def main() -> None:
+    """Answer one line of JSON for each line of stdin."""
+    import pynvml
+
+    from profilers.nvml import Nvml
+
+    now = [100.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    def sample(gpu: int) -> dict[str, Any]:
+        told = dataclasses.asdict(names["door"].sample(gpu))
+        return {name: value for name, value in told.items() if value is not None}
+
+    def visible() -> list[int | None]:
+        from engine import devices
+
+        return devices.visible(names["door"])
+
+    def record() -> None:
+        from benchmarks._nvml_tape import Tape
+
+        tape = Tape(pynvml)
+        names["door"] = Nvml(tape, lambda: 5.0, lambda: now[0])
+        names["save"] = lambda path: tape.save(Path(path), "")
+
+    names: dict[str, Any] = {"pynvml": pynvml, "door": Nvml(None, lambda: 5.0, lambda: now[0])}
+    names |= {function.__name__: function for function in (wait, sample, visible, record)}
+    for line in sys.stdin:
+        try:
+            print(json.dumps({"value": eval(line, names)}), flush=True)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            pynvml.NVMLError,
+        ) as error:
+            print(json.dumps({"error": repr(error)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
