@@ -18,7 +18,7 @@ from profilers.diagnosis import Thresholds, Verdict, judge, rate
 from profilers.energy import joules_of_ranks
 from profilers.environment_rows import environment_rows
 from profilers.findings.every_rule import findings_of
-from profilers.gpu_summary import gpus_of
+from profilers.gpu_summary import gpu_notes, gpus_of
 from profilers.host_summary import host_rows
 from profilers.interface_rows import interface_rows
 from profilers.left_alone import left_alone
@@ -72,6 +72,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     known |= gpus_of(records, used, span)
     known["memory"] = with_outside(memory, known["gpus"])
     known |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
+    known["notes"] = [*known["notes"], *gpu_notes(records)]
     if known["gpus"] and used.reason:
         known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
     return RunSummary(**known)

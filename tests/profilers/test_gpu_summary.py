@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from profilers.gpu_summary import gpu_rows, gpus_of
+from profilers.gpu_summary import gpu_notes, gpu_rows, gpus_of, troubles
 from profilers.machine_rows import GpuRow
 from profilers.rank_gpus import RankGpus
+from profilers.records import Event
 from profilers.tail import RunRecords
 from profilers.writer import RecordWriter
 from tests.support.approximate import about
@@ -77,3 +78,29 @@ def test_why_there_is_none(tmp_path: Path) -> None:
     found = gpus_of(RunRecords(tmp_path), nobody, None)
     assert found == {"gpus": [], "gpus_reason": "no GPU: NVML does not start: Driver Not Loaded."}
     assert gpus_of(RunRecords(tmp_path / "nothing"), nobody, None)["gpus_reason"] == "no GPU was sampled"
+
+
+def test_a_gpu_that_did_not_answer_for_a_while_is_a_note_with_its_duration(tmp_path: Path) -> None:
+    def told(kind: str, at: float, gpu: int, **data: str) -> Event:
+        return Event(at, kind, {"gpu": gpu, **data})
+
+    lost = {"function": "nvmlDeviceGetPowerUsage", "error": "GPU is lost"}
+    events = [
+        told("gpu_error", 100.0, 1, **lost),
+        told("gpu_error", 101.0, 2, **lost),
+        told("gpu_recovered", 106.5, 1),
+        told("gpu_error", 110.0, 1, **lost),
+    ]
+    what = "did not answer nvmlDeviceGetPowerUsage: GPU is lost"
+    assert troubles(events) == [
+        f"GPU 1 {what}; it answered again after 6.5 s",
+        f"GPU 2 {what}; it has not answered since",
+        f"GPU 1 {what}; it has not answered since",
+    ]
+    with RecordWriter(tmp_path, "launcher") as writer:
+        writer.event("gpu_error", gpu=2, **lost)
+    assert gpu_notes(RunRecords(tmp_path)) == [f"GPU 2 {what}; it has not answered since"]
+    for host in ("host-one", "host-two"):
+        with RecordWriter(tmp_path, host) as writer:
+            writer.event("gpu_error", gpu=2, **lost)
+    assert f"GPU 2 on two {what}; it has not answered since" in gpu_notes(RunRecords(tmp_path))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from profilers import gpu_summary
 from profilers.records import Event
 from workbench import figures, series
 from workbench.live import Snapshot
@@ -70,10 +71,17 @@ def _machine(seen: Snapshot) -> None:
     gpus = series.gpu_series(seen.gpu, start)
     if gpus.utilization_percent:
         chart(figures.gpu(gpus, seen.id), "live-gpu", "Utilisation, memory and power of each GPU")
+        gpu_troubles(seen)
     else:
         st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}")
     for problem in seen.problems:
         st.caption(f":material/warning: {problem}")
+
+
+def gpu_troubles(seen: Snapshot) -> None:
+    """When the driver did not answer for a GPU, and whether it did again."""
+    for line in gpu_summary.troubles(seen.launcher_events):
+        st.caption(f":material/warning: {line}.")
 
 
 def why_no_gpu(events: Sequence[Event]) -> str:

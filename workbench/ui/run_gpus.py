@@ -10,7 +10,7 @@ from workbench import gpu_figures, gpu_series, words
 from workbench.live import Snapshot
 from workbench.ui import run_host
 from workbench.ui.chart import chart
-from workbench.ui.live_charts import why_no_gpu
+from workbench.ui.live_charts import gpu_troubles, why_no_gpu
 from workbench.ui.shared import scaled, table
 
 #: Function of gpu_figures -> what it shows, in the order of the page.
@@ -36,6 +36,7 @@ def draw(seen: Snapshot, found: dict[str, Any]) -> None:
     if read_by.names:
         st.caption(f":material/memory: {read_by.names} ({read_by.vendor}), read by {read_by.library}")
     _table(found.get("gpus") or [], len(seen.hosts) > 1)
+    gpu_troubles(seen)
     chosen = st.segmented_control(
         "GPU", numbers, default=numbers[0], required=True, key="run-gpu", format_func=lambda gpu: f"GPU {gpu}"
     )
@@ -45,7 +46,6 @@ def draw(seen: Snapshot, found: dict[str, Any]) -> None:
     for place, (make, alt) in enumerate(CHARTS.items()):
         with columns[place % 2]:
             chart(make(drawn, f"{seen.id}-{chosen}"), f"run-gpu-{make.__name__}", alt)
-    _troubles(seen)
 
 
 def _table(rows: list[dict[str, Any]], several_hosts: bool) -> None:
@@ -88,13 +88,3 @@ def _ranks(ranks: list[int] | None) -> str:
 def throttled(shares: dict[str, float]) -> str:
     """ "power cap 75 %, idle 3 %"; a dash if the clocks were free."""
     return ", ".join(f"{reason} {words.percent(share)}" for reason, share in shares.items()) or words.NOTHING
-
-
-def _troubles(seen: Snapshot) -> None:
-    """What the driver refused in the middle of the run."""
-    for event in seen.launcher_events:
-        if event.kind == "gpu_error":
-            data = event.data
-            st.caption(
-                f":material/warning: GPU {data.get('gpu')} did not answer {data.get('function')}: {data.get('error')}"
-            )
