@@ -154,7 +154,7 @@ class AmdSmi(GpuLibrary):
             self.module.amdsmi_init()
         except amd_library.NoAmdSmiError as error:
             return str(error)
-        except self._errors as error:
+        except (*self._absent, *self._errors) as error:
             return f"AMD SMI does not start: {self._words(error)}. Is the driver amdgpu loaded?"
         return None
 

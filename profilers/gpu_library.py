@@ -157,7 +157,7 @@ class GpuLibrary(ABC):
     def of(self, index: int, function: str, *arguments: Any) -> Any:
         """What a function says of one GPU; ``arguments`` come after the GPU."""
         # A sample of GPM is a pointer of ctypes, which has no hash; what is asked of it does not depend on it.
-        key = index, function, tuple(part for part in arguments if isinstance(part, int | tuple))
+        key = index, function, tuple(part for part in arguments if isinstance(part, int | str | tuple))
         if key in self._never:
             return None
         if index not in self._handles:

@@ -9,10 +9,14 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from profilers.gpu_library import GpuLibrary
 
 Status = Literal["ok", "missing", "note"]
 
@@ -88,10 +92,12 @@ def _gpus() -> Iterator[Check]:
         if not names:
             yield Check("gpu", "missing", "", library.reason or f"no GPU to use{hidden}")
             return
+        kinds = ", ".join(f"{many} x {name}" for name, many in Counter(names).items())
+        notes = list(_gpu_notes(library))
         why = f"driver {library.driver_version or 'of unknown version'}{hidden}"
         if library.vendor == "AMD":
             why += f"; read by {library.library}, {_UNTRIED}"
-        yield Check("gpu", "ok", f"{len(names)} x {names[0]}", why)
+        yield Check("gpu", "note" if notes else "ok", kinds, "; ".join([why, *notes]))
     finally:
         library.close()
     yield _torch_on(len(names))
@@ -106,6 +112,15 @@ def _torch_on(count: int) -> Check:
         return Check("torch on gpu", "missing", "", reason)
     nccl = "RCCL" if (answer.built_for or "").startswith("ROCm") else "NCCL"
     return Check("torch on gpu", "ok", f"{count} of {count} compute", f"{answer.build}, {nccl} {answer.nccl}")
+
+
+def _gpu_notes(library: GpuLibrary) -> Iterator[str]:
+    """What is amiss with GPUs: one that does not answer, or that is divided into parts (MIG)."""
+    for gpu in range(library.device_count):
+        if library.is_divided(gpu):
+            yield f"GPU {gpu} is divided into parts (MIG)"
+    for _, data in library.news():
+        yield f"GPU {data['gpu']}: {data['error']}"
 
 
 def _processors() -> Check:

@@ -50,7 +50,7 @@ def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT)
 
 def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height: int) -> go.Figure:
     """As :func:`figure`, with several panels side by side; each has the titles of its two axes."""
-    drawing = make_subplots(rows=1, cols=len(labels), horizontal_spacing=0.2 / len(labels))
+    drawing = make_subplots(rows=1, cols=len(labels), horizontal_spacing=0.28 / len(labels))
     drawing.update_layout(frame(title, revision, height))
     for column, (x, y) in enumerate(labels, 1):
         drawing.update_xaxes(axis(x, X_STANDOFF) | BARE, row=1, col=column)

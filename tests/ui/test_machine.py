@@ -12,6 +12,7 @@ from tests.support.calibrations import calibration, write_stale
 from tests.ui.conftest import Visit
 from tests.ui.test_pages import charts, texts
 from tests.ui.test_pages import visit as look_at
+from workbench.ui import machine
 
 
 def test_without_a_calibration_it_names_the_command(home: Path) -> None:
@@ -45,6 +46,13 @@ def test_a_stale_one_is_shown_with_what_changed(home: Path) -> None:
     assert not app.exception
     assert "stale (torch: 1.0.0 ->" in app.warning[0].value
     assert "1.0.0" in list(app.dataframe[-1].value["when it was calibrated"])
+
+
+def test_equal_gpus_are_counted() -> None:
+    """Eight of them in words would be cut off after the second one."""
+    h100 = "NVIDIA H100 80GB HBM3, 80.0 GiB"
+    assert machine._part([h100] * 7 + ["NVIDIA A100"]) == f"7 x {h100}, NVIDIA A100"
+    assert machine._part([]) == "—"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1, "curves": 3}'])

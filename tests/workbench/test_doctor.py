@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support.nvml_library import build
+from tests.support.nvml_library.scenario import Scenario
 from tests.workbench.conftest import Run
 from workbench import doctor
 
@@ -30,3 +36,20 @@ def test_a_home_that_cannot_be_used_makes_the_machine_unusable(tmp_path: Path) -
 def test_a_home_that_does_not_exist_yet_is_not_made(tmp_path: Path) -> None:
     assert doctor._home(tmp_path / "a" / "b").status == "ok"
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(build.WHY_NONE is not None, reason=str(build.WHY_NONE))
+def test_gpus_are_told_with_what_is_amiss(tmp_path: Path) -> None:
+    """Of eight one is lost and one divided, by the real nvidia-ml-py on a library of our own."""
+    driver = Scenario(tmp_path)
+    driver.change(2, lost=15)
+    driver.divide(7, 3)
+    asked = "from workbench.doctor import _gpus; told = _gpus(); print(told.status, told.value, told.why, sep='|')"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=driver.environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().split("|") == [
+        "note",
+        "7 x NVIDIA H100 80GB HBM3, 1 x unknown GPU",
+        "driver 570.86.15; GPU 7 is divided into parts (MIG); GPU 2: GPU is lost",
+    ]

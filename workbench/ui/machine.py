@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import streamlit as st
@@ -138,12 +139,17 @@ def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> Non
     }
     if stale is not None:
         columns["when it was calibrated"] = [_part(part) for part in stale.fingerprint.as_dict().values()]
-    table(columns, "machine-fingerprint")
+    # What differs from machine to machine is longer than its name: a GPU with its clocks takes a line.
+    table(columns, "machine-fingerprint", {"": st.column_config.TextColumn(width="small")})
 
 
 def _part(value: object) -> str:
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or words.NOTHING
+        known = Counter(map(str, value))
+        return (
+            ", ".join(f"{many} x {name}" if many > 1 else name for name, many in known.items())
+            or words.NOTHING
+        )
     return words.NOTHING if value is None else str(value)
 
 
