@@ -134,7 +134,8 @@ def run(environment: Environment, part: str) -> tuple[list[str], list[str]]:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as late:
+        print((late.stdout or b"").decode(errors="replace"))  # bytes, whatever was asked for
         outcome, counts = "failed", f"not done after {LIMIT} s"
     else:
         output = done.stdout
