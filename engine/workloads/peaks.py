@@ -78,7 +78,7 @@ TABLE: tuple[DevicePeaks, ...] = (
         fp16=191.5,
     ),
     _row(
-        r"AMD Instinct MI300X( OAM)?",
+        r"(AMD Instinct )?MI300X( OAM|-O| VF)?",
         "AMD Instinct MI300X data sheet",
         fp32=163.4,
         tf32=653.7,

@@ -41,6 +41,8 @@ NAMES = {
     "NVIDIA GB200": ("bf16", 2500.0),
     "AMD Instinct MI250X": ("bf16", 191.5),
     "AMD Instinct MI300X": ("bf16", 1307.4),
+    "AMD Instinct MI300X VF": ("bf16", 1307.4),
+    "MI300X-O": ("bf16", 1307.4),
     "NVIDIA GeForce RTX 3090": ("bf16", 71.0),
     "NVIDIA GeForce RTX 4090": ("bf16", 165.2),
 }

@@ -15,6 +15,7 @@ from typing import Any
 from engine import devices
 from engine.calibration import fingerprint
 from engine.config import RunConfig
+from profilers import gpus
 from profilers.nvml import Nvml
 from profilers.nvml_tape import Tape
 from workbench import doctor
@@ -41,7 +42,7 @@ def machine(bench: Bench) -> Verdict:
         if (told := _output(command)) is not None:
             bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)
     wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
-    shown = len(devices.visible(Nvml()))
+    shown = len(devices.visible(gpus.here()))
     usable = _usable(shown)
     if bench.device != "cpu" and shown and not usable:
         wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
@@ -55,27 +56,27 @@ def nvml(bench: Bench) -> Verdict:
 
     tape = Tape(pynvml)
     door = Nvml(tape)
-    gpus, until = range(door.device_count), time.monotonic() + _READ_SECONDS
-    fields: dict[int, set[str]] = {gpu: set() for gpu in gpus}
+    shown, until = range(door.device_count), time.monotonic() + _READ_SECONDS
+    fields: dict[int, set[str]] = {gpu: set() for gpu in shown}
     while time.monotonic() < until:
-        for gpu in gpus:
+        for gpu in shown:
             told = asdict(door.sample(gpu))
             fields[gpu] |= {name for name, value in told.items() if value is not None}
         time.sleep(_EVERY_SECONDS)
     missing, driver = door.missing, door.driver_version
     door.close()
-    bench.keep(TAPE, tape.recording(f"{len(gpus)} GPUs, driver {driver}. Written by workbench selftest."))
+    bench.keep(TAPE, tape.recording(f"{len(shown)} GPUs, driver {driver}. Written by workbench selftest."))
     bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
     wrong = [
         f"GPU {gpu} tells no {name}"
-        for gpu in gpus
+        for gpu in shown
         for name in ("memory_used_bytes", "memory_total_bytes")
         if name not in fields[gpu]
     ]
     slowest = max((wall for spans in tape.seconds.values() for wall, _ in spans), default=0.0)
-    measured: dict[str, Number] = {"gpus_count": len(gpus), "slowest_call_seconds": slowest}
+    measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
     measured |= {f"gpu_{gpu}_fields_count": len(told) for gpu, told in fields.items()}
-    return judged(wrong, f"{len(gpus)} GPUs read; {len(missing)} functions not answered", measured)
+    return judged(wrong, f"{len(shown)} GPUs read; {len(missing)} functions not answered", measured)
 
 
 def versions() -> dict[str, Any]:
@@ -83,15 +84,15 @@ def versions() -> dict[str, Any]:
     import torch
 
     needed = [PACKAGE, *_names(importlib.metadata.requires(PACKAGE) or [])]
-    cuda = torch.version.cuda is not None
+    on_gpus = torch.version.cuda is not None or torch.version.hip is not None
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "packages": {name: _version(name) for name in needed},
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
-        "driver": Nvml().driver_version,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpus else None,
+        "driver": gpus.here().driver_version,
         "nvidia_packages": {
             dist.name: dist.version
             for dist in importlib.metadata.distributions()
@@ -117,8 +118,8 @@ def _usable(shown: int) -> int:
 
 def _words(checks: list[doctor.Check], usable: int) -> str:
     found = {check.name: check for check in checks}
-    gpus = found["gpu"].value if usable else "no GPU to train on"
-    return f"Python {found['python'].value}, torch {found['torch'].value}, {found['cpu'].value}, {gpus}"
+    what = found["gpu"].value if usable else "no GPU to train on"
+    return f"Python {found['python'].value}, torch {found['torch'].value}, {found['cpu'].value}, {what}"
 
 
 def _names(requirements: list[str]) -> list[str]:
