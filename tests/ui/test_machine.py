@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.calibration import fingerprint, store
+from tests.support import selftests
 from tests.support.calibrations import calibration, write_stale
 from tests.ui.conftest import Visit
 from tests.ui.test_pages import charts, texts
@@ -18,7 +19,7 @@ from workbench.ui import machine
 def test_without_a_calibration_it_names_the_command(home: Path) -> None:
     app = look_at("machine")
     assert not app.exception
-    assert [code.value for code in app.code] == ["workbench calibrate"]
+    assert [code.value for code in app.code] == ["workbench calibrate", "workbench selftest"]
     assert "not calibrated" in texts(app)
     facts = app.dataframe[0].value
     assert fingerprint.here().id in list(facts["now"])
@@ -63,6 +64,26 @@ def test_a_damaged_file_is_none(home: Path, text: str) -> None:
     assert "not calibrated" in texts(app)
 
 
+def test_the_newest_selftest_is_told_check_by_check_what_failed_first(home: Path) -> None:
+    folder = selftests.write(home)
+    app = look_at("machine")
+    assert not app.exception
+    assert [code.value for code in app.code] == ["workbench calibrate"]
+    shown = app.dataframe[0].value
+    assert list(shown["check"]) == ["Equal peaks of equal trials", "What is there", "Kernels on one GPU"]
+    assert list(shown["outcome"]) == ["✗ fail", "✓ pass", "– not possible"]
+    assert list(shown["reason"])[0] == "peaks differ by 14.6%"
+    assert f"Evidence to attach to a report: `{folder}`" in texts(app)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"checks": 3}'])
+def test_a_damaged_selftest_is_none(home: Path, text: str) -> None:
+    (selftests.write(home) / "checks.json").write_text(text)
+    app = look_at("machine")
+    assert not app.exception
+    assert "No selftest was run here" in texts(app)
+
+
 @pytest.mark.drawn(1, of="sections in a browser")
 @pytest.mark.browser
 @pytest.mark.timeout(300)
@@ -75,12 +96,14 @@ def test_it_draws_in_a_browser(
     scheme: str,
 ) -> None:
     store.save(tmp_path, calibration((2, 4)))
+    selftests.write(tmp_path)
     tab = visit(scheme)
     tab.open(serve(tmp_path) + "/machine")
     tab.page.wait_for_selector(".st-key-machine-bandwidth .main-svg")
     tab.page.wait_for_selector(".st-key-machine-gemm .main-svg")
     tab.page.get_by_text("gloo, 2 ranks").click()
     tab.page.get_by_text("groups of 2").first.wait_for()
+    tab.page.get_by_text("1 not possible here").wait_for()
     tab.settle()
     assert tab.page.locator("[data-testid=stException]").count() == 0
     assert tab.external() == []

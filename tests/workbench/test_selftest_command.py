@@ -24,6 +24,7 @@ KEYS = {"name", "title", "proves", "outcome", "reason", "seconds", "measured", "
 UNITS = ("_seconds", "_bytes", "_count", "_nats", "_fraction", "_percent", "_per_second")
 
 
+@pytest.mark.timeout(300)
 def test_some_checks_on_two_ranks(command: Run, home: Path) -> None:
     done = command("selftest", "--device", "cpu", "--only", "nvml,gpu_kernels,exact_tensor", "--json")
     assert done.code == 0, done.err
@@ -55,9 +56,11 @@ def at_work(home: Path) -> Iterator[subprocess.Popen[str]]:
     command = [*COMMAND, "--only", "gpu_kernels,memory_savings,killed_rank"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
-        assert wait_until(lambda: has_ranks(process.pid), 90.0)
-        yield process
-        process.kill()
+        try:
+            assert wait_until(lambda: has_ranks(process.pid), 240.0)
+            yield process
+        finally:
+            process.kill()
 
 
 def has_ranks(pid: int) -> bool:
@@ -74,6 +77,7 @@ def kept(home: Path) -> Selftest:
     return found[1]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.drawn(1, of="selftests that end early")
 def test_ctrl_c_keeps_what_was_found(home: Path, at_work: subprocess.Popen[str]) -> None:
     family = psutil.Process(at_work.pid).children(recursive=True)
@@ -88,6 +92,7 @@ def test_ctrl_c_keeps_what_was_found(home: Path, at_work: subprocess.Popen[str])
     assert wait_until(lambda: not any(process.is_running() for process in family), 20.0)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.drawn(1, of="selftests that end early")
 def test_kill_9_loses_nothing_and_leaves_no_ranks(home: Path, at_work: subprocess.Popen[str]) -> None:
     family = psutil.Process(at_work.pid).children(recursive=True)
