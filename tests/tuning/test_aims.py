@@ -99,7 +99,9 @@ def test_headroom_is_what_the_fullest_rank_leaves_of_its_own_memory() -> None:
     assert headroom(replace(told, memory=on_gpus, gpus=gpus[:3]), None) is None
     outside = [replace(row, outside_allocator_bytes=GIB) for row in on_gpus]
     less = headroom(replace(told, memory=outside, gpus=gpus), None)
-    assert less == pytest.approx(0.75 - GIB / (gpus[0].memory_total_bytes or 0)), "contexts and NCCL's buffers"
+    assert less == pytest.approx(0.75 - GIB / (gpus[0].memory_total_bytes or 0)), (
+        "contexts and NCCL's buffers"
+    )
 
 
 def test_constraints_are_kept_broken_or_undecided() -> None:

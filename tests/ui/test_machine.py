@@ -72,7 +72,7 @@ def test_the_newest_selftest_is_told_check_by_check_what_failed_first(home: Path
     shown = app.dataframe[0].value
     assert list(shown["check"]) == ["Equal peaks of equal trials", "What is there", "Kernels on one GPU"]
     assert list(shown["outcome"]) == ["✗ fail", "✓ pass", "– not possible"]
-    assert list(shown["reason"])[0] == "peaks differ by 14.6%"
+    assert next(iter(shown["reason"])) == "peaks differ by 14.6%"
     assert f"Evidence to attach to a report: `{folder}`" in texts(app)
 
 
