@@ -79,7 +79,7 @@ def main() -> None:
         return devices.visible(names["door"])
 
     def record() -> None:
-        from benchmarks._nvml_tape import Tape
+        from profilers.nvml_tape import Tape
 
         tape = Tape(pynvml)
         names["door"] = Nvml(tape, lambda: 5.0, lambda: now[0])
