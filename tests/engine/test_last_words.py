@@ -80,7 +80,7 @@ def test_a_request_to_end_waits_for_a_rank_that_failed(
     store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchrun asks all ranks to end as soon as one is gone."""
-    monkeypatch.setattr(last_words, "_POLL_SECONDS", 60.0)
+    monkeypatch.setattr(last_words, "_POLL_SECONDS", 5.0)
     monkeypatch.setattr(last_words, "_GRACE_SECONDS", 120.0)
     rank_0 = Rank0(store, monkeypatch)
     with rank_0.words.listening():
