@@ -53,6 +53,13 @@ def test_the_rank_that_ran_out_is_named_and_its_peers_are_not_waited_for(
     assert summary.losses
 
 
+def test_a_rank_whose_receives_are_pending_reports_before_its_group_is_torn_down(
+    warm: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stage waits for gradients that the second one, in want of its activations, never makes."""
+    test_the_rank_that_ran_out_is_named_and_its_peers_are_not_waited_for(warm, monkeypatch, "pp", "nccl", 0)
+
+
 @pytest.mark.drawn(1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("axis", "name", "rank"), CASES)
