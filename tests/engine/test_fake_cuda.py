@@ -51,7 +51,7 @@ def fake_cuda() -> Iterator[FakeCuda]:
         yield process
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
     """The first rank, and of a pipeline the last one as well: it has other parts of the model."""
@@ -61,7 +61,7 @@ def test_layouts_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
         steps_on_the_device(fake_cuda, config, rank)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_step_on_the_device(fake_cuda: FakeCuda, name: str) -> None:
     steps_on_the_device(fake_cuda, SETTINGS[name], 0)
