@@ -33,15 +33,18 @@ LINES = ("2.11", "2.12", "2.13", "2.14", "2.15")
 LIMIT = 600
 #: What depends on torch, in parts of a few minutes; a name without a folder is of tests/engine.
 PARTS = {
-    "profilers": """tests/profilers torch_release every_collective
-        tests/test_house.py::test_ranks_need_no_tuner_page_or_command_line
-        tests/test_house.py::test_the_page_does_not_load_torch""",
-    "layouts": """matrix exact plain channel grouped schedules_torch precision expert sequence sequence_parts hop
-        overlap pairwise""",
-    "communication": """compression_codecs compression_feedback compression_hooks compression_ranks compression_runs
-        compression_sharded outer outer_checkpoint outer_parts wire""",
-    "runs": """checkpoint checkpoint_layouts compiler_cache detail_runs dryrun dryrun_offload flops footprint hang
-        memory memory_parts trace nccl""",
+    "release": """torch_release every_collective nccl tests/test_house.py::test_the_page_does_not_load_torch
+        tests/test_house.py::test_ranks_need_no_tuner_page_or_command_line""",
+    "profilers": "tests/profilers",
+    "matrix": "matrix",
+    "layouts": "exact plain channel grouped schedules_torch precision expert",
+    "sequence": "sequence sequence_parts hop overlap pairwise",
+    "compression": """compression_codecs compression_feedback compression_hooks compression_ranks compression_runs
+        compression_sharded""",
+    "outer": "outer outer_checkpoint outer_parts wire",
+    "checkpoints": "checkpoint checkpoint_layouts",
+    "runs": "compiler_cache detail_runs dryrun dryrun_offload flops footprint hang",
+    "memory": "memory memory_parts trace",
 }
 #: Draws the same cases of long lists of cases under each release.
 SEED = "16"
