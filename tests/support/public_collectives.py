@@ -153,7 +153,7 @@ def _functional(rank: int) -> dict[str, Callable[[], Any]]:
 
     def with_gradient(name: str, *arguments: Any) -> None:
         """The forward call, then that of its gradient."""
-        _settled(getattr(functional, name)(x(4).requires_grad_(), *arguments)).sum().backward()
+        _settled(getattr(functional, name)(x(4).requires_grad_(), *arguments)).square().sum().backward()
 
     made: dict[str, tuple[Any, ...]] = {
         "all_gather_single": (x(), 0, group),
