@@ -13,7 +13,6 @@ from tests.support.calibrations import calibration, write_stale
 from tests.ui.conftest import Visit
 from tests.ui.test_pages import charts, texts
 from tests.ui.test_pages import visit as look_at
-from workbench.ui import machine
 
 
 def test_without_a_calibration_it_names_the_command(home: Path) -> None:
@@ -49,13 +48,6 @@ def test_a_stale_one_is_shown_with_what_changed(home: Path) -> None:
     assert "1.0.0" in list(app.dataframe[-1].value["when it was calibrated"])
 
 
-def test_equal_gpus_are_counted() -> None:
-    """Eight of them in words would be cut off after the second one."""
-    h100 = "NVIDIA H100 80GB HBM3, 80.0 GiB"
-    assert machine._part([h100] * 7 + ["NVIDIA A100"]) == f"7 x {h100}, NVIDIA A100"
-    assert machine._part([]) == "—"
-
-
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1, "curves": 3}'])
 def test_a_damaged_file_is_none(home: Path, text: str) -> None:
     store.save(home, calibration()).write_text(text)
@@ -69,10 +61,10 @@ def test_the_newest_selftest_is_told_check_by_check_what_failed_first(home: Path
     app = look_at("machine")
     assert not app.exception
     assert [code.value for code in app.code] == ["workbench calibrate"]
-    shown = app.dataframe[0].value
+    shown = app.table[0].value
     assert list(shown["check"]) == ["Equal peaks of equal trials", "What is there", "Kernels on one GPU"]
     assert list(shown["outcome"]) == ["✗ fail", "✓ pass", "– not possible"]
-    assert next(iter(shown["reason"])) == "peaks differ by 14.6%"
+    assert "peaks differ by 14.6%" in list(shown["reason"])
     assert f"Evidence to attach to a report: `{folder}`" in texts(app)
 
 

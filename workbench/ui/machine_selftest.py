@@ -9,7 +9,7 @@ import streamlit as st
 from workbench import words
 from workbench.selftest import results
 from workbench.selftest.results import Row, Selftest
-from workbench.ui.shared import home, table
+from workbench.ui.shared import home
 
 #: What stands in the table, in words and with the icon that says it without colour.
 _OUTCOMES = {"pass": "✓ pass", "fail": "✗ fail", "not_possible": "– not possible"}
@@ -56,17 +56,15 @@ def _state(last: Selftest) -> None:
 
 
 def _checks(rows: list[Row]) -> None:
-    wide = st.column_config.TextColumn(width="large")
-    table(
-        {
-            "check": [row.title for row in rows],
-            "outcome": [_OUTCOMES.get(row.outcome, row.outcome) for row in rows],
-            "reason": [row.reason for row in rows],
-            "seconds": [round(row.seconds, 1) for row in rows],
-        },
-        "machine-selftest",
-        {"reason": wide, "seconds": st.column_config.NumberColumn(format="%,.1f")},
-    )
+    """Reasons are whole: cells of this kind of table wrap."""
+    columns = {
+        "check": [row.title for row in rows],
+        "outcome": [_OUTCOMES.get(row.outcome, row.outcome) for row in rows],
+        "reason": [words.escaped(row.reason) for row in rows],
+        "seconds": [f"{row.seconds:,.1f}" for row in rows],
+    }
+    with st.container(key="machine-selftest"):
+        st.table(columns, border="horizontal", hide_index=True)
 
 
 def _evidence(folder: Path) -> str:
