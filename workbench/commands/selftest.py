@@ -46,7 +46,11 @@ def selftest(
     _look_at(device, ranks)
     folder = folder_for(home, out)
     found = _run(folder, checks, device, ranks, with_host_names)
-    packed = pack(folder)
+    _report(found, folder, pack(folder), json)
+    return 0 if found.good else 1
+
+
+def _report(found: Selftest, folder: Path, packed: Path, json: bool) -> None:
     if json:
         from workbench.output import emit_json
 
@@ -56,7 +60,6 @@ def selftest(
         from workbench.render_selftest import print_selftest
 
         print_selftest(result_console(), found, packed)
-    return 0 if found.good else 1
 
 
 def _look_at(device: str, ranks: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from engine.session import Session
 from profilers.summary import RunSummary
 from workbench.selftest.bench import Bench
-from workbench.selftest.layouts import EXPERTS, TOLERANCE_NATS, largest_difference
+from workbench.selftest.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
 from workbench.selftest.verdict import Number, Verdict, failed, judged
 
 _ROUNDING_NATS = 0.05
@@ -17,6 +17,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "experts": EXPERTS,
     "experts_with_capacity": EXPERTS | {"model.capacity_factor": 1.25},
 }
+#: Small, so that a rank's threads do not wait for each other on a machine that others use, too.
+_SMALL = SIZES | {"model.layers": 4}
 #: What may change no loss on one rank.
 SAVINGS: dict[str, dict[str, Any]] = {
     "recompute_full": {"memory.recompute": "full"},
@@ -63,13 +65,13 @@ def memory_savings(bench: Bench) -> Verdict:
     """Each against the plain run, on the same device; peaks are told, and on a GPU compared."""
     wrong: list[str] = []
     with bench.session() as session:
-        plain_config = bench.config({})
+        plain_config = bench.config(_SMALL)
         outcome, plain = bench.run(session, plain_config, "plain")
         if not outcome.good:
             return failed(f"the plain run ended {outcome.ending.value}: {outcome.reason}")
         measured: dict[str, Number] = {"plain_peak_bytes": plain.peak_memory_bytes}
         for name, values in SAVINGS.items():
-            outcome, found = bench.run(session, bench.config(values), name)
+            outcome, found = bench.run(session, bench.config(_SMALL | values), name)
             measured[f"{name}_peak_bytes"] = found.peak_memory_bytes
             difference = largest_difference(found.losses, plain.losses)
             if not outcome.good:
