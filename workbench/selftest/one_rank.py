@@ -17,7 +17,6 @@ KERNELS: dict[str, dict[str, Any]] = {
     "experts": EXPERTS,
     "experts_with_capacity": EXPERTS | {"model.capacity_factor": 1.25},
 }
-#: Small, so that a rank's threads do not wait for each other on a machine that others use, too.
 _SMALL = SIZES | {"model.layers": 4}
 #: What may change no loss on one rank.
 SAVINGS: dict[str, dict[str, Any]] = {
