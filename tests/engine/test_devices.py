@@ -81,7 +81,7 @@ def test_a_gpu_in_mig_mode_is_no_whole_gpu(nvml: Nvml, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("asked", "stated"),
     [
-        (None, ("ok", "2 x first", "driver")),
+        (None, ("ok", "1 x first, 1 x second", "driver")),
         ("1", ("ok", "1 x second", "CUDA_VISIBLE_DEVICES hides 1 more")),
         ("", ("missing", "", "no GPU to use (CUDA_VISIBLE_DEVICES hides 2 more)")),
     ],

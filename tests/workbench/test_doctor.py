@@ -44,12 +44,12 @@ def test_gpus_are_told_with_what_is_amiss(tmp_path: Path) -> None:
     driver = Scenario(tmp_path)
     driver.change(2, lost=15)
     driver.divide(7, 3)
-    asked = "from workbench.doctor import _gpus; told = _gpus(); print(told.status, told.value, told.why, sep='|')"
+    asked = "from workbench.doctor import _gpus; told = next(_gpus()); print(told.status, told.value, told.why, sep='|')"
     done = subprocess.run(
         [sys.executable, "-c", asked], env=driver.environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip().split("|") == [
         "note",
-        "7 x NVIDIA H100 80GB HBM3, 1 x unknown GPU",
+        "6 x NVIDIA H100 80GB HBM3, 1 x unknown GPU, 1 x a part of a GPU (MIG)",
         "driver 570.86.15; GPU 7 is divided into parts (MIG); GPU 2: GPU is lost",
     ]
