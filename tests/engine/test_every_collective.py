@@ -40,8 +40,8 @@ MORE = {
 #: On gloo torch scatters instead.
 OTHERWISE = {"differentiable.all_to_all": {"scatter"}}
 REFUSED = "gloo refused it below the recorder's kernel"
-#: NCCL only, since torch 2.15.
-NOT_ON_GLOO = {"dist.gather_single", "dist.gather_into_tensor"}
+#: The first is gloo's from a torch newer than 2.11 on; the others came with torch 2.15, for NCCL only.
+MAY_BE_REFUSED = {"dist.all_to_all", "dist.gather_single", "dist.gather_into_tensor"}
 
 
 def recorded(rank: int) -> dict[str, set[str] | str]:
@@ -58,16 +58,14 @@ def recorded(rank: int) -> dict[str, set[str] | str]:
             found[name] = {call.operation for call in recorder.take()}
         except (RuntimeError, NotImplementedError) as error:
             passed = "in kernel" in "".join(traceback.format_tb(error.__traceback__))
-            found[name] = REFUSED if passed and name in NOT_ON_GLOO else str(error)
+            found[name] = REFUSED if passed and name in MAY_BE_REFUSED else str(error)
         finally:
             recorder.stop()
     return found
 
 
-def expected(name: str, rank: int) -> set[str] | str:
+def expected(name: str, rank: int) -> set[str]:
     bare = name.split(".")[1]
-    if name in NOT_ON_GLOO:
-        return REFUSED
     if "batch" in bare:
         return {"send", "recv"}
     if "send" in bare or "recv" in bare:
@@ -78,7 +76,9 @@ def expected(name: str, rank: int) -> set[str] | str:
 
 def test_every_public_collective_is_recorded() -> None:
     for rank, found in enumerate(on_ranks(2, recorded)):
-        assert found == {name: expected(name, rank) for name in found}
+        seen = {name: operations for name, operations in found.items() if operations != REFUSED}
+        assert seen == {name: expected(name, rank) for name in seen}
+        assert len(seen) > 50
 
 
 def test_no_public_name_is_unknown() -> None:
