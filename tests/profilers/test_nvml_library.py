@@ -25,12 +25,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(build.WHY_NONE is not None, reason=str(build.WHY_NONE))
 
-LAYOUTS = """
-import ctypes, sys
-library = ctypes.CDLL(sys.argv[1])
-library.library_layouts.restype = ctypes.c_char_p
-print(library.library_layouts().decode())
-"""
+LAYOUTS = "import sys, ctypes as c; f = c.CDLL(sys.argv[1]).library_layouts; f.restype = c.c_char_p; print(f().decode())"
 NO_PERMISSION, NOT_SUPPORTED, DRIVER_NOT_LOADED, LOST = 4, 3, 9, 15
 
 
@@ -48,8 +43,7 @@ def watts(ask: Session, gpus: int = 8) -> list[float | None]:
 def test_structures_lie_in_memory_as_nvidia_ml_py_s_do() -> None:
     # In a process of its own: once loaded here, it would be this machine's NVML for all later tests.
     command = [sys.executable, "-c", LAYOUTS, str(build.folder(570) / build.NAME)]
-    layouts = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for line in layouts.strip().splitlines():
+    for line in subprocess.check_output(command, text=True).strip().splitlines():
         name, size, *places = line.split()
         structure = getattr(pynvml, name, None) or getattr(pynvml, f"c_{name}")
         found = dict(zip(places[::2], map(int, places[1::2]), strict=True))

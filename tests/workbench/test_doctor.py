@@ -44,7 +44,7 @@ def test_gpus_are_told_with_what_is_amiss(tmp_path: Path) -> None:
     driver = Scenario(tmp_path)
     driver.change(2, lost=15)
     driver.divide(7, 3)
-    asked = "from workbench.doctor import _gpus; told = next(_gpus()); print(told.status, told.value, told.why, sep='|')"
+    asked = "from workbench.doctor import _gpus; a = next(_gpus()); print(a.status, a.value, a.why, sep='|')"
     done = subprocess.run(
         [sys.executable, "-c", asked], env=driver.environment, capture_output=True, text=True, check=True
     )
