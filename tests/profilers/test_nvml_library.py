@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(build.WHY_NONE is not None, reason=str(build.WHY_NONE))
 
-LAYOUTS = "import sys, ctypes as c; f = c.CDLL(sys.argv[1]).library_layouts; f.restype = c.c_char_p; print(f().decode())"
+LAYOUT = "import sys, ctypes as c; f = c.CDLL(sys.argv[1]).library_layouts; f.restype = c.c_char_p; print(f().decode())"
 NO_PERMISSION, NOT_SUPPORTED, DRIVER_NOT_LOADED, LOST = 4, 3, 9, 15
 
 
@@ -42,7 +42,7 @@ def watts(ask: Session, gpus: int = 8) -> list[float | None]:
 
 def test_structures_lie_in_memory_as_nvidia_ml_py_s_do() -> None:
     # In a process of its own: once loaded here, it would be this machine's NVML for all later tests.
-    command = [sys.executable, "-c", LAYOUTS, str(build.folder(570) / build.NAME)]
+    command = [sys.executable, "-c", LAYOUT, str(build.folder(570) / build.NAME)]
     for line in subprocess.check_output(command, text=True).strip().splitlines():
         name, size, *places = line.split()
         structure = getattr(pynvml, name, None) or getattr(pynvml, f"c_{name}")
