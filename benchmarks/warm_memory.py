@@ -37,8 +37,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp 2": {"parallel.tp": 2},
     "pp 2": {"parallel.pp": 2},
 }
-#: Also measured with new processes for each trial: how far peaks lie apart that cannot touch each other.
-FRESH = ("one rank", "dp 2")
+#: The GNU C library's first value, which setting it holds: else each freed block that was mapped by itself raises it,
+#: tensors then share heaps, and how those fragment differs from run to run.
+HELD: dict[str, Any] = {"environment.MALLOC_MMAP_THRESHOLD_": 128 * 1024}
+#: Also measured with the allocator as it is, and with new processes for each trial, which cannot touch each other.
+PLAIN = ("one rank", "dp 2", "zero 3", "pp 2")
+FRESH = ("one rank", "dp 2", "zero 3")
+#: What is measured: the layout, further settings and whether each trial has new processes, by the row's name.
+ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    **{f"{name}, mmap threshold held": (name, HELD, False) for name in LAYOUTS},
+    **{name: (name, {}, False) for name in PLAIN},
+    **{f"{name}, fresh processes": (name, {}, True) for name in FRESH},
+    **{f"{name}, fresh, held": (name, HELD, True) for name in FRESH[1:]},
+}
 
 
 def peaks(home: Path, values: dict[str, Any], fresh: bool) -> list[int]:
@@ -63,14 +74,13 @@ def main() -> None:
     """Measure all layouts and print the table."""
     save = table.parser(__doc__).parse_args().save
     rows = []
-    todo = [(name, False) for name in LAYOUTS] + [(name, True) for name in FRESH]
-    for name, fresh in todo:
+    for name, (layout, further, fresh) in ROWS.items():
         with tempfile.TemporaryDirectory() as home:
-            found = peaks(Path(home), LAYOUTS[name], fresh)
-        rows.append(row(name + ", fresh processes" * fresh, found))
+            found = peaks(Path(home), LAYOUTS[layout] | further, fresh)
+        rows.append(row(name, found))
         print(" ".join(rows[-1]), flush=True)
     header = ["layout", *(f"trial {number + 1}, MB" for number in range(TRIALS)), "apart"]
-    title = "Peak resident memory of five equal trials on one warm pool of gloo ranks"
+    title = "Peak resident memory of five equal trials on gloo ranks, warm ones if nothing else is said"
     table.show("warm_memory", title, [*header, f"within {100 * BAR:.0f} %"], rows, save)
 
 

@@ -8,6 +8,9 @@ import torch
 
 from profilers.memory import give_back_freed
 
+#: Each but the last finds what the one before let go of; two have been enough.
+_MOST_COLLECTIONS = 5
+
 
 def free() -> None:
     """Free what the last run made; in this order, since each can give back only what the one before let go of.
@@ -16,12 +19,21 @@ def free() -> None:
     cached counts as reserved in the next run, and what is freed but resident counts in its peak. Blocks until a GPU
     has done all that it was given: not for a worker that still has to tell of a failure.
     """
-    gc.collect()
+    _collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
         _empty_pinned_cache()
         torch.cuda.reset_peak_memory_stats()
     give_back_freed()
+
+
+def _collect() -> None:
+    """A tensor in a circle that C++ holds too, as FSDP2's are, outlives the collection that finds it: only the next
+    one frees it.
+    """
+    for _ in range(_MOST_COLLECTIONS):
+        if not gc.collect():
+            return
 
 
 def _empty_pinned_cache() -> None:
