@@ -86,6 +86,7 @@ def _head(console: Console, found: Forecast) -> None:
         "tokens/s": words.number(found.tokens_per_second),
         "MFU": f"{words.percent(found.mfu, 1)} of {found.peak_flops / 1e12:,.5g} TFLOP/s a device",
         "memory": _memory(found),
+        **_outside(found),
         "limits": "; ".join(limit.words for limit in found.limits[:3]),
     }
     for label, text in rows.items():
@@ -100,6 +101,17 @@ def _memory(found: Forecast) -> str:
         f"{words.gib(found.memory_bytes.median)} ({low} to {high}), {share} of {words.gib(limit)}; "
         f"out of memory with {probability(found.out_of_memory_probability)}"
     )
+
+
+def _outside(found: Forecast) -> dict[str, str]:
+    """A row for what the allocator does not count; none on a CPU."""
+    beside = found.outside
+    if not beside.likely:
+        return {}
+    count = len(beside.communicators)
+    buffers = f" and buffers of {count} NCCL communicator{'s' if count > 1 else ''}" if count else ""
+    sizes = f"{words.gib(beside.likely)} ({words.gib(beside.low)} to {words.gib(beside.high)})"
+    return {"": f"of that {sizes} outside torch's allocator: CUDA context{buffers}, believed"}
 
 
 def _breakdown(found: Forecast) -> Table:

@@ -104,6 +104,10 @@ def test_time_and_memory_as_json(command: Run) -> None:
     assert 0 < found["step_seconds"]["low"] < found["step_seconds"]["median"] < found["step_seconds"]["high"]
     assert found["memory_bytes"]["median"] < found["memory_limit_bytes"]
     assert {"breakdown", "limits", "changes", "notes", "mfu", "tokens_per_second"} <= set(found)
+    outside = found["outside_allocator_bytes"]
+    assert found["memory_breakdown"]["outside_allocator"] == outside["median"]
+    assert 0 < outside["low"] < outside["median"] < outside["high"]
+    assert {one["axis"] for one in outside["communicators"]} == {"world", "data", "tp", "norm", "pp"}
     assert found["changes"][0]["gain"] == max(change["gain"] for change in found["changes"])
 
 
@@ -111,6 +115,7 @@ def test_time_and_memory_for_people(command: Run) -> None:
     done = command("predict", EXAMPLE, *LARGE, "--cluster", "selene")
     assert done.code == 0, done.err
     for words in ("dp4 · tp2 · pp2", "selene (a100-80gb)", "90 %", "tokens/s", "MFU", "out of memory with", "limits",
+                  "outside torch's allocator: CUDA context and buffers of 6 NCCL communicators, believed",
                   "Where a step goes", "matrix products", "What would change it:", "parallel.zero_stage="):  # fmt: skip
         assert words in done.out, words
 

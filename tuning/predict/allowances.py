@@ -1,8 +1,8 @@
 """Learns what ranks hold beside counted bytes from the peaks of finished runs. Pure.
 
 On a CPU a peak is a rank's resident set: counted bytes x a share, and its libraries, torch's among them, whose pages
-each rank counts as its own. On a GPU it is the allocator's, in which a context and libraries are not: that part stays
-believed.
+each rank counts as its own. On a GPU it is the allocator's, in which a context and NCCL's buffers are not: that part
+stays believed (``outside``).
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ def learned(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     words = f"learned from {runs:,} runs, left-out error ±{100 * math.expm1(error):.0f} %"
     error *= of_few(max(2, len(np.unique(peaks.groups))))
     context, ends = ON_GPU.context_bytes, (ON_GPU.least_context_bytes, ON_GPU.most_context_bytes)
-    said = (
-        f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}; "
-        "1 GiB (at most 2) for context and libraries is believed"
-    )
+    said = f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}"
     if on_cpu:
         context = held.context_bytes
         ends = context * math.exp(-error), context * math.exp(error)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from engine.config import RunConfig
 from engine.footprint import Footprint
 from engine.layout import layout_of
+from engine.outside import Outside
 from engine.workloads.flops import CONVENTION
 from tuning.predict import room
 from tuning.predict.target import Target
@@ -67,7 +68,8 @@ class Change:
 class Forecast:
     """A prediction. ``breakdown`` in seconds adds up to the median step; ``changes`` are empty unless asked for.
 
-    ``footprint`` is of the rank that holds most; ``mfu`` is a fraction of ``peak_flops``, those of one device.
+    ``footprint`` is of the rank that holds most, ``outside`` what torch's allocator does not count of a GPU, which
+    ``memory_bytes`` have in them; ``mfu`` is a fraction of ``peak_flops``, those of one device.
     """
 
     config: RunConfig
@@ -80,6 +82,7 @@ class Forecast:
     mfu: float
     peak_flops: float
     footprint: Footprint
+    outside: Outside
     notes: tuple[str, ...]
     changes: tuple[Change, ...] = ()
 
@@ -111,6 +114,7 @@ class Forecast:
             "peak_flops": self.peak_flops,
             "memory_limit_bytes": self.target.memory_bytes,
             "memory_breakdown": memory_parts(self),
+            "outside_allocator_bytes": self.outside.as_dict(),
             "out_of_memory_probability": self.out_of_memory_probability,
             "changes": [asdict(change) for change in self.changes],
             "notes": list(self.notes),
@@ -154,5 +158,6 @@ def memory_parts(found: Forecast) -> dict[str, float]:
         "optimizer": held.optimizer_bytes,
         "activations": held.activation_bytes,
         "buffers": held.buffer_bytes,
-        "allowance": found.memory_bytes.median - held.total_bytes,
+        "allowance": found.memory_bytes.median - held.total_bytes - found.outside.likely,
+        "outside_allocator": found.outside.likely,
     }

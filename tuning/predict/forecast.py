@@ -16,13 +16,14 @@ from engine import footprint, rules
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.footprint import Footprint
+from engine.outside import Outside
 from engine.workloads.flops import model_flops_per_step, workload_of
-from tuning.predict import cost, neighbours, room, unmodelled
+from tuning.predict import cost, neighbours, outside, room, unmodelled
 from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cases import Array, Cases
 from tuning.predict.configured import cases_of
 from tuning.predict.cost import Breakdown
-from tuning.predict.room import Room
+from tuning.predict.room import Beside, Room
 from tuning.predict.sharing import seats_of
 from tuning.predict.target import Target
 
@@ -51,9 +52,9 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
     return Columns(seconds, low / factor, high * factor, parts)
 
 
-def room_of(counted: Array, target: Target) -> Room:
-    """Bytes with an allowance, and whether the target's devices have them."""
-    return room.room(counted, target.memory_bytes, target.allowance)
+def room_of(counted: Array, target: Target, beside: Beside) -> Room:
+    """Bytes with an allowance and what is outside the allocator, and whether the target's devices have them."""
+    return room.room(counted, target.memory_bytes, target.allowance, beside)
 
 
 def forecast(config: RunConfig, target: Target) -> Forecast:
@@ -100,10 +101,12 @@ def _alike(configs: Sequence[RunConfig], target: Target, precision: str) -> list
     cases = cases_of(configs, target.devices_per_node)
     found = columns(cases, target, precision)
     held = [footprint.largest(config) for config in configs]
-    needs = room_of(np.array([one.total_bytes for one in held], np.float64), target)
+    beside = [outside.of(config, target) for config in configs]
+    counted = np.array([one.total_bytes for one in held], np.float64)
+    needs = room_of(counted, target, outside.arrays(beside))
     peak = float(target.machine(precision).device.peak)
     return [
-        _answer(config, target, _Row(row, cases, found, needs, peak), held[row])
+        _answer(config, target, _Row(row, cases, found, needs, peak), held[row], beside[row])
         for row, config in enumerate(configs)
     ]
 
@@ -118,7 +121,7 @@ class _Row(NamedTuple):
     peak: float
 
 
-def _answer(config: RunConfig, target: Target, row: _Row, held: Footprint) -> Forecast:
+def _answer(config: RunConfig, target: Target, row: _Row, held: Footprint, beside: Outside) -> Forecast:
     number, found, needs = row.number, row.found, row.needs
     seconds = Range(*(float(column[number]) for column in found[:3]))
     work = workload_of(config)
@@ -134,6 +137,7 @@ def _answer(config: RunConfig, target: Target, row: _Row, held: Footprint) -> Fo
         mfu=model_flops_per_step(work) / (ranks * row.peak * seconds.median),
         peak_flops=row.peak,
         footprint=held,
+        outside=beside,
         notes=tuple(_notes(config, target, row)),
     )
 
@@ -145,14 +149,15 @@ def terms(breakdown: Breakdown, number: int) -> dict[str, float]:
 
 def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
     beyond = target.calibrated.beyond(row.cases.take(np.array([row.number])))
-    outside = (
+    unseen = (
         f"outside of what was measured ({'; '.join(beyond)}): the interval is wider, and the answer less sure"
     )
     return [
-        *([outside] if beyond else []),
+        *([unseen] if beyond else []),
         *unmodelled.notes(config, target.in_lab),
         *target.notes,
         target.allowance.said,
+        *([] if target.on_cpu else [outside.SAID]),
     ]
 
 

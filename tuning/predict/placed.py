@@ -17,7 +17,7 @@ from engine.config import RunConfig
 from engine.layout import layout_of
 from engine.network import shape_of
 from engine.presets import resolve
-from tuning.predict import catalogue, cost, kernels, room
+from tuning.predict import catalogue, cost, kernels, outside, room
 from tuning.predict.configured import cases_of
 from tuning.predict.hardware import Accelerator, Link
 from tuning.predict.placement import Placement, place
@@ -198,7 +198,8 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
-    needs = room.room(held, float(chip.memory_bytes), target.allowance)
+    beside = outside.arrays([outside.of(config, target)])
+    needs = room.room(held, float(chip.memory_bytes), target.allowance, beside)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= room.SAFE).sum()))
 
 

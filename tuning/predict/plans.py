@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.config import RunConfig
 from engine.errors import InputError
-from tuning.predict import answer, footprints, placed, room
+from tuning.predict import answer, footprints, outside, placed, room
 from tuning.predict.answer import Forecast
 from tuning.predict.cases import Array
 from tuning.predict.families import Family, families
@@ -95,7 +95,7 @@ def look(space: Space, target: Target) -> Looked:
     """
     parts = []
     for points, cases in space.blocks():
-        needs = room_of(footprints.largest(cases), target)
+        needs = room_of(footprints.largest(cases), target, outside.of_cases(cases, space.base, target))
         seconds = columns(cases, target, space.base.precision).seconds
         parts.append((points, seconds, needs.median, needs.probability))
     if not parts:

@@ -1,7 +1,8 @@
 """Whether what a rank holds fits on its device: an allowance for what no formula counts, and a probability. Pure.
 
-``engine.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds its context
-and libraries, kernels' workspace and the allocator's gaps: an allowance that is believed, or learned from runs.
+``engine.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds kernels'
+workspace and the allocator's gaps: an allowance that is believed, or learned from runs. On a GPU its context and the
+buffers of NCCL's communicators come on top (``outside``).
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ import numpy as np
 from tuning.predict.cases import Array
 
 GIB = 2**30
-#: A context with its libraries and communication buffers; workspace and gaps as a share of what is counted.
-CONTEXT_BYTES, WORKSPACE_SHARE = GIB, 0.03
-#: Ends of 90 %: nothing beside what is counted, and as much again and more.
-_HIGH_CONTEXT_BYTES, _HIGH_SHARE = 2 * GIB, 0.10
+#: Workspace and gaps as a share of what is counted, and the upper end of 90 %; the lower one is nothing.
+WORKSPACE_SHARE, _HIGH_SHARE = 0.03, 0.10
 #: On a CPU a rank's libraries take this beside; there is no context.
 CPU_BYTES, _HIGH_CPU_BYTES = GIB // 2, GIB
 _OF_90_PERCENT = 1.645
 SAID = (
-    "memory: counted bytes, with 3 % (at most 10 %) for workspace and the allocator's gaps and "
-    "1 GiB (at most 2) for context and libraries, half of that on a CPU; believed, not measured"
+    "memory: counted bytes, with 3 % (at most 10 %) for workspace and the allocator's gaps, and on a CPU half a GiB "
+    "(at most 1) for libraries; believed, not measured"
 )
 #: A layout is safe where it runs out of memory with at most this probability.
 SAFE = 0.05
@@ -32,7 +31,8 @@ SAFE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What is held beside counted bytes: ``context_bytes``, and ``share`` of what is counted.
+    """What is held beside counted bytes: libraries, ``context_bytes`` (none on a GPU, where the allocator does not see
+    them), and ``share`` of what is counted.
 
     ``least_context_bytes`` and ``most_context_bytes`` are the ends of 90 %. ``error`` is that of counted bytes with
     their share, as a natural logarithm, on ``trials`` that were left out; above the ``counted_bytes`` that these went
@@ -61,7 +61,7 @@ class Allowance:
         return low, (known + most * beyond) * math.exp(self.error) + self.most_context_bytes
 
 
-ON_GPU = Allowance(CONTEXT_BYTES, _HIGH_CONTEXT_BYTES)
+ON_GPU = Allowance(0.0, 0.0)
 ON_CPU = Allowance(CPU_BYTES, _HIGH_CPU_BYTES)
 
 
@@ -74,9 +74,22 @@ class Room(NamedTuple):
     probability: Array
 
 
-def room(counted: Array, limit: float, allowance: Allowance = ON_GPU) -> Room:
+class Beside(NamedTuple):
+    """Bytes outside the allocator, with the range of 90 %."""
+
+    median: Array | float = 0.0
+    low: Array | float = 0.0
+    high: Array | float = 0.0
+
+
+#: Of a CPU.
+NOTHING = Beside()
+
+
+def room(counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: Beside = NOTHING) -> Room:
     """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
-    median, (low, high) = allowance.median(counted), allowance.ends(counted)
+    median, (low, high) = allowance.median(counted) + beside.median, allowance.ends(counted)
+    low, high = low + beside.low, high + beside.high
     deviation = np.log(high / median) / _OF_90_PERCENT
     beyond = np.log(limit / median) / deviation
     return Room(median, low, high, _tail(beyond))

@@ -218,11 +218,11 @@ def test_above_what_was_measured_memory_is_believed_again(known: Target) -> None
     assert high[1] >= 1.1 * counted[1]
 
 
-def test_the_believed_allowance_is_that_of_a_context_and_a_tenth() -> None:
+def test_the_believed_allowance_is_a_tenth_and_libraries_on_a_cpu() -> None:
     counted = np.array([10.0 * room.GIB])
     low, high = room.ON_GPU.ends(counted)
     assert low == counted
-    assert high == pytest.approx(counted * 1.1 + 2 * room.GIB)
+    assert high == pytest.approx(counted * 1.1)
     assert room.ON_CPU.median(counted) == pytest.approx(counted * 1.03 + room.GIB / 2)
 
 
@@ -231,8 +231,7 @@ def test_on_a_gpu_only_the_share_is_learned() -> None:
     peaks = Peaks(counted, 1.15 * counted, np.arange(8) % 3)
     found = allowances.learned(peaks, 8, on_cpu=False)
     assert found.share == pytest.approx(0.15, abs=0.01)
-    assert found.context_bytes == room.CONTEXT_BYTES
+    assert found.context_bytes == 0
     low, high = found.ends(counted)
     assert (low < 1.15 * counted).all()
-    assert (high > 1.15 * counted + 1.9 * room.GIB).all()
-    assert "believed" in found.said
+    assert (high > 1.15 * counted).all()
