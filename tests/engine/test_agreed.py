@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from engine import devices, gpu_probe
+from engine import gpu_probe
 from engine.config import RunConfig, parse
 from engine.devices import Devices
 from engine.errors import InputError
@@ -67,7 +67,7 @@ def test_all_refuse_what_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rank_asks_torch_of_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(devices, "Nvml", lambda: Nvml(FakeNvml()))
+    monkeypatch.setattr("profilers.gpus.here", lambda: Nvml(FakeNvml()))
     monkeypatch.setattr(gpu_probe, "look", lambda only: asked.append(only) or answer(2))
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
