@@ -30,9 +30,9 @@ class LocalPool:
     """Runs each launch on as many warm workers as it has ranks, in a fresh process group.
 
     After a bad ending all workers are replaced: isolation comes from killing the group, never from recovering
-    inside a rank. With ``fresh_on_cpu`` a run on CPUs has processes of its own: those of warm ones grow from run to
-    run, and what one needs would depend on what ran before. A worker belongs to one environment: where a run asks for
-    other variables its ranks are forked anew.
+    inside a rank. With ``fresh_on_cpu`` a run on CPUs has processes of its own: the C library's heaps in warm ones
+    fragment, and what a run needs would depend on what ran before. A worker belongs to one environment: where a run
+    asks for other variables its ranks are forked anew.
     """
 
     def __init__(self, fresh_on_cpu: bool = False) -> None:
