@@ -56,7 +56,11 @@ class LocalPool:
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
         watch = Watch(launch, workers, deadline, lambda: place.broken(devices))
         self._hand_out(launch, workers, place, devices)
-        outcome = watch.until_end()
+        try:
+            outcome = watch.until_end()
+        except BaseException:  # an interrupt, say: ranks that still train must not be asked for another run
+            self._kill_all()
+            raise
         if outcome.ending is not Ending.COMPLETED and not watch.clean:
             self._kill_all()
         return outcome

@@ -42,6 +42,19 @@ def when_at_step(step: int, act: Callable[[Path], None]) -> Callable[[Path], Non
     return lambda folder: threading.Thread(target=wait_and_act, args=(folder,), daemon=True).start()
 
 
+def test_ranks_of_a_run_that_nobody_watches_any_more_serve_no_other_one(session: Session) -> None:
+    """Ctrl-C while it goes: its ranks' late reports would be taken for those of the next run."""
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(session, small(parallel__dp=2, train__steps=30), should_stop=interrupted)
+    outcome, summary = execute(session, small(parallel__dp=2))
+    assert outcome.good, outcome
+    assert len(summary.losses) == 3
+
+
 def signal_rank(rank: int, number: int) -> Callable[[Path], None]:
     """Send a signal to one rank's process."""
     return lambda folder: os.kill(progress.read(folder)[rank].pid, number)

@@ -201,7 +201,9 @@ def recorders(monkeypatch: pytest.MonkeyPatch, of_nccl: bytes | str | None, gene
     from torch._C import _distributed_c10d as c10d
 
     monkeypatch.setattr(c10d, "_dump_fr_trace_json", lambda: generic)
-    if of_nccl is not None:
+    if of_nccl is None:
+        monkeypatch.delattr(c10d, "_dump_nccl_trace_json", raising=False)
+    else:
         monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda: of_nccl, raising=False)
 
 
