@@ -88,7 +88,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRanks]:
         yield made
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("values", LAYOUTS, ids=named)
 def test_a_run_leaves_nothing_and_runs_do_not_grow(ranks: WarmRanks, values: dict[str, Any]) -> None:
     config = small(**BASE | values)

@@ -46,7 +46,7 @@ def alone(nccl: Session) -> dict[bool, RunSummary]:
     return one_process(nccl)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("names", combinations(2), ids="-".join)
 def test_pairs_equal_one_process(
     nccl: Session, alone: dict[bool, RunSummary], names: tuple[str, ...]
