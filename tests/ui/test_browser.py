@@ -146,7 +146,7 @@ def test_a_command_from_the_page_lands_in_the_study(full: str, visit: Callable[[
     tab = visit("light")
     tab.open(full + "/tune")
     tab.page.locator(".st-key-pause button").click()
-    tab.page.get_by_text("pause: asked, waiting for the answer").wait_for()
+    tab.page.get_by_text("pause: asked, waiting for the answer").first.wait_for()
 
 
 def test_the_server_is_for_this_machine_only(full: str) -> None:
