@@ -43,12 +43,13 @@ HELD: dict[str, Any] = {"environment.MALLOC_MMAP_THRESHOLD_": 128 * 1024}
 #: Also measured with the allocator as it is, and with new processes for each trial, which cannot touch each other.
 PLAIN = ("one rank", "dp 2", "zero 3", "pp 2")
 FRESH = ("one rank", "dp 2", "zero 3")
+FRESH_HELD = ("dp 2", "zero 1", "zero 3", "tp 2")
 #: What is measured: the layout, further settings and whether each trial has new processes, by the row's name.
 ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {
     **{f"{name}, mmap threshold held": (name, HELD, False) for name in LAYOUTS},
     **{name: (name, {}, False) for name in PLAIN},
     **{f"{name}, fresh processes": (name, {}, True) for name in FRESH},
-    **{f"{name}, fresh, held": (name, HELD, True) for name in FRESH[1:]},
+    **{f"{name}, fresh, held": (name, HELD, True) for name in FRESH_HELD},
 }
 
 

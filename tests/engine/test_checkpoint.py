@@ -62,6 +62,7 @@ def uninterrupted(session: Session) -> list[float | None]:
     return losses_of(session, train__steps=STEPS).losses
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_resumed_run_has_the_losses_of_one_that_never_stopped(
     session: Session, layout: dict[str, Any]

@@ -44,6 +44,7 @@ STEPS = 6
 DROPPED = "starts anew"
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_resumed_run_compresses_as_one_that_never_stopped(session: Session, layout: dict[str, Any]) -> None:
     straight = losses_of(session, train__steps=STEPS, **TOP_K, **layout)

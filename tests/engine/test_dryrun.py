@@ -133,6 +133,7 @@ TRILLION: dict[str, Any] = {
 }
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "more",
     [{}, {"parallel.pp": 1, "parallel.dp": 128, "parallel.zero_stage": 3}],

@@ -60,7 +60,7 @@ def test_the_matrix_is_complete() -> None:
     assert degrees == {(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 4, 1), (1, 2, 2), (1, 1, 4)}
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("values", layouts(), ids=name)
 def test_losses_equal_one_process(session: Session, deep: list[float], values: dict[str, Any]) -> None:
     outcome, summary = execute(session, small(**DEEP | values))

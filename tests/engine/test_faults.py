@@ -78,7 +78,7 @@ def test_a_killed_rank_is_named_and_keeps_its_records(session: Session) -> None:
     assert_next_run_is_good(session)
 
 
-@pytest.mark.drawn(2, of="hangs")
+@pytest.mark.drawn(2, of="processes that are killed")
 def test_a_hung_rank_is_named_not_its_victims(session: Session) -> None:
     at = when_at_step(3, signal_rank(1, signal.SIGSTOP))
     began = time.monotonic()
@@ -99,6 +99,7 @@ def test_a_rank_that_was_stopped_between_runs_is_named_though_it_never_began(ses
     assert_next_run_is_good(session)
 
 
+@pytest.mark.drawn(2, of="processes that are killed")
 def test_a_killed_fork_server_costs_a_run_and_blames_no_rank(session: Session) -> None:
     left: list[psutil.Process] = []
 
@@ -183,7 +184,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.drawn(1, of="faults")
+@pytest.mark.drawn(2, of="processes that are killed")
 def test_ranks_die_with_a_killed_controller_and_the_run_is_lost(tmp_path: Path) -> None:
     script = tmp_path / "controller.py"
     script.write_text(CONTROLLER)

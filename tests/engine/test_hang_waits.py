@@ -82,6 +82,7 @@ def seen(folder: Path, page: Progress) -> RunOutcome:
         (folder / "over").touch()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("skips", [0, 1])
 def test_of_ranks_that_all_wait_the_one_that_skipped_a_collective_is_named(
     tmp_path: Path, skips: int

@@ -182,7 +182,7 @@ AXES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @needs_lab
 @pytest.mark.parametrize("axis", AXES)
 def test_wire_bytes_of_every_axis_agree_with_the_interfaces(session: Session, axis: str) -> None:

@@ -73,6 +73,7 @@ def turn(one: lab.Lab, number: int, way: str) -> None:
     subprocess.run(["ip", "-n", namespace, "link", "set", interface, way], check=True)
 
 
+@pytest.mark.drawn(1, of="links that go down")
 @needs_lab
 @pytest.mark.parametrize(
     ("number", "reason"),
@@ -134,6 +135,7 @@ def test_a_kept_lab_with_a_link_down_is_not_used_and_is_made_anew(session: Sessi
         kept.down()
 
 
+@pytest.mark.drawn(1, of="links that go down")
 def test_a_link_is_lost_after_two_seconds_and_explains_what_ranks_say() -> None:
     states: list[str | None] = [None]
     watch = NetworkWatch(lambda: states[-1])

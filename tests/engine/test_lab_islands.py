@@ -72,7 +72,7 @@ def test_links_that_are_not_limited_are_not_measured() -> None:
         one.down()
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="links that go down")
 @needs_lab
 @pytest.mark.parametrize("name", ["host 1", "island 1"])
 def test_a_link_that_does_not_carry_its_rate_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

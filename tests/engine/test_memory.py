@@ -69,7 +69,7 @@ def same(found: RunSummary, wanted: RunSummary) -> None:
     assert found.gradient_norms == pytest.approx(wanted.gradient_norms, rel=NORM_TOLERANCE)
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("values", RUNS, ids=name)
 def test_no_technique_changes_a_number(session: Session, plain: RunSummary, values: dict[str, Any]) -> None:
     same(run(session, DEEP | values), plain)

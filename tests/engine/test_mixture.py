@@ -143,7 +143,7 @@ def test_recomputed_activations_count_the_loss_once(factor: float | None) -> Non
     assert all(torch.equal(kept[name], again[name]) for name in kept)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.filterwarnings("ignore")  # Dynamo warns about what it does itself
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("factor", [None, 0.7])

@@ -28,7 +28,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("method", ["co2", "streaming"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_layouts_of_a_replica_train_alike(session: Session, method: str, layout: dict[str, Any]) -> None:

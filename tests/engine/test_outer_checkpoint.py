@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("saved", [1, 5])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_resumed_run_repeats_the_curve(session: Session, case: dict[str, Any], saved: int) -> None:

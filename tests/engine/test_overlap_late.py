@@ -133,6 +133,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("values", LOSSY.values(), ids=LOSSY)
 def test_what_loses_something_still_learns(session: Session, values: dict[str, Any]) -> None:
     lossy = losses_of(session, **TRAINED, **values)

@@ -57,6 +57,7 @@ def sent_in(records: RunRecords, step: int) -> float:
     return sum(size for size in sizes if size is not None)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_recorded_bytes_fall_as_the_plan_says_and_its_errors_keep_the_budget(
     session: Session, method: dict[str, Any]

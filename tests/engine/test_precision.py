@@ -53,6 +53,7 @@ def whole(session: Session) -> dict[bool, RunSummary]:
     return {mixed: run(session, {"parallel__dp": 2} | (EXPERTS if mixed else {})) for mixed in (False, True)}
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("mixed", [False, True], ids=["dense", "experts"])
 @pytest.mark.parametrize(
     "values",
@@ -83,7 +84,8 @@ def test_nor_do_replicas_tensor_parallelism_and_pipelines_around_it(session: Ses
     ):
         wanted = run(session, {key: value for key, value in values.items() if "shard" not in key})
         found = run(session, values | {"parallel__zero_stage": 3})
-        assert found.losses == pytest.approx(wanted.losses, abs=LOSS_TOLERANCE, rel=0), values
+        # Twice as much, since tp adds sums of its own; a reduction in bf16 is off by 8e-4 in the test above.
+        assert found.losses == pytest.approx(wanted.losses, abs=2 * LOSS_TOLERANCE, rel=0), values
         assert found.gradient_norms == pytest.approx(wanted.gradient_norms, rel=NORM_TOLERANCE), values
 
 

@@ -76,7 +76,7 @@ def compare(
     assert summary.gradient_norms == pytest.approx(reference[1], rel=NORM_TOLERANCE)
 
 
-@drawn(5)
+@drawn(3)
 @given(config=configurations())
 def test_a_few_layouts_drawn_at_random(
     session: Session, reference: tuple[list[float | None], list[float | None]], config: RunConfig

@@ -43,12 +43,14 @@ def differences(
     return wrong
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "zb_v"])
 def test_idle_seconds_for_any_costs(kind: str, shape: tuple[int, int, int]) -> None:
     assert differences(kind, costs(shape), grid(kind)) == {}
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("shape", "hop"), [((2, 3, 1), 0.5), ((1, 1, 1), 4.0)])
 @pytest.mark.parametrize("kind", WITH_HOPS)
 def test_idle_seconds_with_slow_messages(kind: str, shape: tuple[int, int, int], hop: float) -> None:

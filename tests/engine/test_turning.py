@@ -81,7 +81,7 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_knobs_leave_the_loss_curve_alone(session: Session, name: str) -> None:
     base, values = EXACT[name]

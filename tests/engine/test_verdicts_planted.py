@@ -109,6 +109,7 @@ def first(summary: RunSummary) -> Verdict:
     return found
 
 
+@pytest.mark.drawn(2, of="planted verdicts")
 def test_a_sleeping_loader_is_input_bound(tmp_path: Path) -> None:
     found = first(planted(tmp_path, "slow_loader", **LITTLE))
     assert (found.name, found.threshold_name) == ("input_bound", "input")
@@ -116,12 +117,14 @@ def test_a_sleeping_loader_is_input_bound(tmp_path: Path) -> None:
     assert "data.path" in found.knobs
 
 
+@pytest.mark.drawn(2, of="planted verdicts")
 def test_gaps_between_phases_are_host_bound(tmp_path: Path) -> None:
     found = first(planted(tmp_path, "host_gaps", **LITTLE))
     assert (found.name, found.threshold_name) == ("host_bound", "host")
     assert found.seconds is not None and found.seconds >= SLEEP_SECONDS
 
 
+@pytest.mark.drawn(2, of="planted verdicts")
 def test_a_slowed_rank_is_the_straggler_and_not_the_collective_that_waits_for_it(tmp_path: Path) -> None:
     summary = planted(tmp_path, "slow_rank", parallel__dp=2, **LITTLE)
     found = first(summary)
@@ -132,6 +135,7 @@ def test_a_slowed_rank_is_the_straggler_and_not_the_collective_that_waits_for_it
     assert summary.phases["communication_exposed"] > 0
 
 
+@pytest.mark.drawn(2, of="planted verdicts")
 def test_few_micro_batches_in_a_deep_pipeline_are_a_bubble(tmp_path: Path) -> None:
     config: dict[str, Any] = {"parallel__pp": 4, "batch__global_batch": 4, "batch__micro_batch": 2}
     found = first(planted(tmp_path, "none", **config))
@@ -141,6 +145,7 @@ def test_few_micro_batches_in_a_deep_pipeline_are_a_bubble(tmp_path: Path) -> No
     assert {"batch.micro_batch", "schedule.kind"} <= set(found.knobs)
 
 
+@pytest.mark.drawn(2, of="planted verdicts")
 def test_a_healthy_rank_is_compute_bound(tmp_path: Path) -> None:
     summary = planted(tmp_path, "none")
     assert first(summary).name == "compute_bound"

@@ -78,7 +78,7 @@ def measure(_: int, size: int, by_exchange: bool) -> dict[str, tuple[str, int, f
     return {name: (kind, payload, counted(call, TIMES)) for name, (kind, payload, call) in chosen.items()}
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("by_exchange", [False, True], ids=["gloo", "exchange"])
 def test_formula_agrees_with_the_interfaces(place: Place, size: int, by_exchange: bool) -> None:

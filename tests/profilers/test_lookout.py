@@ -153,15 +153,11 @@ def seen_waiting(rank: int, make: Callable[[], Callable[[], object]], folder: Pa
 
 
 _COMPILED = pytest.param(
-    compiled,
-    marks=[
-        pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine"),
-        pytest.mark.drawn(1, of="compiled code"),
-    ],
+    compiled, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 )
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("make", [sharded, functional_collective, _COMPILED, blocking])
 def test_a_wait_in_torch_s_own_code_is_seen(make: Callable[[], Callable[[], object]], tmp_path: Path) -> None:
     assert on_ranks(2, seen_waiting, make, tmp_path) == [True, True]

@@ -60,8 +60,11 @@ def gradients(module: Mixture, x: Tensor, loss: Tensor) -> dict[str, Tensor]:
 
 
 def assert_same(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Up to the order of sums, which differs by processor: their error goes with the largest values, not each one."""
     assert mine.keys() == expected.keys()
     for name, value in mine.items():
+        largest = float(expected[name].abs().max())
+        close = CLOSE | {"atol": CLOSE["atol"] * max(1.0, largest)}
         torch.testing.assert_close(
-            value, expected[name], msg=lambda text, name=name: f"{name}: {text}", **CLOSE
+            value, expected[name], msg=lambda text, name=name: f"{name}: {text}", **close
         )

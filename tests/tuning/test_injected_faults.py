@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(280)
 PER_STUDY = 1
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="walks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_study_survives(kind: str, tmp_path: Path) -> None:
     """The kind and another one, drawn: two in a usual run of the tests, with the last one's end."""

@@ -156,6 +156,7 @@ def test_a_study_that_races_spares_steps_and_comes_to_the_same(tmp_path: Path) -
     assert {row["steps"] for row in full} == {64}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("objective", ["step_seconds", "money_per_billion_tokens"])
 def test_whatever_step_times_decide_races_alike(objective: str, tmp_path: Path) -> None:

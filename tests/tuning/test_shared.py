@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "studies" / "first"
 
 
+@pytest.mark.drawn(2, of="shared studies")
 def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None:
     crew = [Controller(folder, MANY, run_seconds=0.2) for _ in range(2)]
     crew[0].begun()
@@ -51,6 +52,7 @@ def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None
     assert list((folder / "controllers").iterdir()) == []
 
 
+@pytest.mark.drawn(2, of="shared studies")
 def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder: Path) -> None:
     first = Controller(folder, MANY, run_seconds=0.3)
     first.begun()
@@ -67,6 +69,7 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
     assert readers.load_study(folder).state == "ended"
 
 
+@pytest.mark.drawn(2, of="shared studies")
 def test_a_command_anywhere_acts_on_all(folder: Path) -> None:
     crew = [Controller(folder, {"trials": 200, "confirm_repeats": 0}, run_seconds=0.1) for _ in range(2)]
     for controller in crew:
@@ -105,6 +108,7 @@ def test_nobody_joins_without_asking_for_it(folder: Path) -> None:
     run_study(study(trials=2), folder, Machine(during=second))
 
 
+@pytest.mark.drawn(2, of="shared studies")
 def test_who_joins_works_on_what_the_others_work_on(folder: Path) -> None:
     first = Controller(folder, {"trials": 4, "confirm_repeats": 0}, run_seconds=0.5)
     first.begun()
@@ -219,6 +223,7 @@ def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
     assert after("a", "b") == 0
 
 
+@pytest.mark.drawn(2, of="shared studies")
 def test_a_controller_tells_of_the_last_trial_that_another_one_measured(folder: Path) -> None:
     """It waits for it, and has nothing more to do then."""
     told: list[int] = []

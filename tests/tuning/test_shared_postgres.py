@@ -67,6 +67,7 @@ def mirrored(storage: str) -> list[int]:
         return [trial.user_attrs["number"] for trial in found.get_trials(deepcopy=False)]
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_three_homes_share_a_study_and_one_is_killed(tmp_path: Path, storage: str) -> None:
     given = {"trials": TRIALS, "confirm_repeats": 1, "confirm_runners_up": 0}
     folders = [home(tmp_path, name) for name in "abc"]
@@ -90,6 +91,7 @@ def test_three_homes_share_a_study_and_one_is_killed(tmp_path: Path, storage: st
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_lost_connection_loses_no_trial(tmp_path: Path, storage: str, postgres: Server) -> None:
     """It is cut in the middle of a trial, once so that nobody can connect again until the trial is over."""
     folder, name, cut = home(tmp_path, "a"), database_of(storage), list[int]()
@@ -117,6 +119,7 @@ def test_a_lost_connection_loses_no_trial(tmp_path: Path, storage: str, postgres
     assert sorted(mirrored(storage)) == [0, 1, 2, 3]
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_study_moves_into_a_database_and_on_to_another_home(tmp_path: Path, storage: str) -> None:
     first, second = home(tmp_path, "a"), home(tmp_path, "b")
     run_study(study(**FEW | {"trials": 2}), first, Machine())
@@ -138,6 +141,7 @@ def test_a_study_moves_into_a_database_and_on_to_another_home(tmp_path: Path, st
         run_study(study(**FEW, ranks=2), second, Machine(), storage=storage)
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_commands_act_on_controllers_of_other_homes(tmp_path: Path, storage: str) -> None:
     folders = [home(tmp_path, name) for name in "ab"]
     many = {"trials": 200, "confirm_repeats": 0}
@@ -152,6 +156,7 @@ def test_commands_act_on_controllers_of_other_homes(tmp_path: Path, storage: str
     assert [(answer.command, answer.accepted) for answer in answers[0]] == [("widen", False), ("stop", True)]
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_widened_study_goes_on_in_the_database_in_every_home(tmp_path: Path, storage: str) -> None:
     """Two homes go over while they run; one that was away, and one that comes later, find the way by the first file."""
     folders = [home(tmp_path, name) for name in "abcd"]
@@ -183,6 +188,7 @@ def test_a_widened_study_goes_on_in_the_database_in_every_home(tmp_path: Path, s
         run_study(study(**many), folders[0], Machine())
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: str) -> None:
     folder = home(tmp_path, "a")
     controller = Controller(folder, {"trials": 6, "confirm_repeats": 0}, run_seconds=0.3, storage=storage)
@@ -200,6 +206,7 @@ def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: st
     assert controller.end()[:2] == ("ended", 6)
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_crash_between_the_answer_and_the_successor_loses_nothing(
     tmp_path: Path, storage: str, postgres: Server
 ) -> None:
@@ -216,6 +223,7 @@ def test_a_crash_between_the_answer_and_the_successor_loses_nothing(
     assert again["trials"][3]["config"]["batch.micro_batch"] == 8
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_name_that_is_taken_is_not_gone_over_to(tmp_path: Path, storage: str) -> None:
     """In the database the command is refused; in another home its controller ends with a line, and others go on."""
     first, second = home(tmp_path, "a"), home(tmp_path, "b")
@@ -248,6 +256,7 @@ def test_another_kind_of_machine_is_refused(tmp_path: Path, storage: str, postgr
     assert readers.load_study(home(tmp_path, "b")).state == "interrupted"
 
 
+@pytest.mark.drawn(4, of="studies in PostgreSQL")
 def test_a_study_of_somebody_else_in_optuna_is_left_alone(tmp_path: Path, storage: str) -> None:
     with opened(storage) as theirs:
         theirs.add_trial(optuna.create_trial(value=1.0))

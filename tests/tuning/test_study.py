@@ -151,6 +151,7 @@ def test_a_study_has_one_owner(folder: Path) -> None:
     assert found["state"] == "ended"
 
 
+@pytest.mark.drawn(3, of="studies that are steered")
 def test_a_dead_owner_is_replaced(folder: Path) -> None:
     folder.mkdir(parents=True)
     dead = ownership.me() | {"start_time": 1.0}
@@ -176,6 +177,7 @@ def test_a_mistake_found_late_costs_no_trial(folder: Path) -> None:
     assert [trial["outcome"] for trial in found["trials"]] == ["completed"] * 6
 
 
+@pytest.mark.drawn(3, of="studies that are steered")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_study_goes_on(folder: Path, number: signal.Signals) -> None:
     machine = Machine(during=lambda count, run: os.kill(os.getpid(), number) if count == 2 else None)
@@ -241,6 +243,7 @@ def test_stop_ends_the_study_with_its_result(folder: Path) -> None:
     assert run_study(study(trials=3), folder, Machine())["trials_done"] == 3
 
 
+@pytest.mark.drawn(3, of="studies that are steered")
 def test_kill_stops_only_the_running_trial(folder: Path) -> None:
     found = commanded(folder, (1, "kill", {"trial": 1}), (2, "kill", {"trial": 0}))
     assert (found["trials"][1]["outcome"], found["trials"][1]["reason"]) == ("stopped", "killed by command")
@@ -248,6 +251,7 @@ def test_kill_stops_only_the_running_trial(folder: Path) -> None:
     assert answers(folder)[1][1:] == (False, "trial=0: is not running; trial 2 is")
 
 
+@pytest.mark.drawn(3, of="studies that are steered")
 def test_a_point_by_hand_comes_next(folder: Path) -> None:
     by_hand = {"parallel.tp": 4, "batch.micro_batch": 4}
     illegal = {"parallel.tp": 2, "parallel.pp": 4}
@@ -262,6 +266,7 @@ def test_a_point_by_hand_comes_next(folder: Path) -> None:
     assert (unknown[1], "unknown; a study obeys pause" in unknown[2]) == (False, True)
 
 
+@pytest.mark.drawn(3, of="studies that are steered")
 def test_pause_holds_after_the_running_trial(folder: Path) -> None:
     def news(update: Update) -> None:
         if update.state == "paused":

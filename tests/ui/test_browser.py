@@ -68,6 +68,7 @@ def test_every_page_draws_and_asks_nobody_outside(
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(15, 19, 26)"}[scheme]
 
 
+@pytest.mark.drawn(1, of="long visits to a live run")
 def test_an_empty_home_leads_to_the_form(
     tmp_path: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit]
 ) -> None:
@@ -100,6 +101,7 @@ def turn_threads(tab: Visit) -> None:
     assert tab.page.get_by_text("Must be at least 1 and at most 1,024.").is_visible()
 
 
+@pytest.mark.drawn(1, of="long visits to a live run")
 def test_an_empty_page_fills_by_itself(
     tmp_path: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit]
 ) -> None:

@@ -163,6 +163,7 @@ def test_the_script_asks_torchrun_for_the_right_ranks(furnished: Furnished, tmp_
     assert "NODE_RANK" in run(NNODES="2").stderr
 
 
+@pytest.mark.drawn(1, of="commands that end early")
 def test_a_continued_run_leaves_as_a_fresh_start(command: Run, home: Path, tmp_path: Path) -> None:
     """It trains where neither the runs nor the checkpoint are."""
     with Session(home) as session:

@@ -85,7 +85,7 @@ def test_help_loads_nothing_heavy() -> None:
         assert done.stdout.splitlines()[-1] == "[] 0"
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 def test_a_run_its_export_and_the_same_first_losses(
     asked: Path, home: Path, tmp_path: Path, start: Start
 ) -> None:

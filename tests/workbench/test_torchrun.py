@@ -26,7 +26,7 @@ from workbench.live import LiveRun
 PATIENCE_SECONDS = 60.0
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 def test_it_is_sampled_and_takes_orders(command: Run, tmp_path: Path) -> None:
     with on_one_host(tiny(), tmp_path / "runs") as process:
         folder = at_step(tmp_path / "runs", 5)
@@ -60,7 +60,7 @@ def test_it_is_sampled_and_takes_orders(command: Run, tmp_path: Path) -> None:
     assert len(seen.cores["core"]) >= 2
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
     command: Run, tmp_path: Path
 ) -> None:
@@ -78,7 +78,7 @@ def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
 
 
 @needs_names
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 def test_ranks_are_numbered_as_the_placement_says(command: Run, tmp_path: Path) -> None:
     """Rank 0 is on the second host, which does not keep the store; losses are those of ranks in order."""
     short = {"train__steps": 4}
@@ -105,7 +105,7 @@ def test_ranks_are_numbered_as_the_placement_says(command: Run, tmp_path: Path) 
     )
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 def test_a_hang_is_told_while_it_lasts(command: Run, tmp_path: Path) -> None:
     with on_one_host(tiny(train__step_timeout_seconds=2.0), tmp_path / "runs") as process:
         folder = at_step(tmp_path / "runs", 5)
@@ -133,7 +133,7 @@ def test_a_hang_is_told_while_it_lasts(command: Run, tmp_path: Path) -> None:
     assert [kind for kind in told if kind.startswith("hang")] == ["hang", "hang_over"]
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_run_that_its_hang_ends_has_ended_by_it(command: Run, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def noted(folder: Path) -> dict[str, Any]:
     return status(folder).get("hang") or {}
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 @needs_names
 def test_several_hosts_begin_an_order_at_the_same_step(command: Run, tmp_path: Path) -> None:
     out, port = tmp_path / "runs", free_port()

@@ -104,6 +104,7 @@ def test_a_run_that_has_ended_is_not_asked(traced: Traced) -> None:
     assert traced.after.text == f"{traced.folder.name} has ended already: stopped"
 
 
+@pytest.mark.drawn(2, of="long looks at traces")
 def test_the_merged_trace_is_what_viewers_read(traced: Traced) -> None:
     events = traced.document["traceEvents"]
     assert chrome_traces.problems(events) == []
@@ -147,6 +148,7 @@ def test_our_records_are_lanes_beside_those_of_the_profiler(traced: Traced) -> N
         assert all(first["ts"] <= event["ts"] <= last["ts"] + last["dur"] for event in busy)
 
 
+@pytest.mark.drawn(2, of="long looks at traces")
 def test_hidden_communication_can_be_read_from_the_ranks_own_files(traced: Traced) -> None:
     """By the definition of Holistic Trace Analysis; benchmarks/hta_overlap.py asks it itself."""
     records = RunRecords(traced.folder / rundir.RECORDS)
@@ -171,6 +173,7 @@ def spans(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
     return [(event["ts"], event["ts"] + event["dur"]) for event in events]
 
 
+@pytest.mark.drawn(2, of="long looks at traces")
 def test_clocks_that_differ_are_aligned(traced: Traced, tmp_path: Path) -> None:
     late = ClockOffset([Offset(0.0, 1.5, 0.0)])
     view, files = runs.load(traced.folder), traced.trace.files

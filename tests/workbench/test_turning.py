@@ -104,6 +104,7 @@ def train(home: Path, file: Path, *more: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.drawn(1, of="commands that end early")
 def test_killed_after_a_change_it_is_resumed_with_the_last_values(
     command: Run, home: Path, tmp_path: Path
 ) -> None:
@@ -162,7 +163,7 @@ def test_a_value_of_the_file_or_beside_it_goes_before_an_inherited_one(
     )
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 def test_a_torchrun_run_is_changed_on_all_ranks(command: Run, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     with on_one_host(tiny(), out) as process:
@@ -174,7 +175,7 @@ def test_a_torchrun_run_is_changed_on_all_ranks(command: Run, tmp_path: Path) ->
     check_changed(command, out, folder)
 
 
-@pytest.mark.drawn(2, of="runs under torchrun")
+@pytest.mark.drawn(1, of="runs under torchrun")
 @needs_names
 def test_several_hosts_are_changed_at_the_same_step(command: Run, tmp_path: Path) -> None:
     out, port = tmp_path / "runs", free_port()

@@ -66,6 +66,7 @@ def test_too_many_places_are_refused() -> None:
         exhaustive(9, costs(grid(3, 3, 0)))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("pp", "dp"), GRIDS)
 def test_annealing_finds_what_trying_all_finds(pp: int, dp: int) -> None:
     for seed in range(6):

@@ -76,6 +76,7 @@ def test_what_is_looked_at_is_predicted_as_it_is_one_by_one() -> None:
     assert [one.memory_bytes.median for one in found] == pytest.approx(looked.memory[rows].tolist(), rel=0.05)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("preset", "nodes", "batch"), [("22b", 2, 640), ("175b", 128, 1024), ("1t", 384, 3072)]
 )

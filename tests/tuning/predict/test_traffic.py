@@ -136,7 +136,7 @@ def first_difference(config: RunConfig, rank: int, rows: list[CommSample]) -> st
     return None if same else f"rank {rank}: {len(expected)} calls by formula, {len(found)} recorded"
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(f"{k}={v}" for k, v in case.items()))
 def test_ranks_send_what_the_formulas_say(session: Session, case: dict[str, Any]) -> None:
     config = config_of(case)
