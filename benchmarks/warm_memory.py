@@ -1,13 +1,21 @@
-"""Peak memory of equal trials on one warm pool: what the last trial leaves behind is counted in the next one's."""
+"""Peak memory of equal trials on one warm pool: what the last trial leaves behind is counted in the next one's.
+
+What is left is read from outside, of each rank's process once it rests. Rows of fresh processes are the A/A rows: how
+far equal trials lie apart that cannot have left each other anything.
+"""
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from benchmarks import _table as table
+from engine import rundir
 from engine.config import parse
 from engine.session import Session
 
@@ -53,22 +61,38 @@ ROWS: dict[str, tuple[str, dict[str, Any], bool]] = {
 }
 
 
-def peaks(home: Path, values: dict[str, Any], fresh: bool) -> list[int]:
-    """The peak of each trial: that of the rank with the highest one."""
+class Trial(NamedTuple):
+    """Bytes of the rank that has the most: at its peak, and when the trial was over; None if the rank was, too."""
+
+    peak: int
+    left: int | None
+
+
+def trials(home: Path, values: dict[str, Any], fresh: bool) -> list[Trial]:
+    """Equal ones, one after the other."""
     found = []
     with Session(home, fresh_on_cpu=fresh) as session:
         for _ in range(TRIALS):
             outcome, summary = session.execute(parse(BASE).with_values(values), {}, lambda: False)
             assert outcome.good and summary.peak_memory_bytes is not None, outcome
-            found.append(summary.peak_memory_bytes)
+            ranks = (rundir.read_json(home / summary.id / rundir.STATUS) or {})["rank_pids"]
+            found.append(Trial(summary.peak_memory_bytes, None if fresh else left(ranks)))
     return found
 
 
-def row(name: str, found: list[int]) -> list[str]:
-    """One layout: MB of each trial, how far apart they lie, and whether that is within the bar."""
-    apart = (max(found) - min(found)) / statistics.median(found)
-    told = [f"{peak / 1e6:.1f}" for peak in found]
-    return [name, *told, f"{100 * apart:.2f} %", "yes" if apart <= BAR else "no"]
+def left(pids: list[int]) -> int:
+    """Resident bytes of the largest rank; it frees what it can after its report."""
+    time.sleep(1.0)
+    return max(psutil.Process(pid).memory_info().rss for pid in pids)
+
+
+def row(name: str, found: list[Trial]) -> list[str]:
+    """One layout: MB of each trial, how far apart they lie, whether that is within the bar, and MB left."""
+    peaks = [trial.peak for trial in found]
+    apart = (max(peaks) - min(peaks)) / statistics.median(peaks)
+    ends = ["-" if trial.left is None else f"{trial.left / 1e6:.1f}" for trial in (found[0], found[-1])]
+    told = [f"{peak / 1e6:.1f}" for peak in peaks]
+    return [name, *told, f"{100 * apart:.2f} %", "yes" if apart <= BAR else "no", *ends]
 
 
 def main() -> None:
@@ -77,12 +101,13 @@ def main() -> None:
     rows = []
     for name, (layout, further, fresh) in ROWS.items():
         with tempfile.TemporaryDirectory() as home:
-            found = peaks(Path(home), LAYOUTS[layout] | further, fresh)
+            found = trials(Path(home), LAYOUTS[layout] | further, fresh)
         rows.append(row(name, found))
         print(" ".join(rows[-1]), flush=True)
     header = ["layout", *(f"trial {number + 1}, MB" for number in range(TRIALS)), "apart"]
+    header += [f"within {100 * BAR:.0f} %", "left after the first, MB", "after the last"]
     title = "Peak resident memory of five equal trials on gloo ranks, warm ones if nothing else is said"
-    table.show("warm_memory", title, [*header, f"within {100 * BAR:.0f} %"], rows, save)
+    table.show("warm_memory", title, header, rows, save)
 
 
 if __name__ == "__main__":
