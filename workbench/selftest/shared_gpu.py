@@ -37,7 +37,7 @@ _REFUSED = "Duplicate GPU"
 Losses = list[float | None] | str
 
 
-def two_on_one_gpu(bench: Bench) -> Verdict:
+def two_on_one_gpu(bench: Bench, backend: str = BACKEND, device: str = DEVICE) -> Verdict:
     """Every axis on two ranks of one GPU, pipelines last, against one rank on it."""
     kinds = (layouts.data, layouts.tensor, layouts.context, layouts.expert, layouts.pipeline)
     wrong: list[str] = []
@@ -48,27 +48,28 @@ def two_on_one_gpu(bench: Bench) -> Verdict:
             experts = name == "ep"
             if experts not in alone:
                 whole = EXPERTS | {"batch.micro_batch": 8} if experts else {}
-                alone[experts] = losses_of(_config(bench, whole), bench.home, f"one-rank-{len(alone)}")
-            found = losses_of(_config(bench, values), bench.home, name)
+                label = f"one-rank-{len(alone)}"
+                alone[experts] = losses_of(_config(bench, whole, device), bench.home, label, backend, device)
+            found = losses_of(_config(bench, values, device), bench.home, name, backend, device)
             if isinstance(found, str) and _REFUSED in found:
                 return not_possible(f"NCCL refuses two ranks on this GPU: {found}", measured)
-            problem, difference = _compared(name, found, alone[experts])
+            problem, difference = _compared(name, found, alone[experts], TOLERANCE_NATS[device])
             measured[f"{name}_loss_difference_nats"] = difference
             wrong += problem
     return judged(wrong, f"{len(measured)} layouts on two ranks of one GPU equal one rank on it", measured)
 
 
-def _config(bench: Bench, values: dict[str, Any]) -> RunConfig:
-    return bench.config(SIZES | values | {"device": DEVICE})
+def _config(bench: Bench, values: dict[str, Any], device: str) -> RunConfig:
+    return bench.config(SIZES | values | {"device": device})
 
 
-def _compared(name: str, found: Losses, alone: Losses) -> tuple[list[str], float | None]:
+def _compared(name: str, found: Losses, alone: Losses, tolerance: float) -> tuple[list[str], float | None]:
     if isinstance(found, str):
         return [f"{name}: {found}"], None
     if isinstance(alone, str):
         return [f"{name}: one rank has no losses to compare with: {alone}"], None
     difference = largest_difference(found, alone)
-    wrong = [] if difference <= TOLERANCE_NATS[DEVICE] else [f"{name}: losses differ by {difference:.1e}"]
+    wrong = [] if difference <= tolerance else [f"{name}: losses differ by {difference:.1e}"]
     return wrong, difference
 
 
@@ -125,12 +126,14 @@ def run_rank(rank: int, world_size: int, port: int, folder: Path, backend: str, 
         os.environ.setdefault(key, value)
     import torch.distributed as dist
 
+    from engine import backends
     from engine.worker import device_of, train_in_group
 
     store = dist.PrefixStore(folder.name, dist.TCPStore("127.0.0.1", port, is_master=False))
     patience = timedelta(seconds=_PATIENCE_SECONDS)
     chosen = device_of(device, 0)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
+    name = backends.load(backend)
+    dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=patience)
     check_collectives(rank, world_size, chosen)
     train_in_group(rank, load(folder / rundir.CONFIG), folder, chosen, None)
     dist.destroy_process_group()
