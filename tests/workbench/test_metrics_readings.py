@@ -70,3 +70,16 @@ def test_links_and_errors_of_gpus_are_counters(records: Path, endpoint: Endpoint
         found = fetched(endpoint)
     assert one(found, "workbench_gpu_power_watts", gpu="0") == 300.0
     assert not [name for name, _ in found if "nvlink" in name or "ecc" in name]
+
+
+def test_a_gpu_of_which_nothing_more_is_recorded_has_no_readings(records: Path, endpoint: Endpoint) -> None:
+    """One that fell off the bus, while the others go on: its last power would stand there for ever."""
+    with RecordWriter(records, "launcher") as writer:
+        for gpu in (0, 1):
+            writer.write(gpu_sample(gpu, time_unix=1.0, power_watts=100.0 + gpu))
+        assert one(fetched(endpoint), "workbench_gpu_power_watts", gpu="1") == 101.0
+        writer.write(gpu_sample(0, time_unix=4.0, power_watts=300.0))
+        found = fetched(endpoint)
+    assert {
+        dict(labels)["gpu"]: value for (name, labels), value in found.items() if "power_watts" in name
+    } == {"0": 300.0}

@@ -96,8 +96,8 @@ Readings = dict[str, dict[str, tuple[float, float]]]
 def latest(table: Table, key: str | None, before: Readings) -> Readings:
     """The last numbers of each value of ``key``; ``before`` is what earlier records told.
 
-    Without a key all records are of one thing. What was not available for two seconds up to the last record is left
-    out; so are times, steps, names and the key.
+    Without a key all records are of one thing. What was not available for two seconds up to the last record, whatever
+    that one is of, is left out: a GPU that was lost has no readings. So are times, steps, names and the key.
     """
     if not len(table):
         return before
@@ -106,16 +106,17 @@ def latest(table: Table, key: str | None, before: Readings) -> Readings:
     columns = {name: table.column(name) for name in names}
     numbers = {name: column for name, column in columns.items() if column.dtype.kind in "iuf"}
     times = table.column("time_unix").filled(0.0)
-    found = dict(before)
+    since = times.max() - _HELD_SECONDS
+    found = {
+        of: {name: read for name, read in values.items() if read[0] >= since} for of, values in before.items()
+    }
     for of, rows in _rows(table, key).items():
-        since = times[rows[-1]] - _HELD_SECONDS
-        recent = rows[times[rows] >= since]
-        found[of] = {name: read for name, read in before.get(of, {}).items() if read[0] >= since}
+        recent, kept = rows[times[rows] >= since], found.setdefault(of, {})
         for name, column in numbers.items():
             known = recent[~np.ma.getmaskarray(column)[recent]]
             if len(known):
-                found[of][name] = float(times[known[-1]]), float(column[known[-1]])
-    return found
+                kept[name] = float(times[known[-1]]), float(column[known[-1]])
+    return {of: kept for of, kept in found.items() if kept}
 
 
 def _rows(table: Table, key: str | None) -> dict[str, np.ndarray[Any, np.dtype[np.intp]]]:
