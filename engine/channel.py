@@ -1,7 +1,8 @@
 """A process group as the engine's own code uses it: calls go to the group's backend and record themselves.
 
 ``torch.distributed``'s functions pass through c10d's operators, where a Python kernel records each call; here it is two
-clock marks and a tuple. Compiled code keeps torch's functions, which the compiler knows.
+clock marks and a tuple. Compiled code has torch's functional collectives instead: where a function of autograd wrote
+its result into a tensor made for it, the compiler of torch 2.11 found no gradient, and gave zeros.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
@@ -112,11 +114,11 @@ class Channel:
 
     def all_gather(self, x: Tensor) -> Tensor:
         """[n, ...] of every rank -> [size * n, ...], in the order of ranks."""
-        out = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
         if torch.compiler.is_compiling():
-            all_gather_single(out, x.contiguous(), group=self.group)
-        else:
-            self.all_gather_into(out, x.contiguous())
+            gathered: Tensor = functional.all_gather_tensor(x.contiguous(), 0, self.group)
+            return gathered
+        out = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
+        self.all_gather_into(out, x.contiguous())
         return out
 
     def all_gather_into(self, out: Tensor, x: Tensor) -> None:
@@ -132,11 +134,11 @@ class Channel:
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""
-        out = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
         if torch.compiler.is_compiling():
-            reduce_scatter_single(out, x.contiguous(), group=self.group)
-        else:
-            self.reduce_scatter_into(out, x.contiguous())
+            part: Tensor = functional.reduce_scatter_tensor(x.contiguous(), "sum", 0, self.group)
+            return part
+        out = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        self.reduce_scatter_into(out, x.contiguous())
         return out
 
     def reduce_scatter_into(self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> None:
@@ -181,13 +183,15 @@ class Channel:
         Returns [sum(receive), ...]; without sizes every rank gets n / size rows.
         """
         send, receive = send or [], receive or []
-        out = x.new_empty((sum(receive) if receive else x.shape[0], *x.shape[1:]))
         if torch.compiler.is_compiling():
-            dist.all_to_all_single(out, x.contiguous(), receive or None, send or None, group=self.group)
-        else:
-            others = (sum(send) - send[self.rank]) if send else None
-            sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
-            self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
+            back: Tensor = functional.all_to_all_single(
+                x.contiguous(), receive or None, send or None, self.group
+            )
+            return back
+        out = x.new_empty((sum(receive) if receive else x.shape[0], *x.shape[1:]))
+        others = (sum(send) - send[self.rank]) if send else None
+        sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
+        self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
         return out
 
     def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable | None:

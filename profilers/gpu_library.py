@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 from profilers.records import GpuSample
 
-_REOPEN_SECONDS = 5.0
+#: Until a library is started anew for a GPU that does not answer, and at most: a start takes time from the others, and
+#: one GPU may stay away for good. Twice as long each time, until all of them answer again.
+_REOPEN_SECONDS, _LONGEST_REOPEN_SECONDS = 5.0, 60.0
 #: Limits, counters and processes are read at this interval, and all else that is slow to read.
 SLOW_SECONDS = 1.0
 
@@ -64,6 +66,7 @@ class GpuLibrary(ABC):
         self._never: set[tuple[Any, ...]] = set()
         self._slow_due: dict[int, float] = {}
         self._reopen_at: float | None = None
+        self._patience = _REOPEN_SECONDS
         self._failed: dict[int, dict[str, Any]] = {}
         self._troubled: dict[int, dict[str, Any]] = {}
 
@@ -129,6 +132,8 @@ class GpuLibrary(ABC):
         for index in ended:
             del self._troubled[index]
         self._troubled.update(began)
+        if not self._troubled:
+            self._patience = _REOPEN_SECONDS
         return [("gpu_error", data) for _, data in began] + [("gpu_recovered", {"gpu": gpu}) for gpu in ended]
 
     def close(self) -> None:
@@ -211,14 +216,18 @@ class GpuLibrary(ABC):
         elif gpu is not None:
             self._failed.setdefault(gpu, {"gpu": gpu, "function": function, "error": words})
             if code in self._reopen and self._reopen_at is None:
-                self._reopen_at = self.clock() + _REOPEN_SECONDS
+                self._reopen_later()
 
     def _reopen_if_due(self) -> None:
         if self._reopen_at is not None and self.clock() >= self._reopen_at:
             self.close()
             self._open()
             if self._reason is not None:
-                self._reopen_at = self.clock() + _REOPEN_SECONDS
+                self._reopen_later()
+
+    def _reopen_later(self) -> None:
+        self._reopen_at = self.clock() + self._patience
+        self._patience = min(2 * self._patience, _LONGEST_REOPEN_SECONDS)
 
     def _is_due(self, times: dict[int, float], index: int, first: float) -> bool:
         now = self.clock()

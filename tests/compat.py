@@ -38,7 +38,7 @@ PARTS = {
     "profilers": "tests/profilers",
     "matrix": "matrix",
     "layouts": "exact plain channel grouped schedules_torch precision expert",
-    "sequence": "sequence sequence_parts hop overlap pairwise",
+    "sequence": "sequence sequence_parts hop overlap pairwise columns",
     "compression": """compression_codecs compression_feedback compression_hooks compression_ranks compression_runs
         compression_sharded""",
     "outer": "outer outer_checkpoint outer_parts wire",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,57 @@ def collectives(rank: int, size: int, dtype: torch.dtype) -> list[bool]:
 def test_collectives_give_what_all_ranks_hold(size: int, dtype: torch.dtype) -> None:
     """Exactly, on three ranks."""
     assert on_ranks(WORLD, collectives, size, dtype) == [[True] * 6] * WORLD
+
+
+class Gathered(torch.autograd.Function):
+    """Both ways through a collective whose result is new, as sequence parallelism does it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
+        ctx.channel = channel
+        return channel.all_gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.channel.reduce_scatter(gradient), None
+
+
+class Exchanged(torch.autograd.Function):
+    """The same with all-to-alls."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
+        ctx.channel = channel
+        return channel.all_to_all(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.channel.all_to_all(gradient), None
+
+
+def compiled(rank: int, function: type[torch.autograd.Function]) -> list[tuple[list[float], list[float]]]:
+    """Result and gradient, as written and compiled."""
+    channel, found = Channel(dist.group.WORLD, torch.device("cpu")), []
+
+    def run(x: Tensor) -> Tensor:
+        out: Tensor = function.apply(x * 1.0, channel)  # type: ignore[no-untyped-call]
+        return out * 2
+
+    for each in (run, torch.compile(run, backend="aot_eager")):
+        x = torch.arange(6.0).requires_grad_()
+        y = each(x)
+        (y * torch.arange(1.0, y.numel() + 1) * (rank + 1)).sum().backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None
+        found.append((y.tolist(), x.grad.tolist()))
+    return found
+
+
+@pytest.mark.parametrize("function", [Gathered, Exchanged])
+def test_compiled_code_has_the_same_gradients(function: type[torch.autograd.Function]) -> None:
+    """Under torch 2.11 they were zeros where a collective wrote into a tensor made for its result."""
+    for written, by_compiler in on_ranks(2, compiled, function):
+        assert by_compiler == written  # whole numbers
+        assert min(written[1]) > 0
 
 
 def scattered_beside(rank: int, size: int, dtype: torch.dtype) -> list[bool]:

@@ -153,6 +153,9 @@ class OneRank:
         assert name in progress.STATES
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Warning. Profiler clears events"
+)  # torch 2.11, of two profiles in one process
 def test_a_trace_that_never_began_leaves_the_profiler_usable(tmp_path: Path) -> None:
     rank: Any = OneRank(tmp_path)
     never = TraceSteps(rank)

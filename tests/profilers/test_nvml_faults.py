@@ -46,11 +46,15 @@ def test_a_driver_that_is_gone_for_a_while() -> None:
     module.lost = NVMLError("Driver Not Loaded", 9)
     door.sample(0)
     module.broken["nvmlInit"] = NVMLError("Driver Not Loaded", 9)
-    for _ in range(3):
+    tries = []
+    for _ in range(60):
         clock.now += 5.0
+        tries.append(module.calls.count("nvmlInit"))
         assert door.sample(0) == gpu_sample(0, time_unix=5.0)
     assert [kind for kind, _ in door.news()] == ["gpu_error"]
+    assert tries[:4] == [1, 2, 2, 3], "waits of 5, 10, 20 ... seconds"
+    assert tries[-1] - tries[-13] == 1, "and never more than a minute"
     del module.broken["nvmlInit"]
-    clock.now += 5.0
+    clock.now += 60.0
     assert door.sample(0).temperature_celsius == 29
     assert [kind for kind, _ in door.news()] == ["gpu_recovered"]

@@ -124,7 +124,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_its_number_and_not_its_name(driver:
         assert ask("pynvml.nvmlDeviceGetCount()") == 7, "the library was started anew"
         assert ask("door.news()") == []
         driver.change(2, enumerated=1, lost=0)
-        ask("wait(5.0)")
+        ask("wait(10.0)")  # each new start is waited for twice as long
         assert watts(ask) == all_of_it
         assert ask("door.news()") == [["gpu_recovered", {"gpu": 2}]]
 
