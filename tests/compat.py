@@ -3,7 +3,8 @@
 ``python -m tests.compat`` makes one environment at a time in ``.compat``: the newest patch release of a line with what
 it depends on (on Linux a CUDA build, which needs no GPU to start), the other packages as in ``requirements.lock``. It
 runs the parts below, writes ``benchmarks/results/compat.md`` after each and removes the environment. A stopped run goes
-on where it was; what passed at this commit is not run again unless ``--anew``. ``--lines 2.11 2.15`` takes those only.
+on where it was; what passed at this commit is not run again unless ``--anew``. ``--lines 2.11 2.15`` takes those only,
+``--parts sequence`` that part.
 A build takes up to 8 GB of disk. pip's own settings (an index, a constraint) hold here too.
 """
 
@@ -162,13 +163,15 @@ def write(rows: list[list[str]], skips: list[str]) -> None:
     fresh.replace(RESULTS)
 
 
-def before(asked: Sequence[str], anew: bool = False) -> tuple[list[list[str]], list[str]]:
-    """Rows and skipped tests that stay: of other release lines all, of these what passed at this commit, or nothing."""
+def before(
+    asked: Sequence[str], anew: bool = False, parts: Iterable[str] = PARTS
+) -> tuple[list[list[str]], list[str]]:
+    """Rows and skipped tests that stay: all of what is not asked for, of the rest what passed at this commit, or none."""
     lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
     table = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")]
     rows = [[cell.strip() for cell in line] for line in table[2:]]
     passed = [] if anew else [row for row in rows if row[5] == "passed" and row[8] == commit()]
-    kept = [row for row in rows if row in passed or not _of(row, asked)]
+    kept = [row for row in rows if row in passed or not _of(row, asked) or row[4] not in parts]
     return kept, [line for line in lines if any(line.startswith(_skipping(row)) for row in kept)]
 
 
@@ -186,14 +189,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--lines", nargs="*", choices=LINES, help="these release lines (default: all)")
+    arguments.add_argument("--parts", nargs="*", choices=PARTS, help="these parts (default: all)")
     arguments.add_argument("--anew", action="store_true", help="run every part, whatever the table says")
     arguments.add_argument("--keep", action="store_true", help="leave the last environment where it is")
     given = arguments.parse_args()
-    asked = tuple(given.lines or LINES)
-    rows, skips = before(asked, given.anew)
+    asked, parts = tuple(given.lines or LINES), tuple(given.parts or PARTS)
+    rows, skips = before(asked, given.anew, parts)
     for line in asked:
         have = {row[4] for row in rows if _of(row, [line])}
-        for part in [part for part in PARTS if part not in have]:
+        for part in [part for part in parts if part not in have]:
             environment = made(line)
             print(f"torch {environment.facts[0]}: {part}", file=sys.stderr)
             row, skipped = run(environment, part)

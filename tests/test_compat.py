@@ -49,3 +49,9 @@ def test_what_passed_at_this_commit_is_kept(
     assert [(row[0], row[4]) for row in rows] == kept
     assert [len(row) for row in rows] == [len(compat._HEADER)] * len(kept)
     assert skips == [f"- torch {torch}, {part}: [1] tests/test_x.py:1: no GPU" for torch, part in kept]
+
+
+@pytest.mark.usefixtures("table")
+def test_parts_that_are_not_asked_for_are_kept() -> None:
+    rows, _ = compat.before(["2.1"], True, ["a"])
+    assert [(row[0], row[4]) for row in rows] == [("2.1.0", "b"), ("2.11.0+cu130", "a")]
