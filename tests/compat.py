@@ -164,14 +164,16 @@ def write(rows: list[list[str]], skips: list[str]) -> None:
 
 
 def before(
-    asked: Sequence[str], anew: bool = False, parts: Iterable[str] = PARTS
+    asked: Sequence[str], anew: bool = False, parts: Sequence[str] = ()
 ) -> tuple[list[list[str]], list[str]]:
-    """Rows and skipped tests that stay: all of what is not asked for, of the rest what passed at this commit, or none."""
+    """Rows and skipped tests that stay: what is not asked for, and of the rest what passed at this commit, or nothing.
+    Without ``parts`` all of them are asked for.
+    """
     lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
     table = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")]
     rows = [[cell.strip() for cell in line] for line in table[2:]]
     passed = [] if anew else [row for row in rows if row[5] == "passed" and row[8] == commit()]
-    kept = [row for row in rows if row in passed or not _of(row, asked) or row[4] not in parts]
+    kept = [row for row in rows if row in passed or not _of(row, asked) or (parts and row[4] not in parts)]
     return kept, [line for line in lines if any(line.startswith(_skipping(row)) for row in kept)]
 
 
@@ -193,11 +195,11 @@ def main() -> int:
     arguments.add_argument("--anew", action="store_true", help="run every part, whatever the table says")
     arguments.add_argument("--keep", action="store_true", help="leave the last environment where it is")
     given = arguments.parse_args()
-    asked, parts = tuple(given.lines or LINES), tuple(given.parts or PARTS)
+    asked, parts = tuple(given.lines or LINES), tuple(given.parts or ())
     rows, skips = before(asked, given.anew, parts)
     for line in asked:
         have = {row[4] for row in rows if _of(row, [line])}
-        for part in [part for part in parts if part not in have]:
+        for part in [part for part in parts or PARTS if part not in have]:
             environment = made(line)
             print(f"torch {environment.facts[0]}: {part}", file=sys.stderr)
             row, skipped = run(environment, part)
