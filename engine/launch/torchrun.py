@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
@@ -25,14 +26,15 @@ from engine.checkpoint import resume
 from engine.config import RunConfig, load
 from engine.devices import Devices
 from engine.errors import InputError, WorkbenchError
-from engine.launch import agreed
+from engine.launch import agreed, kernel_kills
 from engine.launch.hosts import accompanied
 from engine.launch.last_words import LastWords, leave
-from engine.launch.verdict import decide
+from engine.launch.verdict import Death, decide
 from engine.lifecycle import finish, note_start
 from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress
+from engine.progress import read as standings
 from engine.relay import private_store
 from engine.scheduling import yield_to_running_threads
 from engine.worker import device_of, failure, group_timeout, train_in_group
@@ -94,7 +96,8 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     folder = _shared_folder(config, home, rank, chosen)
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)
-    words = LastWords(private_store("last words"), rank, ranks, end)
+    dead = functools.partial(_dead, folder, kernel_kills.count())
+    words = LastWords(private_store("last words"), rank, ranks, end, dead)
     with words.listening():
         with accompanied(folder, config, rank) as progress:
             report = _train(rank, config, folder, device, progress)
@@ -110,6 +113,22 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     if rank == 0:
         end(decide([report], []))
     return 0
+
+
+def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
+    """Those of these ranks whose process on this host is gone; how, only torchrun is told."""
+    return [
+        Death(one.rank, None, one.phase, (), kernel_kills.was_killed(one.pid, kills_before))
+        for one in standings(folder)
+        if one.rank in ranks and not _lives(one.pid)
+    ]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:

@@ -16,8 +16,9 @@ _PATIENCE_OUTSIDE_STEPS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A rank's process that ended without a report. ``exit_code`` is negative for a signal; an ``orphaned`` one lives,
-    but the server that forked it does not, and nobody would be told of its end.
+    """A rank's process that ended without a report. ``exit_code`` is negative for a signal, and None where another
+    launcher has it; an ``orphaned`` one lives, but the server that forked it does not, and nobody would be told of its
+    end.
     """
 
     rank: int
@@ -50,7 +51,7 @@ def _from_death(death: Death) -> RunOutcome:
     code = death.exit_code
     by_signal = code is not None and code < 0
     name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
-    reason = f"rank {death.rank} died: {name}"
+    reason = f"rank {death.rank} died" + (" without a word" if code is None else f": {name}")
     outside = code is not None and -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
     return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
 

@@ -52,15 +52,14 @@ def findings_of(
 
 
 def _fine(seen: Observed) -> Verdict:
-    """What holds where nothing else does."""
+    """What holds where nothing else does: whether that is so, the other rules say."""
     busy = float(seen.typical(*WORK).mean())
     share = busy / seen.step_seconds
     return Verdict(
         name=COMPUTE_BOUND,
-        evidence=f"a rank computes {seconds(busy)} of a step ({percent(share)}); nothing that waits is above its "
-        "threshold",
+        evidence=f"a rank computes {seconds(busy)} of a step ({percent(share)})",
         threshold=None,
-        knob="fine as it is; to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more "
-        "ranks with parallel.dp",
+        knob="to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
+        "parallel.dp",
         knobs=["precision", "compile", "memory.recompute", "batch.micro_batch", "parallel.dp"],
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import progress, rundir
+from engine import flight, progress, rundir
 from engine.launch import hang, watch
 from engine.outcome import Ending
 from engine.progress import Progress
@@ -94,3 +94,11 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / rundir.FLIGHT / "rank-1.json").write_text("{")
     assert hang.explain(page, tmp_path) is None
     page.close()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_the_recorder_of_the_ranks_own_backend_is_read(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """NCCL keeps its calls in a recorder of its own."""
+    monkeypatch.setattr(flight.dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(flight.flight_recorder, "take", lambda asked: [f"of {asked}".encode()])
+    assert flight._dumps() == [f"of {backend}"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
 
 from engine.launch import last_words
 from engine.launch.last_words import LastWords
+from engine.launch.verdict import Death
 from engine.messages import RankReport
 from engine.outcome import Ending, RunOutcome
 from tests.support.waiting import wait_until
@@ -23,9 +25,19 @@ LOST = RankReport(0, Ending.COMM_ERROR, "connection closed")
 class Rank0:
     """Its part, with what it wrote and how it would have left."""
 
-    def __init__(self, store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, ranks: int = 2) -> None:
+    def __init__(
+        self,
+        store: dist.TCPStore,
+        monkeypatch: pytest.MonkeyPatch,
+        ranks: int = 2,
+        gone: Collection[int] = (),
+    ) -> None:
         self.written, self.left = list[RunOutcome](), list[int]()
-        self.words = LastWords(connected(store), 0, ranks, self.written.append)
+
+        def dead(silent: Sequence[int]) -> list[Death]:
+            return [Death(rank, None, "forward", (), False) for rank in silent if rank in gone]
+
+        self.words = LastWords(connected(store), 0, ranks, self.written.append, dead)
         monkeypatch.setattr(last_words, "leave", self.left.append)
 
 
@@ -72,8 +84,53 @@ def test_without_another_cause_it_is_the_ending(
     store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank_0 = Rank0(store, monkeypatch)
+    failed = other(store, replace(LOST, rank=1))
     rank_0.words.tell(LOST)
     assert [(one.ending, one.rank) for one in rank_0.written] == [(Ending.COMM_ERROR, 0)]
+    failed.join(20.0)
+
+
+def test_who_lost_a_connection_is_not_to_blame_while_a_rank_is_silent(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on another host, whose processes are not seen here."""
+    rank_0 = Rank0(store, monkeypatch)
+    rank_0.words.tell(LOST)
+    reason = "rank 0 lost a connection, and nothing was heard of rank 1: connection closed"
+    assert [(one.ending, one.rank, one.reason) for one in rank_0.written] == [
+        (Ending.COMM_ERROR, None, reason)
+    ]
+
+
+def test_a_rank_that_is_gone_without_a_word_is_the_cause(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one that torchrun ended after it, which says so."""
+    rank_0 = Rank0(store, monkeypatch, ranks=3, gone=(1, 2))
+    connected(store).set("asked/1", "")
+    rank_0.words.tell(LOST)
+    (one,) = rank_0.written
+    assert (one.ending, one.rank, one.reason) == (Ending.CRASHED, 2, "rank 2 died without a word")
+
+
+def test_a_rank_that_is_asked_to_end_says_so(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(last_words, "leave", left.append)
+    with LastWords(connected(store), 1, 2, lambda _: None).listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert wait_until(lambda: left == [128 + signal.SIGTERM])
+    assert store.check(["asked/1"])
+
+
+def test_a_request_to_end_after_a_rank_died_is_its_ending(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 may wait for it with NCCL, which tells of no lost connection."""
+    rank_0 = Rank0(store, monkeypatch, gone=(1,))
+    with rank_0.words.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert wait_until(lambda: rank_0.left == [1])
+    assert [(one.ending, one.rank) for one in rank_0.written] == [(Ending.CRASHED, 1)]
 
 
 def test_a_request_to_end_waits_for_a_rank_that_failed(

@@ -1,22 +1,26 @@
-"""A rank that runs out of memory ends the run as that, though its peers wait for it, with NCCL's habits for ever."""
+"""A rank that runs out of memory ends the run as that, though its peers wait for it, with NCCL's habits for ever; so
+does one that dies under torchrun.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import backends, rundir
+from engine import backends, progress, rundir
 from engine.outcome import Ending
 from engine.session import Session
 from tests.support import like_nccl
 from tests.support.runs import execute
 from tests.support.starved import Starving, large, when_there
-from tests.support.torchrun import on_one_host
+from tests.support.torchrun import at_step, on_one_host, tiny
 
 AXES: dict[str, dict[str, Any]] = {"pp": {"parallel__pp": 2}, "tp": {"parallel__tp": 2}}
 BACKENDS = {"gloo": "", "nccl": like_nccl.BACKEND}
@@ -79,3 +83,23 @@ def test_under_torchrun_rank_0_writes_which_rank_ran_out(
     told = [json.loads(line) for line in said.splitlines() if line.startswith('{"run"')]
     assert [(one["run"], one["outcome"]) for one in told] == [(folder.name, "oom")]
     assert (rundir.read_json(folder / rundir.SUMMARY) or {})["losses"] == told[0]["losses"] != []
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["gloo", "nccl"])
+def test_under_torchrun_a_rank_that_dies_without_a_word_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Not the one that is left, which loses a connection, or with NCCL waits until torchrun ends it."""
+    choose(name, monkeypatch)
+    out = tmp_path / "runs"
+    with on_one_host(tiny(), out) as process:
+        folder = at_step(out, 3)
+        os.kill(progress.read(folder)[1].pid, signal.SIGKILL)
+        said = process.communicate(timeout=PATIENCE_SECONDS)[0]
+        assert process.returncode == 1
+    outcome = (rundir.read_json(folder / rundir.STATUS) or {}).get("outcome") or {}
+    assert (outcome.get("ending"), outcome.get("rank"), outcome.get("reason")) == (
+        "crashed", 1, "rank 1 died without a word"
+    ), said  # fmt: skip

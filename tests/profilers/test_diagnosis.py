@@ -35,6 +35,7 @@ def test_overlapped_communication_is_never_lost(tmp_path: Path) -> None:
     write(tmp_path, [{"forward": 1.0}] * 2, [{"seconds": 0.9, "exposed_seconds": 0.0}])
     found = summary(tmp_path)
     assert [verdict.name for verdict in found.verdicts] == ["compute_bound"]
+    assert found.verdicts[0].evidence.endswith("; nothing that waits is above its threshold")
     assert not [finding for finding in found.findings if finding.name.startswith("exposed")]
     assert found.hidden_communication_seconds == about(0.9)
 
@@ -45,6 +46,10 @@ def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_pat
     found = summary(tmp_path)
     (only,) = found.verdicts
     assert (only.name, only.rank, only.host) == ("straggler", 1, "node-1")
+    computing = named(found, "compute_bound")
+    assert not {"nothing", "fine"} & {*computing.evidence.split(), *computing.knob.split()}, (
+        "one is above its threshold"
+    )
     assert only.seconds == about(0.55)
     reduce = named(found, "exposed_all_reduce")
     assert (reduce.share, reduce.axis) == (about(0.05), "dp")
