@@ -74,18 +74,24 @@ def choose(
         return Devices("cpu", backends.of_cpu_ranks(), "device=cpu was asked for")
     driver = driver or gpus.here()
     found, ask = names(driver), ask or torch_gpus.ask
+    answer: TorchGpus | None
     if driver.reason is not None and config.device == "cuda":
         answer = ask()
         found, missing = [gpu.name for gpu in answer.gpus], answer.why_not(world_size)
         missing = missing and f"{missing}; {driver.reason}"
     else:
-        missing = driver.reason or _too_few(driver, found, world_size) or ask().why_not(world_size)
+        missing, answer = driver.reason or _too_few(driver, found, world_size), None
+        if missing is None:
+            answer = ask()
+            missing = answer.why_not(world_size)
     if missing is None:
         found = [_PART] if _PART in found else found
         reason = f"{len(found):,} GPUs for {world_size:,} ranks, one each"
         return Devices("cuda", "nccl", reason, tuple(found[:world_size]))
     if config.device == "cuda":
-        raise InputError("device", "cuda", f"{missing}; use device=auto or cpu, or fewer ranks")
+        one_can = bool(found) if answer is None else answer.why_not(1) is None
+        fewer = ", or fewer ranks" if one_can and world_size > 1 else ""
+        raise InputError("device", "cuda", f"{missing}; use device=auto or cpu{fewer}")
     return Devices("cpu", backends.of_cpu_ranks(), missing)
 
 

@@ -210,7 +210,7 @@ def torn_down(rank: int) -> bool:
     dist.all_reduce(torch.zeros(1), group=group)
     waits = True
     if rank == 0:
-        dist.all_reduce(torch.zeros(1), group=group, async_op=True)
+        pending: Any = dist.all_reduce(torch.zeros(1), group=group, async_op=True)
         thread = threading.Thread(target=raw.shutdown, daemon=True)
         thread.start()
         thread.join(0.5)
@@ -218,6 +218,8 @@ def torn_down(rank: int) -> bool:
         raw.abort()
         thread.join(10.0)
         assert not thread.is_alive()
+        with pytest.raises(RuntimeError, match="the group was aborted"):
+            pending.wait()
     return waits
 
 

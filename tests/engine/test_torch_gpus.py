@@ -81,7 +81,9 @@ def test_gpus_that_torch_cannot_use_are_not_chosen(
     assert (chosen.kind, chosen.backend, chosen.reason, chosen.names) == ("cpu", "gloo", reason, ())
     with pytest.raises(InputError) as refused:
         devices.choose(parse({"device": "cuda"}), 2, nvml, lambda: told)
-    assert str(refused.value) == f"device='cuda': {reason}; use device=auto or cpu, or fewer ranks"
+    fewer = ", or fewer ranks" if told.why_not(1) is None else ""
+    assert str(refused.value) == f"device='cuda': {reason}; use device=auto or cpu{fewer}"
+    assert bool(fewer) == (reason in {REASONS[name][1] for name in ("fewer", "no kernels", "broken")})
     monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
     monkeypatch.setattr(torch_gpus, "ask", lambda: told)
     *_, check = doctor._gpus()

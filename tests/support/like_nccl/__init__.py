@@ -4,10 +4,13 @@
 - Other calls run later, on a thread of their communicator, one after the other as they were posted.
 - Communicators are made at the first call: that of a group, of collectives and batched messages, and one for each
   pair of ranks with messages that are not batched. There the host waits for all members; if one does not come in
-  ``LIKE_NCCL_PATIENCE_SECONDS``, the call fails and names rank, call, pair and group.
+  ``LIKE_NCCL_PATIENCE_SECONDS``, the call fails and names rank, call, pair and group. Once two groups are made, their
+  calls may come in another order on each rank, as torch gives each group a stream of its own; what NCCL's kernels do
+  there when a GPU has no room for both is not shown here.
 - A batch of messages is one call of the group. Messages of a pair that are no batch go one after the other, in both
   directions; with ``LIKE_NCCL_EAGER`` they share the group's communicator, as where groups are bound to a device.
-- A call whose peer is gone does not fail, it never ends. ``shutdown`` waits for all calls, after ``abort`` for none.
+- A call whose peer is gone does not fail, it never ends. ``shutdown`` waits for all calls, after ``abort`` for none,
+  and who waits for one is told.
 
 ``LIKE_NCCL_DELAY_SECONDS`` is how much later a call runs that is not waited for at once.
 """

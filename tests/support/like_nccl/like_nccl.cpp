@@ -41,15 +41,17 @@ struct WithoutPython {
 
 class Late : public c10d::Work {
  public:
-  Late(int rank, OpType type, Tensors outputs)
+  Late(int rank, OpType type, Tensors outputs, std::shared_ptr<std::atomic<bool>> aborted)
       : Work(rank, type),
         outputs_(std::move(outputs)),
+        aborted_(std::move(aborted)),
         future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
   bool wait(std::chrono::milliseconds = kNoTimeout) override {
     WithoutPython released;
     std::unique_lock<std::mutex> lock(mutex_);
-    cv_.wait(lock, [this] { return completed_; });
+    while (!cv_.wait_for(lock, std::chrono::milliseconds(10), [this] { return completed_; }))
+      if (*aborted_) throw std::runtime_error("like_nccl: the group was aborted");
     if (exception_) std::rethrow_exception(exception_);
     return true;
   }
@@ -69,6 +71,7 @@ class Late : public c10d::Work {
 
  private:
   Tensors outputs_;
+  std::shared_ptr<std::atomic<bool>> aborted_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
@@ -280,7 +283,7 @@ class LikeNccl : public c10d::Backend {
 
   // A call whose peer is gone ends when the group is aborted: never, if nobody does that.
   c10::intrusive_ptr<c10d::Work> run(Stream& stream, OpType type, bool async, Tensors outputs, Call call) {
-    auto work = c10::make_intrusive<Late>(getRank(), type, std::move(outputs));
+    auto work = c10::make_intrusive<Late>(getRank(), type, std::move(outputs), aborted_);
     stream.post([work, async, call, delay = delay_, aborted = aborted_, rank = getRank(), type]() mutable {
       if (async) std::this_thread::sleep_for(delay);
       std::exception_ptr problem;
