@@ -1,4 +1,5 @@
-"""The slow tests, a file at a time, and a table of what passed at which commit; what has passed there is not run again.
+"""The slow tests, a file at a time (of a long one each test), and a table of what passed at which commit; what passed
+there is not run again.
 
 ``python -m tests.slow_parts`` writes ``benchmarks/results/slow_tests.md`` after every part, so that a stopped run
 goes on where it was. ``--anew`` begins again. Arguments after ``--`` go to pytest.
@@ -21,19 +22,28 @@ RESULTS = ROOT / "benchmarks" / "results" / "slow_tests.md"
 #: Of one part, in seconds.
 LIMIT = 600
 _SLOW = re.compile(r"mark\.(slow|drawn)\b")
+#: Whose tests take longer together.
+_LONG = frozenset({"tests/engine/test_fake_cuda.py"})
+_TEST = re.compile(r"^def (test_\w+)", re.MULTILINE)
 #: pytest's exit code where no test was selected.
 NOTHING_SELECTED = 5
 
 
-def files() -> list[str]:
-    """Test files that have a slow test, by name."""
-    found = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in found if _SLOW.search(path.read_text(encoding="utf-8"))]
+def parts() -> list[str]:
+    """Test files that have a slow test, by name; of long ones each test."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        if name in _LONG:
+            found += [f"{name}::{test}" for test in _TEST.findall(text)]
+        elif _SLOW.search(text):
+            found.append(name)
+    return found
 
 
-def run(file: str, options: list[str]) -> list[str]:
-    """One part's row: file, outcome, counts, seconds, time."""
-    command = [sys.executable, "-m", "pytest", "-m", "slow", "-q", "-rs", file, *options]
+def run(part: str, options: list[str]) -> list[str]:
+    """One part's row: its name, outcome, counts, seconds, time."""
+    command = [sys.executable, "-m", "pytest", "-m", "slow", "-q", "-rs", part, *options]
     begin = time.monotonic()
     try:
         done = subprocess.run(
@@ -52,7 +62,7 @@ def run(file: str, options: list[str]) -> list[str]:
         outcome = "passed" if done.returncode in (0, NOTHING_SELECTED) else "failed"
         counts = (done.stdout.strip().splitlines() or ["no output"])[-1].strip("= ").split(" in ")[0]
     seconds = f"{time.monotonic() - begin:,.0f}"
-    return [file, outcome, counts, seconds, datetime.now(UTC).strftime("%Y-%m-%d %H:%M")]
+    return [part, outcome, counts, seconds, datetime.now(UTC).strftime("%Y-%m-%d %H:%M")]
 
 
 def write(rows: list[list[str]]) -> None:
@@ -82,10 +92,10 @@ def main() -> int:
     given = arguments.parse_args()
     rows = [] if given.anew else before()
     have = {row[0] for row in rows}
-    for number, file in enumerate(parts := files(), 1):
-        if file not in have:
-            print(f"part {number} of {len(parts)}: {file}", file=sys.stderr)
-            rows = sorted([*rows, run(file, given.options)])
+    for number, part in enumerate(found := parts(), 1):
+        if part not in have:
+            print(f"part {number} of {len(found)}: {part}", file=sys.stderr)
+            rows = sorted([*rows, run(part, given.options)])
             write(rows)
     return int(any(row[1] != "passed" for row in rows))
 
