@@ -79,17 +79,17 @@ def run_task(task: RankTask) -> RankReport:
     with contextlib.suppress(OSError):  # on a full disk a run goes without its log
         _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
     config = load(task.folder / CONFIG)
-    _limit_memory(config.memory.limit_gib if task.device_kind == "cpu" else None)
+    limit_memory(config.memory.limit_gib if task.device_kind == "cpu" else None)
     progress = Progress(task.folder)
     progress.enter_state(task.rank, -1, "starting")
     try:
         finished = _train(task, config, progress)
     except BaseException as error:
-        _limit_memory(None)  # what follows needs some
+        limit_memory(None)  # what follows needs some
         traceback.print_exc()
         return failure(task.rank, error, progress)
     finally:
-        _limit_memory(None)
+        limit_memory(None)
         sys.stdout.flush()
         sys.stderr.flush()
     return RankReport(task.rank, Ending.COMPLETED if finished else Ending.STOPPED)
@@ -253,7 +253,8 @@ def _redirect(path: Path) -> None:
     os.close(log)
 
 
-def _limit_memory(gib: float | None) -> None:
+def limit_memory(gib: float | None) -> None:
+    """What this process may have for its data; None for as much as its user lets it have."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = hard if gib is None else int(gib * 2**30)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -37,7 +37,7 @@ from engine.progress import Progress
 from engine.progress import read as standings
 from engine.relay import private_store
 from engine.scheduling import yield_to_running_threads
-from engine.worker import device_of, failure, group_timeout, train_in_group
+from engine.worker import device_of, failure, group_timeout, limit_memory, train_in_group
 from engine.workloads.data import check_path
 from profilers import flight_recorder
 
@@ -190,6 +190,7 @@ def _train(
     try:
         finished = train_in_group(rank, config, folder, device, progress)
     except Exception as error:
+        limit_memory(None)  # what follows needs some
         traceback.print_exc()
         return failure(rank, error, progress)
     return RankReport(rank, Ending.COMPLETED if finished else Ending.STOPPED)

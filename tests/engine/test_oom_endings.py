@@ -7,15 +7,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine import backends, progress, rundir
+from engine.launch import torchrun
 from engine.outcome import Ending
+from engine.progress import Progress
 from engine.session import Session
 from tests.support import like_nccl
 from tests.support.runs import execute
@@ -83,6 +87,25 @@ def test_under_torchrun_rank_0_writes_which_rank_ran_out(
     told = [json.loads(line) for line in said.splitlines() if line.startswith('{"run"')]
     assert [(one["run"], one["outcome"]) for one in told] == [(folder.name, "oom")]
     assert (rundir.read_json(folder / rundir.SUMMARY) or {})["losses"] == told[0]["losses"] != []
+
+
+def test_under_torchrun_a_rank_without_memory_may_have_some_to_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else telling of it fails as well, and the run ends without an ending."""
+
+    def starve(*_: object) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(torchrun, "train_in_group", starve)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 44, hard))
+    try:
+        report = torchrun._train(0, tiny(), tmp_path, torch.device("cpu"), Progress(tmp_path, 2))
+        assert report.ending is Ending.OOM
+        assert resource.getrlimit(resource.RLIMIT_DATA) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @pytest.mark.drawn(1)
