@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 
     from workbench.selftest.results import Selftest
 
+#: Files that a line names; the document names all of them.
+_NAMED = 3
 _COLORS = {"pass": "green", "fail": "red", "not_possible": "dim"}
 
 
-def print_selftest(console: Console, found: Selftest, packed: Path) -> None:
-    """Every check with its reason."""
+def print_selftest(console: Console, found: Selftest, kept: Path) -> None:
+    """Every check with its reason, and where the evidence is: the zip, or the folder where there is none."""
     table = Table("", "", "", "", box=None, show_header=False, pad_edge=False)
     for row in found.checks:
         outcome = f"[{_COLORS[row.outcome]}]{WORDS[row.outcome]}[/]"
@@ -31,4 +35,17 @@ def print_selftest(console: Console, found: Selftest, packed: Path) -> None:
     if found.interrupted:
         missing = len(found.asked) - len(found.checks)
         console.print(f"interrupted in {found.interrupted}: {missing} checks have no result")
-    console.print(f"evidence to attach to a report: {escape(str(packed))}", soft_wrap=True)
+    console.print(f"evidence to attach to a report: {escape(str(kept))}", soft_wrap=True)
+
+
+def losses(not_kept: Mapping[str, str]) -> list[str]:
+    """A line for each reason why files could not be kept, which names some of them, the document first."""
+    by_reason = defaultdict[str, list[str]](list)
+    for name, reason in not_kept.items():
+        by_reason[reason].append(name)
+    return [f"not kept ({reason}): {_some(names)}" for reason, names in by_reason.items()]
+
+
+def _some(names: list[str]) -> str:
+    named = ", ".join(sorted(names, key=lambda name: name.count("/"))[:_NAMED])
+    return f"{named} and {len(names) - _NAMED} more" if len(names) > _NAMED else named

@@ -39,27 +39,51 @@ def selftest(
     json: Json = False,
 ) -> int:
     """Check what this machine can do by doing it, and leave a folder of evidence to attach to a report."""
-    from workbench.selftest.evidence import pack
     from workbench.selftest.runner import chosen, folder_for
 
     checks = chosen(only, skip)
     _look_at(device, ranks)
     folder = folder_for(home, out)
     found = _run(folder, checks, device, ranks, with_host_names)
-    _report(found, folder, pack(folder), json)
+    _tell_losses(found)
+    found, packed = _packed(found, folder)
+    _report(found, folder, packed, json)
     return 0 if found.good else 1
 
 
-def _report(found: Selftest, folder: Path, packed: Path, json: bool) -> None:
+def _tell_losses(found: Selftest) -> None:
+    from workbench.output import say
+    from workbench.render_selftest import losses
+
+    for line in losses(found.not_kept):
+        say(line)
+
+
+def _packed(found: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
+    """With the zip, or with the reason why there is none, which is told in a line, too."""
+    from dataclasses import replace
+
+    from workbench.output import say
+    from workbench.selftest import evidence
+
+    try:
+        return found, evidence.pack(folder)
+    except OSError as error:
+        path, why = evidence.packed_path(folder), evidence.why(error)
+        say(f"no zip: {path} cannot be written ({why}); attach the folder in its place")
+        return replace(found, not_kept=found.not_kept | {path.name: why}), None
+
+
+def _report(found: Selftest, folder: Path, packed: Path | None, json: bool) -> None:
     if json:
         from workbench.output import emit_json
 
-        emit_json({"folder": str(folder), "zip": str(packed)} | found.as_dict())
+        emit_json({"folder": str(folder), "zip": packed and str(packed)} | found.as_dict())
     else:
         from workbench.output import result_console
         from workbench.render_selftest import print_selftest
 
-        print_selftest(result_console(), found, packed)
+        print_selftest(result_console(), found, packed or folder)
 
 
 def _look_at(device: str, ranks: int) -> None:

@@ -24,29 +24,64 @@ _MOST_BYTES = 8 << 20
 _PACKED = ".gz"
 
 
-def collect(scratch: Path, folder: Path, check: str, scrubber: Scrubber) -> list[str]:
-    """Copy what a check left, without what is private; names of the files, relative to the folder."""
-    kept = []
-    for source, name in _sources(scratch):
-        target = folder / CHECKS / check / name
+def collect(scratch: Path, folder: Path, check: str, scrubber: Scrubber) -> tuple[list[str], dict[str, str]]:
+    """Copy what a check left, without what is private; names of the files, relative to the folder, and of those that
+    could not be written, with the reason.
+    """
+    kept: list[str] = []
+    lost: dict[str, str] = {}
+    for source, file in _sources(scratch):
+        target = folder / CHECKS / check / file
+        name = target.relative_to(folder).as_posix()
         text = scrubber.file(target.name, _read(source))
-        if text:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-            kept.append(target.relative_to(folder).as_posix())
-    return kept
+        if not text:
+            continue
+        try:
+            _write(target, text)
+            kept.append(name)
+        except OSError as error:
+            lost[name] = why(error)
+    return kept, lost
+
+
+def packed_path(folder: Path) -> Path:
+    """Where :func:`pack` puts the folder as one file: beside it."""
+    return folder.with_name(f"{folder.name}.zip")
 
 
 def pack(folder: Path) -> Path:
-    """The folder as one file beside it."""
-    path = folder.with_name(f"{folder.name}.zip")
+    """The folder as one file beside it.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it then.
+    """
+    path = packed_path(folder)
     scratch = path.with_name(f".{path.name}")
-    with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as packed:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
-                packed.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
-    scratch.replace(path)
+    try:
+        with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as packed:
+            for file in sorted(folder.rglob("*")):
+                if file.is_file() and not file.name.startswith("."):
+                    packed.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
     return path
+
+
+def why(error: OSError) -> str:
+    """The system's words, without the path: it may be private."""
+    return error.strerror or type(error).__name__
+
+
+def _write(target: Path, text: str) -> None:
+    """Whole or not at all: half a file would be taken for all of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def _sources(scratch: Path) -> Iterator[tuple[Path, str]]:

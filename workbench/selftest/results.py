@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Selftest:
-    """``complete`` says that no check that was asked for is missing; ``interrupted`` is the one that was cut off."""
+    """``complete`` says that no check that was asked for is missing; ``interrupted`` is the one that was cut off.
+    ``not_kept`` are files that could not be written, each with the reason.
+    """
 
     id: str
     workbench: str
@@ -44,6 +46,7 @@ class Selftest:
     complete: bool = False
     interrupted: str | None = None
     checks: list[Row] = field(default_factory=list)
+    not_kept: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the number of each outcome."""
@@ -62,9 +65,15 @@ class Selftest:
         return self.complete and not self.outcomes["fail"]
 
 
-def save(folder: Path, found: Selftest) -> None:
-    """Replace the document in one step."""
-    rundir.write_json(folder / DOCUMENT, found.as_dict())
+def save(folder: Path, found: Selftest) -> Selftest:
+    """Replace the document in one step; it as it is now, with the reason where it could not be written."""
+    told = {name: reason for name, reason in found.not_kept.items() if name != DOCUMENT}
+    found = replace(found, not_kept=told)
+    try:
+        rundir.write_json(folder / DOCUMENT, found.as_dict())
+    except OSError as error:
+        return replace(found, not_kept=told | {DOCUMENT: error.strerror or type(error).__name__})
+    return found
 
 
 def load(folder: Path) -> Selftest | None:

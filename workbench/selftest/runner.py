@@ -71,36 +71,35 @@ def run(
     began = time.monotonic()
     version = importlib.metadata.version(PACKAGE)
     names = [check.name for check in checks]
-    found = Selftest(folder.name, version, asked.device, asked.ranks, time.time(), names)
-    save(folder, found)
+    found = save(folder, Selftest(folder.name, version, asked.device, asked.ranks, time.time(), names))
     for check in checks:
         tell(check, None)
-        row = _row(folder, check, asked, scrubber, should_stop)
-        found = replace(found, seconds=time.monotonic() - began)
+        row, lost = _row(folder, check, asked, scrubber, should_stop)
+        found = replace(found, seconds=time.monotonic() - began, not_kept=found.not_kept | lost)
         if row is None:
-            found = replace(found, interrupted=check.name)
-            save(folder, found)
+            found = save(folder, replace(found, interrupted=check.name))
             break
         found = replace(found, checks=[*found.checks, row])
-        found = replace(found, complete=len(found.checks) == len(checks))
-        save(folder, found)
+        found = save(folder, replace(found, complete=len(found.checks) == len(checks)))
         tell(check, row)
     return found
 
 
 def _row(
     folder: Path, check: Check, asked: Asked, scrubber: Scrubber, should_stop: Callable[[], bool]
-) -> Row | None:
+) -> tuple[Row | None, dict[str, str]]:
+    """How it ended, None if it was stopped; and what of its evidence could not be kept, with the reasons."""
     begun = time.monotonic()
     with _scratch() as scratch:
         verdict = apart.run(check, asked, scratch, should_stop)
         seconds = time.monotonic() - begun
-        files = evidence.collect(scratch, folder, check.name, scrubber)
+        files, lost = evidence.collect(scratch, folder, check.name, scrubber)
     if verdict is None:
-        return None
+        return None, lost
     reason = " ".join(scrubber.text(verdict.reason).split())
     measured = dict(verdict.measured)
-    return Row(check.name, check.title, check.proves, verdict.outcome.value, reason, seconds, measured, files)
+    row = Row(check.name, check.title, check.proves, verdict.outcome.value, reason, seconds, measured, files)
+    return row, lost
 
 
 @contextlib.contextmanager
