@@ -117,6 +117,20 @@ def test_a_folder_that_cannot_take_evidence_is_refused(command: Run, tmp_path: P
     command("selftest", "--only", "nvml", "--out", tmp_path / "full").refused("--out", "full", "is not empty")
     inside = tmp_path / "full" / "something" / "inside"
     command("selftest", "--only", "nvml", "--out", inside).refused("--out", "cannot be written")
+    command("selftest", "--only", "nvml", "--out", "/").refused("--out", "'/'", "is not empty")
+    command("selftest", "--only", "nvml", "--out", "").refused("--out=''", "is empty; name a new folder")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "broken link"])
+def test_a_zip_that_is_there_is_not_replaced(command: Run, tmp_path: Path, kind: str) -> None:
+    packed = tmp_path / "new.zip"
+    if kind == "broken link":
+        packed.symlink_to(tmp_path / "nowhere")
+    else:
+        packed.mkdir() if kind == "folder" else packed.write_text("mine")
+    done = command("selftest", "--only", "nvml", "--out", tmp_path / "new")
+    done.refused("--out", str(tmp_path / "new"), f"its zip would replace {packed}; name another folder")
+    assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == ["new.zip"]
 
 
 def test_names_are_unique_and_every_check_says_what_it_proves() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def selftest(
     home: Home,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out", metavar="DIR", help="A new folder for the evidence; default: HOME/selftest/ID."
         ),

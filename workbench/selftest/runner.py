@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import shutil
 import tempfile
 import time
@@ -40,15 +41,19 @@ def chosen(only: str | None, skip: str | None) -> tuple[Check, ...]:
     return found
 
 
-def folder_for(home: Path, out: Path | None) -> Path:
+def folder_for(home: Path, out: str | None) -> Path:
     """A new folder for evidence; under the home folder unless another one was asked for.
 
     Raises:
-        InputError: it cannot be written, or is not empty.
+        InputError: it cannot be written, is not empty, or its zip would replace a file.
     """
-    folder = home / FOLDER / rundir.new_run_id() if out is None else out.expanduser().absolute()
+    if out is not None and not out.strip():
+        raise InputError("--out", out, "is empty; name a new folder")
+    folder = home / FOLDER / rundir.new_run_id() if out is None else Path(out).expanduser().absolute()
     field = "home" if out is None else "--out"
     try:
+        if folder.name and os.path.lexists(packed := evidence.packed_path(folder)):  # "/" has no name
+            raise InputError(field, str(folder), f"its zip would replace {packed}; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise InputError(field, str(folder), "is not empty; name a new folder")
