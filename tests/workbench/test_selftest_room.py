@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from engine import rundir
 from tests.support.selftests import made_up
 from tests.workbench.conftest import Run
 from workbench.render_selftest import losses
 from workbench.selftest import apart, registry, runner
 from workbench.selftest.apart import Asked
+from workbench.selftest.child import ANSWER
 from workbench.selftest.results import DOCUMENT, Row, Selftest, load, save
 from workbench.selftest.scrub import Scrubber
 from workbench.selftest.verdict import Verdict, failed, passed
@@ -114,3 +118,91 @@ def test_many_lost_files_are_one_line() -> None:
         f"not kept ({NO_SPACE}): {DOCUMENT}, checks/x/a, checks/x/b and 2 more",
         "not kept (Other): checks/y/e",
     ]
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets this process believe that so many bytes are free for temporary files."""
+
+    def leave(free: int) -> None:
+        def refuse(path: Path, data: bytes) -> int:
+            path.touch()
+            if len(data) > free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return len(data)
+
+        monkeypatch.setattr(Path, "write_bytes", refuse)
+
+    return leave
+
+
+FULL = f"the folder for temporary files takes no more ({NO_SPACE}); free room there, or set TMPDIR to another one"
+SAID = f"OSError: [Errno {errno.ENOSPC}] {NO_SPACE}"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "free", "outcome", "reason"),
+    [
+        (1, "", 0, "not_possible", f"{FULL}: its process died without a verdict: exit code 1"),
+        (1, SAID, 2**20, "not_possible", f"{FULL}: its process died without a verdict: exit code 1 ({SAID})"),
+        (1, SAID, 2**30, "fail", f"its process died without a verdict: exit code 1 ({SAID})"),
+        (1, "words", 2**20, "fail", "its process died without a verdict: exit code 1 (words)"),
+        (-signal.SIGBUS, "", 0, "not_possible", f"{FULL}: its process died without a verdict: SIGBUS"),
+        (-signal.SIGSEGV, "", 0, "fail", "its process died without a verdict: SIGSEGV"),
+    ],
+)
+def test_a_full_folder_for_temporary_files_is_named(
+    tmp_path: Path,
+    little_room: Callable[[int], None],
+    code: int, said: str, free: int, outcome: str, reason: str,
+) -> None:  # fmt: skip
+    """A check that died there is no failure, since nothing is known; one that says it is full is believed."""
+    (tmp_path / apart.OUTPUT).write_text(said)
+    little_room(free)
+    verdict = apart._answer(code, tmp_path)
+    assert (verdict.outcome, verdict.reason) == (outcome, reason)
+    assert [path.name for path in tmp_path.iterdir()] == [apart.OUTPUT]
+
+
+@pytest.mark.parametrize(
+    ("said", "free", "outcome", "reason"),
+    [
+        (SAID, 2**20, "not_possible", f"{FULL}: {SAID}"),
+        (SAID, 2**30, "fail", SAID),
+        ("no trace", 2**20, "fail", f"no trace ({FULL})"),
+        ("no trace", 2**30, "fail", "no trace"),
+    ],
+)
+def test_a_check_that_fails_for_want_of_room_is_no_failure(
+    tmp_path: Path, little_room: Callable[[int], None], said: str, free: int, outcome: str, reason: str
+) -> None:
+    """Unless there is room: then it was another disk's, and the check's own words say so."""
+    little_room(free)
+    rundir.write_json(tmp_path / ANSWER, asdict(failed(said, {"steps_count": 1})))
+    verdict = apart._answer(0, tmp_path)
+    assert (verdict.outcome, verdict.reason, verdict.measured) == (outcome, reason, {"steps_count": 1})
+
+
+@pytest.mark.parametrize(("free", "outcome"), [(0, "not_possible"), (2**30, "fail")])
+def test_a_check_that_is_too_slow_on_a_full_disk_is_no_failure(
+    tmp_path: Path, little_room: Callable[[int], None], free: int, outcome: str
+) -> None:
+    little_room(free)
+    verdict = apart.run(made_up("hangs", limit_seconds=0.0), ASKED, tmp_path, never)
+    assert verdict is not None
+    assert verdict.outcome == outcome
+    assert verdict.reason.startswith(FULL) == (free == 0)
+    assert verdict.reason.endswith("took longer than its limit of 0 s, and was ended")
+
+
+@pytest.mark.parametrize("broken", ["tempfile.mkdtemp", "engine.rundir.write_json"])
+def test_a_check_that_cannot_begin_for_want_of_room_is_not_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(broken, refuse)
+    found = runner.run(tmp_path, [made_up("good")], ASKED, Scrubber(), never, quiet)
+    assert [(row.outcome, row.reason) for row in found.checks] == [("not_possible", FULL)]
+    assert found.complete

@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from engine import rundir
+from workbench.selftest import room
 from workbench.selftest.child import ANSWER, REQUEST, name_of
 from workbench.selftest.registry import Check
-from workbench.selftest.verdict import Verdict, failed
+from workbench.selftest.verdict import Outcome, Verdict, failed, not_possible
 
 #: What the process and everything it started printed.
 OUTPUT = "output.log"
@@ -36,6 +37,23 @@ class Asked:
 
 def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], bool]) -> Verdict | None:
     """Its verdict; None if it was stopped. One that is too slow is ended with all that it started, and failed."""
+    try:
+        process = _start(check, asked, scratch)
+    except OSError as error:
+        return not_possible(room.refused(error))
+    try:
+        stopped = _wait(process, check.limit_seconds, should_stop)
+    finally:
+        _end(process)
+    if stopped == "asked":
+        return None
+    if stopped == "late":
+        late = f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended"
+        return _unanswered(late, "", scratch)
+    return _answer(process.returncode, scratch)
+
+
+def _start(check: Check, asked: Asked, scratch: Path) -> subprocess.Popen[bytes]:
     request = {
         "function": name_of(check.function),
         "needs": name_of(check.needs),
@@ -44,22 +62,13 @@ def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], boo
     }
     rundir.write_json(scratch / REQUEST, request)
     with (scratch / OUTPUT).open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*_COMMAND, str(scratch)],
             stdin=subprocess.PIPE,  # never written to: it closes when this process ends, and the check ends with it
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        stopped = _wait(process, check.limit_seconds, should_stop)
-    finally:
-        _end(process)
-    if stopped == "asked":
-        return None
-    if stopped == "late":
-        return failed(f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended")
-    return _answer(process, scratch)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: Callable[[], bool]) -> str | None:
@@ -83,13 +92,35 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _answer(process: subprocess.Popen[bytes], scratch: Path) -> Verdict:
+def _answer(code: int, scratch: Path) -> Verdict:
+    """What it found. Where the disk is full, a failure that tells of it says nothing of what the check looks for, and
+    with any other one it is told.
+    """
     try:
-        return msgspec.convert(rundir.read_json(scratch / ANSWER), Verdict)
+        verdict = msgspec.convert(rundir.read_json(scratch / ANSWER), Verdict)
     except msgspec.ValidationError:
-        code = process.returncode
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return failed(f"its process died without a verdict: {how}{_last_line(scratch / OUTPUT)}")
+        return _died(code, scratch)
+    full = room.why_none(scratch, room.RUN_BYTES) if verdict.outcome is Outcome.FAIL else None
+    if full is None:
+        return verdict
+    if room.is_blamed(verdict.reason):
+        return not_possible(f"{full}: {verdict.reason}", verdict.measured)
+    return failed(f"{verdict.reason} ({full})", verdict.measured)
+
+
+def _died(code: int, scratch: Path) -> Verdict:
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    said = _last_line(scratch / OUTPUT)
+    died = f"its process died without a verdict: {how}{said}"
+    # A page of a file for which there is no block raises SIGBUS; no other signal comes of a full disk.
+    by_itself = code >= 0 or code == -signal.SIGBUS
+    return _unanswered(died, said, scratch) if by_itself else failed(died)
+
+
+def _unanswered(how: str, said: str, scratch: Path) -> Verdict:
+    """A disk may have had no room for the verdict, nor for the words that say so."""
+    full = room.why_none(scratch, room.RUN_BYTES if room.is_blamed(said) else room.VERDICT_BYTES)
+    return failed(how) if full is None else not_possible(f"{full}: {how}")
 
 
 def _last_line(path: Path) -> str:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from engine import rundir
 from engine.errors import InputError
-from workbench.selftest import apart, evidence
+from workbench.selftest import apart, evidence, room
 from workbench.selftest.apart import Asked
 from workbench.selftest.machine import PACKAGE
 from workbench.selftest.readme import TEXT
 from workbench.selftest.registry import CHECKS, NAMES, Check
 from workbench.selftest.results import FOLDER, Row, Selftest, save
 from workbench.selftest.scrub import Scrubber
+from workbench.selftest.verdict import Verdict, not_possible
 
 #: The degrees that heads, layers and experts of the checks can be split by.
 RANKS = (2, 4, 8)
@@ -95,26 +95,29 @@ def _row(
 ) -> tuple[Row | None, dict[str, str]]:
     """How it ended, None if it was stopped; and what of its evidence could not be kept, with the reasons."""
     begun = time.monotonic()
-    with _scratch() as scratch:
-        verdict = apart.run(check, asked, scratch, should_stop)
-        seconds = time.monotonic() - begun
-        files, lost = evidence.collect(scratch, folder, check.name, scrubber)
+    verdict, files, lost = _tried(folder, check, asked, scrubber, should_stop)
     if verdict is None:
         return None, lost
+    seconds = time.monotonic() - begun
     reason = " ".join(scrubber.text(verdict.reason).split())
     measured = dict(verdict.measured)
     row = Row(check.name, check.title, check.proves, verdict.outcome.value, reason, seconds, measured, files)
     return row, lost
 
 
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    """Outside of the evidence: what lies here is not scrubbed yet."""
-    path = Path(tempfile.mkdtemp(prefix="workbench-selftest-"))
+def _tried(
+    folder: Path, check: Check, asked: Asked, scrubber: Scrubber, should_stop: Callable[[], bool]
+) -> tuple[Verdict | None, list[str], dict[str, str]]:
+    """In a scratch folder outside of the evidence: what lies there is not scrubbed yet."""
     try:
-        yield path
+        scratch = Path(tempfile.mkdtemp(prefix="workbench-selftest-"))
+    except OSError as error:
+        return not_possible(room.refused(error)), [], {}
+    try:
+        verdict = apart.run(check, asked, scratch, should_stop)
+        return verdict, *evidence.collect(scratch, folder, check.name, scrubber)
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _names(option: str, given: str | None) -> set[str]:
