@@ -6,18 +6,21 @@ import json
 import math
 import os
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import get_args
 
 import psutil
 import pytest
+import torch
 
+from engine.activations import Part
 from engine.schedules.named import KINDS
 from engine.sections import Parallel
 from tests.support import selftests
 from tests.support.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
-from workbench.selftest import cost, layouts, registry, runner
+from workbench.selftest import cost, layouts, registry, runner, warm
 from workbench.selftest.apart import Asked
 from workbench.selftest.bench import Bench
 from workbench.selftest.layouts import largest_difference
@@ -161,6 +164,20 @@ def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tm
     assert all(max(config.parallel.tp, config.parallel.ep) in (1, ranks) for config in configs)
 
 
+@pytest.mark.parametrize("ranks", runner.RANKS)
+def test_gradients_of_data_parallelism_take_many_buckets(ranks: int, tmp_path: Path) -> None:
+    """With one bucket a rank that averages only its first would look exact."""
+    from engine.parallel.buckets import GradientBuckets
+    from engine.weights import held
+
+    bench = Bench("cpu", ranks, tmp_path)
+    for values in (layouts.data(ranks) | layouts.expert(ranks)).values():
+        config = bench.config(layouts.SIZES | values)
+        weights = held(config, Part(layouts.SIZES["model.layers"], True, True)).weights
+        each = [torch.nn.Parameter(torch.zeros(w.rows, w.columns)) for w in weights for _ in range(w.copies)]
+        assert len(GradientBuckets(each, None, config.overlap.bucket_mb * 2**20).buckets) >= 4
+
+
 def test_differences_are_never_hidden() -> None:
     assert largest_difference([1.0, 2.5], [1.0, 2.0]) == 0.5
     for found in ([], [1.0], [1.0, None], [1.0, math.nan]):
@@ -189,3 +206,26 @@ def test_the_newest_readable_one_is_found(tmp_path: Path) -> None:
     assert found is not None
     assert found[0] == folder
     assert found[1].outcomes == {"pass": 1, "fail": 1, "not_possible": 1}
+
+
+def resting(*steps: float) -> list[list[int]]:
+    """Two ranks after each trial: one grows by so many MB in turn, the other one does not."""
+    sizes = accumulate((300.0, *steps))
+    return [[round(1e6 * size), 300_000_000] for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("steps", "grown"),
+    [
+        ((1.05, 1.1, 1.0, 1.08), 1_065_000),
+        ((0.12, 0.06, 0.23, 0.08), 100_000),
+        ((3.0, 0.05, 0.06, 0.05), 55_000),
+        ((2.0, -0.1, 2.0, 2.0), 0),
+    ],
+)
+def test_what_a_rank_keeps_of_every_trial_is_seen(steps: tuple[float, ...], grown: int) -> None:
+    found = warm.left_growth(resting(*steps))
+    assert found == pytest.approx(grown, abs=1)
+    assert bool(warm._kept(found)) == (grown > 750_000)
+    assert warm.left_growth([*resting(*steps), []]) is None
+    assert warm._kept(None)

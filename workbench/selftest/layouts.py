@@ -22,6 +22,8 @@ SIZES: dict[str, Any] = {
     "model.kv_heads": 8,
     "model.ffn_hidden": 64,
 }
+#: Gradients of the whole model would fit one bucket of the usual size: each has to be averaged, not only the first.
+BUCKETS: dict[str, Any] = {"overlap.bucket_mb": 0.1}
 EXPERTS: dict[str, Any] = {"model.experts": 8, "model.expert_ffn_hidden": 32}
 ZERO_STAGES = (1, 2, 3)
 #: A GPU's kernels add in another order where matrices have another shape.
@@ -33,9 +35,10 @@ Layouts = dict[str, dict[str, Any]]
 
 def data(ranks: int) -> Layouts:
     """Data parallelism, with what it shards, also in groups of two where there are more."""
-    found: Layouts = {"dp": {"parallel.dp": ranks}}
+    plain = BUCKETS | {"parallel.dp": ranks}
+    found: Layouts = {"dp": plain}
     for stage in ZERO_STAGES:
-        found[f"zero_{stage}"] = {"parallel.dp": ranks, "parallel.zero_stage": stage}
+        found[f"zero_{stage}"] = plain | {"parallel.zero_stage": stage}
     if ranks > 2:
         found["hsdp"] = found["zero_3"] | {"parallel.shard_ranks": 2}
     return found
@@ -59,7 +62,7 @@ def context(ranks: int) -> Layouts:
 
 def expert(ranks: int) -> Layouts:
     """Experts on different ranks. The balancing loss is taken over a micro-batch: one that is the whole batch."""
-    each = {"parallel.dp": ranks, "batch.micro_batch": 8 // ranks}
+    each = BUCKETS | {"parallel.dp": ranks, "batch.micro_batch": 8 // ranks}
     return {"ep": each | {"parallel.ep": ranks} | EXPERTS}
 
 
