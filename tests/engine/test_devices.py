@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,6 +15,8 @@ from profilers.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 from tests.support.torch_gpus import torch_can_use
 from workbench import doctor
+from workbench.selftest.bench import Bench
+from workbench.selftest.machine import machine
 
 FIRST, SECOND = "GPU-ee7954ec-da95-fd7a-ddfd-c6b32cc2f8aa", "GPU-ee7900aa-0000-0000-0000-000000000002"
 
@@ -115,3 +119,15 @@ def test_a_backend_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(backends.VARIABLE, asked)
     with pytest.raises(InputError, match=f"^WORKBENCH_BACKEND='{asked}': "):
         devices.choose(parse({"device": "cpu"}), 1)
+
+
+def test_the_selftest_says_which_variable_hides_gpus(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
+    monkeypatch.setattr(
+        doctor, "examine", lambda home: [doctor._python(), *doctor._torch(), doctor._processors()]
+    )
+    verdict = machine(Bench("auto", 2, tmp_path))
+    assert verdict.reason.endswith("no GPU to train on (CUDA_VISIBLE_DEVICES hides 2 more)")

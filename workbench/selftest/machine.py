@@ -42,12 +42,13 @@ def machine(bench: Bench) -> Verdict:
         if (told := _output(command)) is not None:
             bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)
     wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
-    shown = len(devices.visible(gpus.here()))
+    driver = gpus.here()
+    shown = len(devices.visible(driver))
     usable = _usable(shown)
     if bench.device != "cpu" and shown and not usable:
         wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
     measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
-    return judged(wrong, _words(checks, usable), measured)
+    return judged(wrong, _words(checks, usable, devices.hidden(driver)), measured)
 
 
 def nvml(bench: Bench) -> Verdict:
@@ -116,10 +117,12 @@ def _usable(shown: int) -> int:
     return 0
 
 
-def _words(checks: list[doctor.Check], usable: int) -> str:
+def _words(checks: list[doctor.Check], usable: int, hidden: str) -> str:
     found = {check.name: check for check in checks}
     what = found["gpu"].value if usable else "no GPU to train on"
-    return f"Python {found['python'].value}, torch {found['torch'].value}, {found['cpu'].value}, {what}"
+    return (
+        f"Python {found['python'].value}, torch {found['torch'].value}, {found['cpu'].value}, {what}{hidden}"
+    )
 
 
 def _names(requirements: list[str]) -> list[str]:
