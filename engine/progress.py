@@ -77,13 +77,13 @@ class Progress:
         self.standing(rank).tell(step, _CODES[state])
 
     def ranks(self) -> list[RankProgress]:
-        """Every rank that has written its slot."""
-        found = []
+        """Every rank that has written its slot; ages at one moment, so that they tell who stands still for longer."""
+        found, now = [], time.monotonic()
         for rank in range(self.world_size):
             pid = self._words[_SLOT_WORDS * (rank + 1)]
             if pid:
                 step, code, since = self._standing(rank).read()
-                age_seconds = max(0.0, time.monotonic() - since)
+                age_seconds = max(0.0, now - since)
                 found.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
         return found
 

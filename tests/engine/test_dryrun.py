@@ -83,7 +83,7 @@ def row_of(found: DryRun, config: RunConfig, rank: int) -> Footprint:
     return found.stages[layout_of(config).coordinates(rank).pp]
 
 
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_real_ranks_hold_what_a_dry_run_says(name: str, ranks: list[dict[str, Real]]) -> None:
     config = config_of(name)

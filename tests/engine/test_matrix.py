@@ -98,7 +98,7 @@ def test_every_pair_is_legal_or_known_not_to_be() -> None:
     assert refused == set(itertools.product(("zero2", "zero3", "hsdp"), ("zb_h1", "zb_v")))
 
 
-@pytest.mark.drawn(9)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("names", combinations(2), ids="-".join)
 def test_pairs_equal_one_process(
     session: Session, references: dict[bool, RunSummary], names: tuple[str, ...]

@@ -68,7 +68,7 @@ def test_a_rank_whose_receives_are_pending_reports_before_its_group_is_torn_down
     test_the_rank_that_ran_out_is_named_and_its_peers_are_not_waited_for(warm, monkeypatch, "pp", "nccl", 0)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="failures under torchrun")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("axis", "name", "rank"), CASES)
 def test_under_torchrun_rank_0_writes_which_rank_ran_out(
@@ -108,7 +108,7 @@ def test_under_torchrun_a_rank_without_memory_may_have_some_to_say_so(
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="failures under torchrun")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["gloo", "nccl"])
 def test_under_torchrun_a_rank_that_dies_without_a_word_is_named(

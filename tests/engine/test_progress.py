@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from engine import progress
 from engine.control import StopControl
@@ -16,6 +21,19 @@ def test_what_a_rank_writes_is_read(tmp_path: Path) -> None:
     (rank,) = progress.read(tmp_path)
     assert (rank.rank, rank.step, rank.phase) == (1, 7, "backward")
     assert 0 <= rank.age_seconds < 5
+    page.close()
+
+
+def test_who_has_stood_still_for_longer_is_older_however_long_reading_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Progress(tmp_path, 2)
+    for rank in (0, 1):
+        page.enter_state(rank, 4, "forward")
+    later = itertools.count(time.monotonic() + 1, 1000)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(later)))
+    first, second = page.ranks()
+    assert first.age_seconds > second.age_seconds
     page.close()
 
 

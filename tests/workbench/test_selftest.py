@@ -53,7 +53,7 @@ def run(folder: Path, *checks: registry.Check, stop_at: str | None = None) -> Se
     return runner.run(started, checks, Asked("cpu", 2), Scrubber(), should_stop, tell)
 
 
-@pytest.mark.drawn(1, of="selftests that end early")
+@pytest.mark.drawn(1, of="long selftests")
 @pytest.mark.usefixtures("importable")
 def test_each_check_ends_by_itself_and_the_next_one_runs(tmp_path: Path) -> None:
     names = ("good", "bad", "noisy", "raises", "dies", "silent")
@@ -75,7 +75,7 @@ def test_each_check_ends_by_itself_and_the_next_one_runs(tmp_path: Path) -> None
     assert found.outcomes == {"pass": 2, "fail": 4, "not_possible": 2}
 
 
-@pytest.mark.drawn(1, of="selftests that end early")
+@pytest.mark.drawn(1, of="long selftests")
 @pytest.mark.usefixtures("importable")
 def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     limit = 5.0

@@ -78,7 +78,7 @@ def kept(home: Path) -> Selftest:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.drawn(1, of="selftests that end early")
+@pytest.mark.drawn(1, of="long selftests")
 def test_ctrl_c_keeps_what_was_found(home: Path, at_work: subprocess.Popen[str]) -> None:
     family = psutil.Process(at_work.pid).children(recursive=True)
     at_work.send_signal(signal.SIGINT)
@@ -93,7 +93,7 @@ def test_ctrl_c_keeps_what_was_found(home: Path, at_work: subprocess.Popen[str])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.drawn(1, of="selftests that end early")
+@pytest.mark.drawn(1, of="long selftests")
 def test_kill_9_loses_nothing_and_leaves_no_ranks(home: Path, at_work: subprocess.Popen[str]) -> None:
     family = psutil.Process(at_work.pid).children(recursive=True)
     os.kill(at_work.pid, signal.SIGKILL)

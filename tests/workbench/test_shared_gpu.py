@@ -34,7 +34,7 @@ def losses(folder: Path, values: dict[str, object], backend: str = like_nccl.BAC
     return shared_gpu.losses_of(config, folder, "made up", backend, "cpu")
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(1, of="long selftests")
 @pytest.mark.parametrize("name", SOME)
 def test_two_ranks_have_the_losses_of_one(tmp_path: Path, name: str) -> None:
     whole = layouts.EXPERTS | {"batch.micro_batch": 8} if name == "ep" else {}
