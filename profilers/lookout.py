@@ -96,6 +96,9 @@ class Lookout:
 
     def _is_waiting(self) -> bool:
         frames = sys._current_frames()
+        # Among them is this function's own, which holds the dictionary: a circle that would keep all frames, and with
+        # them every tensor that the training thread's functions hold now, until Python's collector comes by.
+        frames.pop(threading.get_ident(), None)
         frame = frames.pop(self._thread_id, None)
         if frame is None:
             return False

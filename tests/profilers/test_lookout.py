@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import shutil
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +83,27 @@ def test_a_thread_that_computes_waits_for_nobody() -> None:
         lookout.look()
         lookout.look()
         assert standing.read()[:2] == (3, FORWARD)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_look_keeps_nothing_of_the_training_thread(waits: bool) -> None:
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def hold(come: threading.Lock, here: threading.Lock) -> None:
+        gradients = torch.zeros(1000)
+        kept.append(weakref.ref(gradients))
+        here.release()
+        come.acquire()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with standing_in(waits_here(hold) if waits else hold) as (lookout, _, _):
+            lookout.look()
+            lookout.look()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_who_gets_on_moves() -> None:
