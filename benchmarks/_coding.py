@@ -24,9 +24,9 @@ from engine.compression.named import build
 from engine.compression.settings import settings_of
 from engine.context import RankContext
 from engine.parallel.averaging import Averaged
-from profilers import procfs
-from profilers.wire import wire_bytes
-from profilers.wire_counters import ETHERNET_HEADER_BYTES
+from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
+from profilers.collectives.wire_bytes import wire_bytes
+from profilers.system import procfs
 
 #: Steps of this kind send nothing.
 COMPUTE = "compute"

@@ -43,12 +43,12 @@ from engine.workloads.data import open_corpus
 from engine.workloads.decoder import Decoder, initialize
 from engine.workloads.experts import LocalExperts
 from engine.workloads.workload import Axes
-from profilers.actions import ActionRecorder
-from profilers.clock import CpuClock
-from profilers.collectives import CollectiveRecorder
-from profilers.detail import DetailChoice
-from profilers.step_timer import StepTimer
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import CpuClock
+from profilers.steps.pipeline_actions import ActionRecorder
+from profilers.steps.sampling_budget import DetailChoice
+from profilers.steps.timer import StepTimer
 
 #: Rounds that are thrown away: allocators, caches and lazily built state settle in them.
 WARM_UP = 3

@@ -30,7 +30,7 @@ from engine.compression.content import Content, content_of
 from engine.compression.named import build
 from engine.compression.settings import Settings
 from engine.scheduling import yield_to_running_threads
-from profilers.wire import wire_bytes
+from profilers.collectives.wire_bytes import wire_bytes
 
 #: Eight blocks of attention and a gated feed-forward.
 HIDDEN, WIDTH, BLOCKS = 320, 864, 8

@@ -22,7 +22,7 @@ from engine.errors import WorkbenchError
 from engine.outcome import Ending, RunOutcome
 from engine.session import Session
 from engine.workloads.flops import parameters, workload_of
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from profilers.summary import RunSummary
 
 BAR = 0.5

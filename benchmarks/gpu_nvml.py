@@ -16,10 +16,10 @@ from pathlib import Path
 import pynvml
 
 from benchmarks import _table
-from profilers import throttle
-from profilers.nvml import SLOW_SECONDS, Nvml
-from profilers.nvml_tape import Tape
-from profilers.records import GpuSample
+from profilers.analysis import machine
+from profilers.gpu.nvml import SLOW_SECONDS, Nvml
+from profilers.gpu.nvml_tape import Tape
+from profilers.records.schema import GpuSample
 
 #: As the sampler reads.
 INTERVAL_SECONDS = 0.1
@@ -61,7 +61,7 @@ def print_reading(door: Nvml, sample: GpuSample) -> None:
         )
         print(f"  {name:30} {shown}")
     if sample.throttle_reasons is not None:
-        print(f"  {'in words':30} {', '.join(throttle.words(sample.throttle_reasons)) or 'clocks are free'}")
+        print(f"  {'in words':30} {', '.join(machine.words(sample.throttle_reasons)) or 'clocks are free'}")
 
 
 def costs(tape: Tape, seconds: float) -> list[list[str]]:

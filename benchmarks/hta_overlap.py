@@ -4,7 +4,7 @@
 
 Runs are traced while they train, as ``workbench control ID trace`` does it. HTA reads the files of single ranks, in a
 virtual environment of its own (``build/hta`` unless a Python with HTA is named): it brings a hundred packages. Ours
-comes from the records by ``profilers/trace_spans.py``. HTA rounds to whole microseconds.
+comes from the records by ``profilers/trace/lanes.py``. HTA rounds to whole microseconds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from benchmarks import _table
 from engine import progress, rundir
 from engine.config import RunConfig, parse
 from engine.session import Session
-from profilers.tail import RunRecords
-from profilers.trace_spans import communication, computation, overlap_fraction
+from profilers.records.reader import RunRecords
+from profilers.trace.lanes import communication, computation, overlap_fraction
 from workbench import control, traces
 from workbench.resolve import Target
 

@@ -29,9 +29,9 @@ from engine.compression.settings import usual_value
 from engine.config import RunConfig, parse
 from engine.sections import Compression
 from engine.session import Session
-from profilers.communication import communication_rows
+from profilers.analysis.communication import communication_rows
+from profilers.records.reader import RunRecords
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 
 _SMALL = {"hidden": 64, "heads": 4, "kv_heads": 4, "ffn_hidden": 192}
 MODELS: dict[str, dict[str, Any]] = {

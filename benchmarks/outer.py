@@ -24,8 +24,8 @@ from benchmarks import _table as table
 from engine import rundir
 from engine.config import RunConfig, parse
 from engine.session import Session
-from profilers.run_summary import RunSummary
-from profilers.tail import RunRecords
+from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
 
 HOSTS = 4
 WARM_UP = 2

@@ -17,7 +17,7 @@ from benchmarks import _table
 from engine import netns, rundir
 from engine.config import RunConfig, parse
 from engine.session import Session
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 
 RANKS = 4
 _WARM_UP = 2

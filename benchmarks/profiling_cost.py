@@ -31,8 +31,8 @@ from benchmarks._ranks import Engine, EngineSteps, TorchProfiled, in_turn, on_co
 from benchmarks._ratio import Ratio, Taken, both, cpu_seconds, ratio, rounds_needed, wall_seconds
 from engine.config import parse
 from engine.context import RankContext
-from profilers.sampler import Sampler
-from profilers.writer import RecordWriter
+from profilers.records.writer import RecordWriter
+from profilers.system.sampler import Sampler
 
 LAYOUTS = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 4, "zero_stage": 3}]
 #: Of 128 tokens, in a micro-batch.

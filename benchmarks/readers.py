@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks import _table as table
 from engine import rundir
-from profilers.records import CommSample, StepSample
-from profilers.writer import RecordWriter
+from profilers.records.schema import CommSample, StepSample
+from profilers.records.writer import RecordWriter
 from workbench import compaction
 from workbench.live import LiveRun
 from workbench.series import collective_series, loss_series, phase_series, rank_series, slowest_rank

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import _table
-from profilers import procfs
-from profilers.host import Host
-from profilers.host_sources import ProcSource, PsutilSource
-from profilers.processes import LinuxProcess, Processes, PsutilProcess
-from profilers.sampler import Sampler
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
+from profilers.system import procfs
+from profilers.system.host import Host
+from profilers.system.host_sources import ProcSource, PsutilSource
+from profilers.system.processes import LinuxProcess, Processes, PsutilProcess
+from profilers.system.sampler import Sampler
 
 _INTERVAL_SECONDS = 0.1
 _REPEATS = 500

@@ -13,8 +13,8 @@ from benchmarks import _table as table
 from engine import rundir
 from engine.config import RunConfig, parse
 from engine.session import Session
-from profilers.records import StepSample
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
+from profilers.records.schema import StepSample
 
 TRIALS = 12
 COLD_STARTS = 3

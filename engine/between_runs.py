@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from profilers.memory import give_back_freed
+from profilers.system.memory import give_back_freed
 
 #: Each but the last finds what the one before let go of; two have been enough.
 _MOST_COLLECTIONS = 5

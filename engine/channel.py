@@ -19,10 +19,10 @@ from torch.distributed import distributed_c10d as c10d
 
 from engine import on_host, pairwise
 from engine.exchange import Exchange, can_reduce
-from profilers import collectives
-from profilers.lookout import waits_here
-from profilers.step_timer import Issued
-from profilers.wire import EXCHANGE
+from profilers.collectives.recorder import active_recorder
+from profilers.collectives.wire_bytes import EXCHANGE
+from profilers.steps.timer import Issued
+from profilers.steps.wait_sampler import waits_here
 
 Group = dist.ProcessGroup
 
@@ -53,7 +53,7 @@ class Message:
 
     def __init__(self, tensor: Tensor, work: Any, call: Issued | None) -> None:
         self.tensor, self._work, self._call = tensor, work, call
-        self._recorder = collectives.active()
+        self._recorder = active_recorder()
 
     @property
     def is_through(self) -> bool:
@@ -80,7 +80,7 @@ class UnderWay:
     @waits_here
     def wait(self) -> None:
         """Return when it is through. RuntimeError if it failed."""
-        recorder = collectives.active()
+        recorder = active_recorder()
         if recorder is None:
             self._work.wait()
             return
@@ -158,7 +158,7 @@ class Channel:
         if exchange is None or not can_reduce(operation):
             work: Waitable = reduce_scatter_single(out, x, op=operation, group=self.group, async_op=True)
             return work
-        recorder = collectives.active()
+        recorder = active_recorder()
         if recorder is None:
             return exchange.start_reduce_scatter(out, x, operation, lambda: None)
         call = recorder.issue("reduce_scatter", self.group, x, EXCHANGE)
@@ -219,7 +219,7 @@ class Channel:
         sent_bytes: int | None = None,
         algorithm: str | None = None,
     ) -> None:
-        recorder = collectives.active()
+        recorder = active_recorder()
         if recorder is None:
             if (work := function(*arguments)) is not None:  # NCCL returns none: it is on the current stream
                 work.wait()
@@ -232,7 +232,7 @@ class Channel:
         note((begin, mark(), kind))  # as little as can be: after a wait nothing is in a cache
 
     def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
-        recorder = collectives.active()
+        recorder = active_recorder()
         call = recorder.issue(name, self.group, payload) if recorder is not None else None
         return Message(payload, function([payload], peer, 0), call)
 

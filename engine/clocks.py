@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from engine import on_host
-from profilers.clock_offset import Exchange, Offset, estimate
-from profilers.collectives import unrecorded
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import unrecorded
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock_offset import Exchange, Offset, estimate
 
 #: Messages to each host; the one that was quickest counts.
 ROUNDS = 24

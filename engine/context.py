@@ -15,10 +15,10 @@ from engine.groups import Groups
 from engine.layout import Layout
 from engine.messages import Seat
 from engine.progress import Progress
-from profilers.actions import ActionRecorder
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records.writer import RecordWriter
+from profilers.steps.pipeline_actions import ActionRecorder
+from profilers.steps.timer import StepTimer
 
 
 @dataclass(slots=True)

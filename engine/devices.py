@@ -16,8 +16,8 @@ from engine.config import RunConfig
 from engine.errors import InputError
 from engine.network import shape_of
 from engine.torch_gpus import TorchGpus
-from profilers import gpus
-from profilers.amd_smi import AmdSmi
+from profilers.gpu import detection
+from profilers.gpu.amd_smi import AmdSmi
 
 _PART = "a part of a GPU (MIG)"
 
@@ -72,7 +72,7 @@ def choose(
         return Devices("cpu", backends.of_cpu_ranks(), f"in a lab of {shape}")
     if config.device == "cpu":
         return Devices("cpu", backends.of_cpu_ranks(), "device=cpu was asked for")
-    driver = driver or gpus.here()
+    driver = driver or detection.open_library()
     found, ask = names(driver), ask or torch_gpus.ask
     answer: TorchGpus | None
     if driver.reason is not None and config.device == "cuda":
@@ -140,7 +140,7 @@ def hidden(driver: GpuSource) -> str:
 
 def only(numbers: Sequence[int]) -> dict[str, str | None]:
     """The variables that show GPUs, by the driver's numbers, to a process and its children; None for one to unset."""
-    driver = gpus.here()
+    driver = detection.open_library()
     try:
         if isinstance(driver, AmdSmi):
             return hip_devices.only(driver, numbers)

@@ -8,7 +8,7 @@ from engine.schedules.actions import Costs
 from engine.schedules.closed_forms import busy_seconds, idle_seconds
 from engine.schedules.named import KINDS, plan
 from engine.schedules.timing import simulate
-from profilers.diagnosis import Pipeline, Setting, Thresholds
+from profilers.model.verdict import Pipeline, Setting, Thresholds
 
 #: What records call the groups of a layout.
 _GROUPS = {

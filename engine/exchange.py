@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from engine import pairwise
-from profilers.lookout import waits_here
+from profilers.steps.wait_sampler import waits_here
 
 #: Bytes that a rank may send before a ring's even load counts for more than its number of messages.
 SMALL = 1 << 16

@@ -16,7 +16,7 @@ from engine.channel import Channel
 from engine.groups import Groups
 from engine.progress import Progress
 from engine.rundir import FLIGHT, write_json
-from profilers import flight_recorder
+from profilers.collectives import flight_recorder
 
 _POLL_SECONDS = 0.25
 

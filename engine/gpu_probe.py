@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from engine.torch_gpus import TorchGpu, TorchGpus, first_sentence
-from profilers.rank_gpus import cuda_identity
+from profilers.gpu.rank_gpus import cuda_identity
 
 #: The driver's device files. Without the second CUDA does not start, though NVML, which needs the first alone, does.
 _CONTROL, _MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")

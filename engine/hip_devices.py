@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from profilers.amd_smi import AmdSmi
+from profilers.gpu.amd_smi import AmdSmi
 
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 #: What a list of HIP shows of so many devices with these UUIDs, by position.

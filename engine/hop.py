@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.channel import Channel, Message
-from profilers import collectives
+from profilers.collectives.recorder import active_recorder, unrecorded
 
 
 class Hop(NamedTuple):
@@ -19,7 +19,7 @@ class Hop(NamedTuple):
 
     def wait(self) -> Tensor:
         """What arrived, once the other message has left, too."""
-        recorder = collectives.active()
+        recorder = active_recorder()
         if recorder is None:
             self.sent.wait()
             return self.received.wait()
@@ -46,7 +46,7 @@ def start_hop(channel: Channel, x: Tensor, target: int, into: Tensor, source: in
 
 def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source: int) -> Hop:
     """The same as one batch, on any backend."""
-    recorder, group = collectives.active(), channel.group
+    recorder, group = active_recorder(), channel.group
     calls = [
         None if recorder is None else recorder.issue(name, group, payload)
         for name, payload in (("send", x), ("recv", into))
@@ -55,6 +55,6 @@ def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source
         dist.P2POp(dist.isend, x, group=group, group_peer=target),
         dist.P2POp(dist.irecv, into, group=group, group_peer=source),
     ]
-    with collectives.unrecorded():  # torch's operators would be recorded a second time
+    with unrecorded():  # torch's operators would be recorded a second time
         works = dist.batch_isend_irecv(messages)
     return Hop(Message(x, works[0], calls[0]), Message(into, works[-1], calls[1]))

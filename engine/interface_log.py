@@ -9,11 +9,11 @@ import torch.distributed as dist
 
 from engine import netns
 from engine.messages import Counted, Seat
-from profilers import procfs
-from profilers.collectives import unrecorded
-from profilers.procfs import ProcFile
-from profilers.records import NetworkSample
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import unrecorded
+from profilers.records.schema import NetworkSample
+from profilers.records.writer import RecordWriter
+from profilers.system import procfs
+from profilers.system.procfs import ProcFile
 
 _INTERVAL_SECONDS = 0.1
 _HERE = Path("/proc/thread-self/net/dev")

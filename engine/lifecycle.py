@@ -20,9 +20,9 @@ from engine.progress import Progress
 from engine.schedules.expected import expected_bubble
 from engine.sections import Lab
 from engine.workloads import flops, peaks
-from profilers.records import Event
+from profilers.records.reader import RunRecords
+from profilers.records.schema import Event
 from profilers.summary import RunFacts, RunSummary, summarize
-from profilers.tail import RunRecords
 
 
 def note_start(folder: Path, config: RunConfig, chosen: devices.Devices, network: str | None = None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from profilers.environment_rows import NO, UNTOLD, YES
-from profilers.nccl_proof import Proof
+from profilers.collectives.nccl_log import Proof
+from profilers.model.environment import NO, UNTOLD, YES
 
 _SLACK_BYTES = 2048
 _NOT_GLIBC = Proof(None, UNTOLD, "the C library does not tell (it is not glibc)")

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from profilers.nccl_log import choices
-from profilers.writer import RecordWriter
+from profilers.collectives.nccl_log import choices
+from profilers.records.writer import RecordWriter
 
 #: A run has few sizes of messages; more are a list that nobody reads.
 _NOTED = 12

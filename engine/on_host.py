@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from profilers.lookout import waits_here
+from profilers.steps.wait_sampler import waits_here
 
 
 @waits_here

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from profilers import collectives
-from profilers.lookout import waits_here
-from profilers.step_timer import Issued
+from profilers.collectives.recorder import active_recorder
+from profilers.steps.timer import Issued
+from profilers.steps.wait_sampler import waits_here
 
 #: Bytes to one rank from which on the order of messages counts for more than the number of calls.
 LARGE = 1 << 15
@@ -34,7 +34,7 @@ class Messages:
         """Return when all are through. RuntimeError if one failed."""
         for work in self._works:
             work.wait()
-        recorder = collectives.active()
+        recorder = active_recorder()
         if self._call is not None and recorder is not None:
             recorder.finish(self._call)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.rundir import PROGRESS
-from profilers.records import PHASES
-from profilers.standing import Standing
+from profilers.records.schema import PHASES
+from profilers.steps.rank_status import Standing
 
 #: The page of a host of the run other than rank 0's: memory is shared within one host only.
 PAGE_OF_HOST = f"{PROGRESS}-{{}}"

@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from engine import environment, malloc
 from engine.environment_names import VARIABLES, Environment
-from profilers.environment_rows import ASKED, NO, PROOF, UNTOLD, YES, EnvironmentRow
-from profilers.nccl_proof import Proof, proof, settings
-from profilers.writer import RecordWriter
+from profilers.collectives.nccl_log import Proof, proof, settings
+from profilers.model.environment import ASKED, NO, PROOF, UNTOLD, YES, EnvironmentRow
+from profilers.records.writer import RecordWriter
 
 #: What NCCL said of variables in earlier runs of this process: it reads most of them once, and logs are a run's own.
 _SAID = list[str]()

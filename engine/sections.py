@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from profilers import diagnosis
+from profilers.model.verdict import Thresholds as VerdictThresholds
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=10, le=10_000)]
-_USUAL = diagnosis.Thresholds()
+_USUAL = VerdictThresholds()
 
 
 class Section(BaseModel):
@@ -238,7 +238,7 @@ class Lab(Section):
 
 
 class Thresholds(Section):
-    """Fractions that are exceeded where a run's verdicts name a bottleneck; see ``profilers.diagnosis.Thresholds``."""
+    """Fractions from which on a run's verdicts name a bottleneck; see ``profilers.model.verdict.Thresholds``."""
 
     input: Fraction = _USUAL.input
     host: Fraction = _USUAL.host

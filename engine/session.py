@@ -17,9 +17,9 @@ from engine.lifecycle import finish, network_of, note_start, summary_of
 from engine.orders import stop_commanded
 from engine.outcome import Ending, RunOutcome, StopAnswer
 from engine.workloads.data import check_path
-from profilers.sampler import Sampler
+from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
-from profilers.writer import RecordWriter
+from profilers.system.sampler import Sampler
 
 OnStart = Callable[[Path], None]
 

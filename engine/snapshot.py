@@ -10,7 +10,7 @@ import torch
 
 from engine.context import RankContext
 from engine.rundir import SNAPSHOTS
-from profilers import memory_map
+from profilers.system import memory
 
 #: Allocations and frees that are kept with their stacks; beyond them the oldest are forgotten.
 _HISTORY = 200_000
@@ -50,5 +50,5 @@ class MemorySnapshot:
             torch.cuda.memory._record_memory_history(enabled=None)
 
     def _of_process(self, step: int) -> bytes:
-        document = {"rank": self._rank.rank, "step": step, "reason": NO_ALLOCATOR} | memory_map.summary()
+        document = {"rank": self._rank.rank, "step": step, "reason": NO_ALLOCATOR} | memory.summary()
         return json.dumps(document, indent=2).encode() + b"\n"

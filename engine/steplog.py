@@ -9,15 +9,14 @@ from collections import deque
 from engine.config import RunConfig
 from engine.context import RankContext
 from engine.interface_log import InterfaceLog
-from profilers import memory, memory_timeline
-from profilers.actions import Done
-from profilers.detail import EVENT, MARK_SECONDS, DetailChoice
-from profilers.memory import Reading
-from profilers.memory_timeline import MemoryTimeline
-from profilers.phase_spans import SpanChoice, span_samples
-from profilers.records import StepSample
-from profilers.step_spans import every_span
-from profilers.step_timer import StepTimes
+from profilers.records.schema import StepSample
+from profilers.steps.pipeline_actions import Done
+from profilers.steps.sampling_budget import MARK_SECONDS, SAMPLING_EVENT, DetailChoice
+from profilers.steps.spans import SpanChoice, every_span, span_samples
+from profilers.steps.timer import StepTimes
+from profilers.system import memory, memory_timeline
+from profilers.system.memory import Reading
+from profilers.system.memory_timeline import MemoryTimeline
 
 _Pending = tuple[StepTimes, list[Done], dict[str, Reading], float | None, float]
 
@@ -139,7 +138,7 @@ class StepLog:
         marks = len(times.changes) + len(times.waits) + len(times.issued)
         found = self._choice.told(times.step, seconds * self._share, writing + MARK_SECONDS * marks)
         if found is not None:
-            self._rank.writer.event(EVENT, step=times.step, **found._asdict())
+            self._rank.writer.event(SAMPLING_EVENT, step=times.step, **found._asdict())
 
     def _look_closely(self, closely: bool) -> None:
         self._rank.timer.detailed = closely

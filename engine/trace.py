@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from engine.context import RankContext
 from engine.errors import WorkbenchError
 from engine.rundir import TRACES, trace_name
-from profilers.memory import give_back_freed
+from profilers.system.memory import give_back_freed
 
 #: Higher levels take longer for little.
 _GZIP_LEVEL = 3

@@ -9,7 +9,7 @@ from engine.degenerate import held_out
 from engine.parallel.pipeline import PipelineExecutor
 from engine.workloads.batches import micro_batches
 from engine.workloads.data import Corpus
-from profilers.collectives import unrecorded
+from profilers.collectives.recorder import unrecorded
 
 
 class Validation:

@@ -28,15 +28,15 @@ from engine.outcome import Ending
 from engine.progress import Progress
 from engine.rundir import CONFIG, LOGS, RECORDS
 from engine.scheduling import yield_to_running_threads
-from profilers import flight_recorder
-from profilers.actions import ActionRecorder
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.lookout import Lookout
-from profilers.rank_gpus import cuda_identity
-from profilers.standing import untold
-from profilers.step_timer import StepTimer
-from profilers.writer import RecordWriter
+from profilers.collectives import flight_recorder
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.gpu.rank_gpus import cuda_identity
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.pipeline_actions import ActionRecorder
+from profilers.steps.rank_status import untold
+from profilers.steps.timer import StepTimer
+from profilers.steps.wait_sampler import Lookout
 
 _LAST_LINES = 12
 _UNLIMITED = "memory.limit_gib caps ranks on CPUs only; this rank, on a GPU, has no such limit"

@@ -1,1 +1,1 @@
-"""Records of steps, collectives, memory, GPUs and hosts: how they are taken, written, read and summed up."""
+"""Records of steps, collectives, memory, GPUs and hosts: taken, written, read and summed up."""

@@ -5,34 +5,31 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from profilers.anatomy import anatomy, warmup_of
-from profilers.changes import change_rows, last_change, with_times
-from profilers.checkpoints import checkpoint_rows, resumed
-from profilers.communication import (
-    communication_rows,
-    message_seconds_reason,
-    peak_bandwidth_reason,
+from profilers.analysis.anatomy import anatomy, warmup_of
+from profilers.analysis.communication import communication_rows, message_seconds_reason, peak_bandwidth_reason
+from profilers.analysis.events import (
+    change_rows,
+    checkpoint_rows,
+    detail_notes,
+    last_change,
+    left_alone,
+    outer_row,
+    plan_rows,
+    quality_rows,
+    resumed,
+    with_times,
 )
-from profilers.detail_rows import detail_notes
-from profilers.diagnosis import Thresholds, Verdict, judge, rate
-from profilers.energy import joules_of_ranks
-from profilers.environment_rows import environment_rows
-from profilers.findings.every_rule import findings_of
-from profilers.gpu_summary import gpu_notes, gpus_of
-from profilers.host_summary import host_rows
-from profilers.interface_rows import interface_rows
-from profilers.left_alone import left_alone
-from profilers.memory_summary import memory_rows, peak, with_outside
-from profilers.outer import outer_row
-from profilers.plans import plan_rows
-from profilers.quality import quality_rows
-from profilers.rank_gpus import RankGpus, gpus_of_ranks
-from profilers.run_summary import Bounds, CommunicationRow, RunFacts, RunSummary, StepSeconds
-from profilers.statistics import median_interval, p95
-from profilers.step_join import JoinedSteps, join_steps
-from profilers.step_phases import rank_skew, slowest_seconds, typical_phases
-from profilers.tail import RunRecords
-from profilers.wire_counters import wire_totals
+from profilers.analysis.machine import gpu_notes, gpus_of, host_rows, joules_of_ranks
+from profilers.analysis.memory import memory_rows, peak, with_outside
+from profilers.analysis.statistics import median_interval, p95
+from profilers.analysis.steps import JoinedSteps, join_steps, rank_skew, slowest_seconds, typical_phases
+from profilers.analysis.wire_counters import interface_rows, wire_totals
+from profilers.gpu.rank_gpus import RankGpus, gpus_of_ranks
+from profilers.model.environment import environment_rows
+from profilers.model.run_summary import Bounds, CommunicationRow, RunFacts, RunSummary, StepSeconds
+from profilers.model.verdict import Thresholds, Verdict, judge, rate
+from profilers.records.reader import RunRecords
+from profilers.verdicts.rules import findings_of
 
 __all__ = ["RunFacts", "RunSummary", "summarize"]
 

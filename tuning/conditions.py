@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from profilers.run_summary import RunSummary
-from profilers.throttle import CHOSEN
+from profilers.analysis.machine import CHOSEN
+from profilers.model.run_summary import RunSummary
 
 Conditions = Mapping[str, float]
 

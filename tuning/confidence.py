@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.statistics import Interval, bootstrap_medians
+from profilers.analysis.statistics import Interval, bootstrap_medians
 from tuning.quantiles import student
 
 RESAMPLES = 1000

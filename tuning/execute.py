@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from engine.config import RunConfig
 from engine.outcome import RunOutcome, StopAnswer
-from profilers.statistics import median_interval
+from profilers.analysis.statistics import median_interval
 from profilers.summary import RunSummary
 
 ShouldStop = Callable[[], StopAnswer]

@@ -8,8 +8,8 @@ from engine import devices
 from engine.devices import Devices
 from engine.errors import InputError
 from engine.workloads.peaks import peak_flops, why_unknown
-from profilers import gpus
-from profilers.gpu_library import GpuLibrary
+from profilers.gpu import detection
+from profilers.gpu.library import GpuLibrary
 from tuning.limits import BOUNDS
 from tuning.measures import MEMORY_HEADROOM
 from tuning.studyfile import StudyFile
@@ -23,7 +23,7 @@ def check(file: StudyFile, library: GpuLibrary | None = None) -> None:
     Raises:
         InputError: the first of them, with the reason.
     """
-    library = library or gpus.here()
+    library = library or detection.open_library()
     found = devices.choose(file.config, file.ranks, library)
     for field, value, measure in _asked(file):
         reason = _reason(measure, file, found, library)

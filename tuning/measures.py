@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from profilers.run_summary import MemoryRow, RunSummary
+from profilers.model.run_summary import MemoryRow, RunSummary
 from tuning.aims import Aim
 from tuning.objectives import KNOWN
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.exactness import is_lossy
 from engine.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
-from profilers.run_summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning import conditions
 from tuning.aims import Aim
 from tuning.limits import broken, checked, violations

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.outcome import EarlyEnd, Ending
-from profilers.warmup import MINIMUM_STEPS, warmup_steps
+from profilers.analysis.warmup import MINIMUM_STEPS, warmup_steps
 from tuning.confidence import NORMAL
 from tuning.quantiles import student
 
 ERROR = 0.05
-#: As in ``profilers/warmup.py``: a hiccup counts as so many deviations, and a tenth of a step at the least.
+#: As in ``profilers/analysis/warmup.py``: a hiccup counts as so many deviations, and a tenth of a step at the least.
 _CLIP_DEVIATIONS, _CLIP_LEAST = 5.0, 0.1
 _NORMAL_DEVIATION = 1.4826
 _MOST_ALIKE = 0.9

@@ -8,8 +8,8 @@ from pathlib import Path
 from engine import rundir
 from engine.config import RunConfig
 from engine.outcome import EarlyEnd
-from profilers.records import StepSample
-from profilers.tail import Tail
+from profilers.records.reader import Tail
+from profilers.records.schema import StepSample
 from tuning import pruning, ranking
 from tuning.confidence import spread_of
 from tuning.objective import is_lossy

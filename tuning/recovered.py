@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine import rundir
 from engine.outcome import FROM_OUTSIDE, RunOutcome
-from profilers.run_summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning.state import Trial
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profilers.statistics import Interval
+from profilers.analysis.statistics import Interval
 from tuning.confidence import Comparison, Runs
 
 #: 97.5th percentiles of t with 1 to 10 degrees of freedom.

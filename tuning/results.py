@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from profilers.statistics import Interval
+from profilers.analysis.statistics import Interval
 from tuning import (
     budgets,
     confirm,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from engine import devices
 from engine.config import RunConfig
 from engine.errors import InputError
-from profilers import gpus
+from profilers.gpu import detection
 from tuning import crew, readers
 
 FIELD = "side_by_side"
@@ -67,7 +67,7 @@ def room(ranks: int, config: RunConfig) -> Room:
     Raises:
         InputError: GPUs were asked for by name and there are none, or too few.
     """
-    driver = gpus.here()
+    driver = detection.open_library()
     try:
         if devices.choose(config, ranks, driver).kind == "cuda":
             return Room("GPUs", tuple(devices.visible(driver)))

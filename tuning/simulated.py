@@ -20,9 +20,9 @@ from engine.errors import LayoutError
 from engine.layout import layout_of
 from engine.lifecycle import finish, summary_of
 from engine.outcome import Ending, RunOutcome
-from profilers.records import PHASES, MemorySample, StepSample
+from profilers.records.schema import PHASES, MemorySample, StepSample
+from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
-from profilers.writer import RecordWriter
 from tuning.execute import OnStart, Ran, ShouldStop
 from tuning.predict import target
 from tuning.predict.answer import Forecast

@@ -9,8 +9,8 @@ from engine.config import RunConfig
 from engine.environment import SECTION
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
-from profilers.environment_rows import without_effect
-from profilers.run_summary import RunSummary
+from profilers.model.environment import without_effect
+from profilers.model.run_summary import RunSummary
 from tuning.activity import may_use_gpus
 from tuning.knobs import STUDY_KEYS, Knob
 

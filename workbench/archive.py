@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profilers.table import Table
-from profilers.tail import ARCHIVED, RunRecords, Tail
+from profilers.records.reader import ARCHIVED, RunRecords, Tail
+from profilers.records.table import Table
 
 
 def archived_path(path: Path) -> Path:

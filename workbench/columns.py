@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from profilers.table import Table
-from profilers.tail import Tail
+from profilers.records.reader import Tail
+from profilers.records.table import Table
 from workbench.series import Columns
 
 _Values = np.ndarray[Any, np.dtype[Any]]

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine import progress, rundir
-from profilers.codec import FormatError, Header, decode_header, known_fields
-from profilers.records import STREAMS
-from profilers.table import Table
-from profilers.tail import Tail
+from profilers.records.codec import FormatError, Header, decode_header, known_fields
+from profilers.records.reader import Tail
+from profilers.records.schema import STREAMS
+from profilers.records.table import Table
 from tuning.interruption import Interruption
 from workbench import runs
 from workbench.archive import archived_path

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from profilers.gpu_library import GpuLibrary
+    from profilers.gpu.library import GpuLibrary
 
 Status = Literal["ok", "missing", "note"]
 
@@ -84,9 +84,9 @@ def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Chec
 
 def _gpus() -> Iterator[Check]:
     from engine import devices
-    from profilers import gpus
+    from profilers.gpu import detection
 
-    library = gpus.here()
+    library = detection.open_library()
     try:
         names, hidden = devices.names(library), devices.hidden(library)
         if not names:

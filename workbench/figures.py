@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from profilers.records import PHASES
+from profilers.records.schema import PHASES
 from workbench.series import (
     CollectiveSeries,
     GpuSeries,

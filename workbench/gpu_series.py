@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profilers import rank_gpus, throttle
-from profilers.records import Event
+from profilers.analysis import machine
+from profilers.gpu import rank_gpus
+from profilers.records.schema import Event
 from workbench.series import GIB, Array, Columns, Line, line
 
 #: Stretches of throttling closer together than this share of the time shown are drawn as one.
@@ -109,7 +110,7 @@ def throttled(seconds: Array, masks: Array) -> list[Throttled]:
     gap = (seconds[-1] - seconds[0]) * _GAP_SHARE
     found: dict[str, list[Throttled]] = {}
     for begin, end, mask in zip(seconds, ends, masks, strict=True):
-        for reason in throttle.slows(int(mask)) if np.isfinite(mask) else ():
+        for reason in machine.slows(int(mask)) if np.isfinite(mask) else ():
             spans = found.setdefault(reason, [])
             joins = bool(spans) and begin - spans[-1].end <= gap
             first = spans.pop().begin if joins else float(begin)

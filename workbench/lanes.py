@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.clock_offset import ClockOffset
-from profilers.clocks import clocks_of
-from profilers.table import Table
-from profilers.tail import RunRecords
+from profilers.analysis.anatomy import clocks_of
+from profilers.records.reader import RunRecords
+from profilers.records.table import Table
+from profilers.steps.clock_offset import ClockOffset
 from workbench.series import MILLI, RANKS
 
 #: Bars of a drawing; where there are more, neighbours of one kind are drawn as one.

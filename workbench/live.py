@@ -13,19 +13,12 @@ import numpy as np
 
 from engine import progress, rundir
 from engine.calibration import store
-from profilers.anatomy import hosts_of
-from profilers.changes import change_rows
-from profilers.communication import communication_rows
-from profilers.links import Links
-from profilers.records import Event
-from profilers.tail import (
-    ARCHIVED,
-    LAUNCHER,
-    RunRecords,
-    Table,
-    host_name,
-    unknown_streams,
-)
+from profilers.analysis.anatomy import hosts_of
+from profilers.analysis.communication import communication_rows
+from profilers.analysis.events import change_rows
+from profilers.model.links import Links
+from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
+from profilers.records.schema import Event
 from workbench.archive import tail
 from workbench.columns import Stream
 from workbench.joined import common_steps

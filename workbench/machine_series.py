@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.calibration.table import Calibration, Curve
-from profilers.bandwidth import bus_bandwidth
-from profilers.links import expected_seconds
+from profilers.collectives.bandwidth import bus_bandwidth
+from profilers.model.links import expected_seconds
 
 GIGA, TERA = 1e9, 1e12
 #: Places at which a fit is drawn.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import orders, progress, rundir
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 
 _POLL_SECONDS = 0.1
 

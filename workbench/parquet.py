@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profilers.codec import Field, FormatError, Header, decode_header, encode_header
-from profilers.names import Names
-from profilers.records import STREAMS
-from profilers.table import Column, Table
+from profilers.records.codec import Field, FormatError, Header, decode_header, encode_header
+from profilers.records.names import Names
+from profilers.records.schema import STREAMS
+from profilers.records.table import Column, Table
 
 #: Records of a row group: what a reader decodes at least, and what is held in memory when one is written.
 GROUP = 1 << 17

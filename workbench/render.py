@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from profilers.machine_rows import GpuRow, HostRow, InterfaceRow
-    from profilers.run_summary import RunSummary
+    from profilers.model.rows import GpuRow, HostRow, InterfaceRow
+    from profilers.model.run_summary import RunSummary
 
 _LABEL_WIDTH = 13
 #: Of a host's ranks, that many are named.

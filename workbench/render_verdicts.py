@@ -9,8 +9,8 @@ from workbench import words
 from workbench.verdicts import below
 
 if TYPE_CHECKING:
-    from profilers.diagnosis import Verdict
-    from profilers.run_summary import RunSummary
+    from profilers.model.run_summary import RunSummary
+    from profilers.model.verdict import Verdict
 
 
 def lines(summary: RunSummary) -> Iterator[tuple[str, str]]:

@@ -17,8 +17,7 @@ from workbench.settings import JOBS
 
 if TYPE_CHECKING:
     from engine.config import RunConfig
-    from profilers.change_row import ChangeRow
-    from profilers.plan_rows import PlanRow
+    from profilers.model.rows import ChangeRow, PlanRow
     from profilers.summary import RunSummary
 
 #: A run is created before its owner has signed the status; after this long without a signature it is lost.
@@ -58,8 +57,8 @@ class RunView:
         """Values that were changed while it went; with the step times around them once it has ended."""
         if self.summary is not None:
             return self.summary.changes
-        from profilers.changes import change_rows
-        from profilers.tail import RunRecords
+        from profilers.analysis.events import change_rows
+        from profilers.records.reader import RunRecords
 
         if not (self.folder / rundir.STARTED).exists():
             return []
@@ -70,8 +69,8 @@ class RunView:
         """Plans of compression that it followed so far."""
         if self.summary is not None:
             return self.summary.plans
-        from profilers.plans import plan_rows
-        from profilers.tail import RunRecords
+        from profilers.analysis.events import plan_rows
+        from profilers.records.reader import RunRecords
 
         if not (self.folder / rundir.STARTED).exists():
             return []

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.communication import MESSAGES
-from profilers.records import PHASES
+from profilers.analysis.communication import MESSAGES
+from profilers.records.schema import PHASES
 from workbench.joined import PickedColumns, common_steps, means_by_step, rows_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from profilers.chrome_trace import Event, TraceReader, TraceWriter, encode
-from profilers.clock_offset import ClockOffset, Offset
-from profilers.trace_lanes import Span, kernel_events, lane_events
+from profilers.steps.clock_offset import ClockOffset, Offset
+from profilers.trace.chrome import Event, TraceReader, TraceWriter, encode
+from profilers.trace.lanes import Span, kernel_events, lane_events
 
 #: Before the first event, so that no time is negative.
 _MARGIN_NS = 1_000_000

@@ -10,10 +10,10 @@ from pathlib import Path
 from engine import rundir
 from engine.errors import WorkbenchError
 from engine.layout import Layout
-from profilers.chrome_trace import TraceError
-from profilers.clocks import clocks_of
-from profilers.tail import RunRecords
-from profilers.trace_lanes import lanes
+from profilers.analysis.anatomy import clocks_of
+from profilers.records.reader import RunRecords
+from profilers.trace.chrome import TraceError
+from profilers.trace.lanes import lanes
 from workbench import archive, runs
 from workbench import orders as run_orders
 from workbench.orders import Answer

@@ -8,7 +8,7 @@ from typing import Any
 from engine import config as runconfig
 from engine.config import RunConfig
 from engine.errors import InputError
-from profilers.diagnosis import Thresholds, Verdict, judge, rate
+from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from workbench.inputs import assignments
 from workbench.runs import RunView
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from profilers import gpus
-from profilers.gpu_library import GpuLibrary
+from profilers.gpu import detection
+from profilers.gpu.library import GpuLibrary
 
 _GIB = 2**30
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
@@ -72,7 +72,7 @@ def here(network: str | None = None) -> Fingerprint:
 
 @functools.cache
 def _here(network: str | None, variables: tuple[str, ...]) -> Fingerprint:
-    library = gpus.here()
+    library = detection.open_library()
     try:
         return Fingerprint(
             cpu=_cpu(),

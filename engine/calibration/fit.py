@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.calibration.table import Fit, Point
-from profilers.links import Segment, expected_seconds
+from profilers.model.links import Segment, expected_seconds
 
 _Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -11,7 +11,7 @@ from typing import Any
 from engine import rundir
 from engine.calibration.fingerprint import Fingerprint
 from engine.calibration.table import Calibration
-from profilers.links import Links
+from profilers.model.links import Links
 
 FOLDER = "calibrations"
 COMMAND = "workbench calibrate"

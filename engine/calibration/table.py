@@ -9,8 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from engine.calibration.fingerprint import Fingerprint
-from profilers.bandwidth import bus_bandwidth
-from profilers.links import Link, Links, Segment, links_by_key
+from profilers.collectives.bandwidth import bus_bandwidth
+from profilers.model.links import Link, Links, Segment, links_by_key
 
 #: Raised when older files can no longer be read.
 FORMAT = 1

@@ -20,7 +20,7 @@ from engine.checkpoint.folders import Manifest, checksum, publish, scratch_of, w
 from engine.checkpoint.resume import Found, others, wrong_contents
 from engine.checkpoint.state import FACTOR, MEMORY, Part, State, at
 from engine.errors import WorkbenchError
-from profilers.collectives import unrecorded
+from profilers.collectives.recorder import unrecorded
 
 
 class CheckpointError(WorkbenchError):

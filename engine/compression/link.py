@@ -12,7 +12,7 @@ from torch import Tensor
 from engine import pairwise
 from engine.channel import Group, Waitable, all_gather_single
 from engine.compression.content import Message
-from profilers import collectives
+from profilers.collectives.recorder import active_recorder
 
 
 class Link:
@@ -46,7 +46,7 @@ class Link:
         if self._gloo is None or x.nbytes < self.size * pairwise.LARGE:
             work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
             return work
-        recorder = collectives.active()
+        recorder = active_recorder()
         call = recorder.issue("all_to_all", self._group, x) if recorder else None
         return pairwise.start(self._gloo, out, x, receive or (), send or (), call)
 

@@ -14,7 +14,7 @@ from engine.compression.content import Content, Message, content_of
 from engine.compression.named import build
 from engine.compression.settings import Settings, Value
 from engine.compression.whole import GradientCompressor
-from profilers.wire import sent_share, wire_bytes
+from profilers.collectives.wire_bytes import sent_share, wire_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from engine.dryrun.storages import identity, local, storage_bytes
 from engine.layout import layout_of
 from engine.parallel.apply import build_stages
 from engine.parallel.replica import Piece, Replica
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 
 #: AdamW keeps two averages of a parameter's size and counts its steps in one fp32 number.
 _AVERAGES, _COUNTER_BYTES = 2, 4

@@ -22,9 +22,9 @@ from engine import rundir
 from engine.launch.hang_watch import HangWatch
 from engine.orders import OrderBook, stop_commanded
 from engine.progress import PAGE_OF_HOST, Progress
-from profilers.sampler import Sampler
-from profilers.tail import HOST_PREFIX
-from profilers.writer import RecordWriter
+from profilers.records.reader import HOST_PREFIX
+from profilers.records.writer import RecordWriter
+from profilers.system.sampler import Sampler
 
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 1.0

@@ -11,9 +11,9 @@ import psutil
 from engine.outcome import Ending, RunOutcome
 from engine.progress import Progress, RankProgress
 from engine.rundir import FLIGHT, read_json
-from profilers import stuck
-from profilers.flight_recorder import Dump, DumpError, joined, parse
-from profilers.stuck import Stuck
+from profilers.collectives import hang
+from profilers.collectives.flight_recorder import Dump, DumpError, joined, parse
+from profilers.collectives.hang import Stuck
 
 #: Ranks look for the request four times a second; one that is stopped never answers.
 _PATIENCE_SECONDS = 1.5
@@ -42,7 +42,7 @@ def explain(progress: Progress, folder: Path) -> Stuck | None:
         members = {group: tuple(ranks) for group, ranks in told.get("members", {}).items()}
         dumps[rank] = replace(dump, members=dump.members | members)
         axes |= told.get("axes", {})
-    return stuck.find(dumps, axes, progress.world_size)
+    return hang.find(dumps, axes, progress.world_size)
 
 
 def outcome_of(

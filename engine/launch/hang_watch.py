@@ -11,7 +11,7 @@ from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.verdict import blamed, hung
 from engine.outcome import RunOutcome
 from engine.progress import WAITING, Progress
-from profilers.writer import RecordWriter
+from profilers.records.writer import RecordWriter
 
 
 class HangWatch:

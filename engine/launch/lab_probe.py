@@ -16,9 +16,9 @@ from engine import netns
 from engine.launch.lab_build import LabError
 from engine.launch.lab_links import End, Link, Rates
 from engine.network import rate_words
-from profilers import procfs
-from profilers.procfs import ProcFile
-from profilers.wire_counters import ETHERNET_HEADER_BYTES
+from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
+from profilers.system import procfs
+from profilers.system.procfs import ProcFile
 
 TOLERANCE = 0.05
 #: Links measured at a time carry at most so much together, so that they do not take the processor from each other.

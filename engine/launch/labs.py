@@ -16,8 +16,8 @@ from engine.launch.lab import Lab
 from engine.launch.lab_build import LabError
 from engine.launch.lab_links import End
 from engine.network import Shape
-from profilers import procfs
-from profilers.procfs import Traffic
+from profilers.system import procfs
+from profilers.system.procfs import Traffic
 
 _LOCK = netns.FOLDER.parent / "workbench-lab.lock"
 _RANK_LOG = re.compile(rf"(.+)/{rundir.LOGS}/rank-(\d+)\.log")

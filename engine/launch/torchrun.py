@@ -39,7 +39,7 @@ from engine.relay import private_store
 from engine.scheduling import yield_to_running_threads
 from engine.worker import device_of, failure, group_timeout, limit_memory, train_in_group
 from engine.workloads.data import check_path
-from profilers import flight_recorder
+from profilers.collectives import flight_recorder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

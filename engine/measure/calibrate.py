@@ -20,7 +20,7 @@ from engine.measure.curve import StoppedError, measure
 from engine.measure.plan import CurvePlan, Machine, group_sizes, plan
 from engine.measure.ranks import Ranks
 from engine.measure.work import Cell
-from profilers import gpus
+from profilers.gpu import detection
 
 #: Ranks on a CPU if nobody says how many; the examples use four.
 _USUAL_RANKS, _MOST_USUAL_RANKS = 4, 8
@@ -80,7 +80,7 @@ def _ranks(asked: Asked) -> int:
         if not 1 <= asked.ranks <= MOST_RANKS:
             raise InputError("--ranks", asked.ranks, f"must be from 1 to {MOST_RANKS}")
         return asked.ranks
-    found = 0 if asked.device == "cpu" else len(devices.visible(gpus.here()))
+    found = 0 if asked.device == "cpu" else len(devices.visible(detection.open_library()))
     if found and devices.choose(RunConfig(), found).kind == "cuda":
         return found
     return min(_MOST_USUAL_RANKS, max(_USUAL_RANKS, psutil.cpu_count(logical=False) or 1))
@@ -89,7 +89,7 @@ def _ranks(asked: Asked) -> int:
 def _machine(ranks: int, chosen: devices.Devices) -> Machine:
     free = psutil.virtual_memory().available
     if chosen.kind == "cuda":
-        free = (gpus.here().limits(0).memory_free_bytes or 0) * ranks
+        free = (detection.open_library().limits(0).memory_free_bytes or 0) * ranks
     return Machine(ranks, chosen.kind, psutil.cpu_count(logical=False) or 1, int(free * _MEMORY_SHARE))
 
 

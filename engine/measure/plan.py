@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.calibration.table import ARRAYS, Kind
-from profilers.links import OPERATIONS
+from profilers.model.links import OPERATIONS
 
 _KIB, _MIB = 2**10, 2**20
 #: Bytes of an element of what collectives carry (fp32).

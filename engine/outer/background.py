@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.outer.link import Call
-from profilers.step_timer import StepTimer
+from profilers.steps.timer import StepTimer
 
 #: Yields each call that it has started, and goes on once that is through.
 Work = Iterator[Call]

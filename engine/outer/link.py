@@ -16,10 +16,10 @@ from torch import Tensor
 from engine import on_host
 from engine.channel import Group, all_gather_single, reduce_scatter_single
 from engine.exchange import Exchange
-from profilers import collectives
-from profilers.lookout import waits_here
-from profilers.step_timer import Issued, StepTimer
-from profilers.wire import EXCHANGE
+from profilers.collectives.recorder import active_recorder, unrecorded
+from profilers.collectives.wire_bytes import EXCHANGE
+from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.wait_sampler import waits_here
 
 Start = Callable[[Callable[[], None]], Any]
 
@@ -89,9 +89,9 @@ class Link:
         self, operation: str, payload: Tensor, start: Callable[[], Any], algorithm: str | None = None
     ) -> Call:
         """torch's own record would be of the step in which the call began, where its end is not known yet."""
-        recorder = collectives.active()
+        recorder = active_recorder()
         begin = None if recorder is None else recorder.mark()
-        with collectives.unrecorded():
+        with unrecorded():
             work = start()
         if recorder is None:
             return Call(work, lambda: None)

@@ -18,7 +18,7 @@ from engine.memory.masters import Masters
 from engine.parallel.buckets import Bucket, GradientBuckets
 from engine.parallel.carried import Owner, carried, delayed
 from engine.parallel.replica import Memory, Piece, Wave, extent, partial_over_tp
-from profilers.step_timer import StepTimer
+from profilers.steps.timer import StepTimer
 
 MIB = 2**20
 

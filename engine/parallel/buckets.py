@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from engine.channel import Waitable
 from engine.compression.compressor import Reduction
-from profilers import collectives
-from profilers.step_timer import Issued
+from profilers.collectives import recorder
+from profilers.steps.timer import Issued
 
 #: Averages a bucket in place; it starts at the first value that it is asked for.
 Reduce = Callable[["Bucket"], Reduction]
@@ -102,7 +102,7 @@ class GradientBuckets:
                 self._wait(under_way)
                 self._go_on(reduction)
         told, self._calls = self._calls, []
-        collectives.tell(told)
+        recorder.tell(told)
 
     def clear(self) -> None:
         """Forget the gradients that were applied; delayed ones of this step are averaged from now on."""
@@ -139,7 +139,7 @@ class GradientBuckets:
 
     def _send_beside(self) -> None:
         """Their calls are told with the step that waits for them."""
-        with collectives.beside_steps() as calls:
+        with recorder.beside_steps() as calls:
             for bucket, averaged in zip(self.buckets, self.averaged, strict=True):
                 averaged.flat.copy_(bucket.flat)
                 self._send(averaged)

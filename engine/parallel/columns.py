@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from engine.channel import Channel
 from engine.workloads.casting import weight_gradient
 from engine.workloads.workload import Matrix
-from profilers.lookout import waits_here
+from profilers.steps.wait_sampler import waits_here
 
 
 def regathered_products(x: Tensor, channel: Channel, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:

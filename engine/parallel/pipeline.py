@@ -18,8 +18,8 @@ from engine.parallel.replica import Replica
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.order import result
 from engine.workloads.batches import MicroBatches
-from profilers.actions import ActionRecorder
-from profilers.step_timer import StepTimer
+from profilers.steps.pipeline_actions import ActionRecorder
+from profilers.steps.timer import StepTimer
 
 
 class PipelineExecutor:

@@ -22,7 +22,7 @@ from engine.parallel.shard_messages import Reductions
 from engine.parallel.shard_units import Unit, prefetch
 from engine.workloads.decoder import Decoder
 from engine.workloads.mixture import ExpertLinear
-from profilers.step_timer import StepTimer
+from profilers.steps.timer import StepTimer
 
 
 class FullyShardedReplica:

@@ -15,7 +15,7 @@ from engine.config import RunConfig
 from engine.parallel.extent import Extent
 from engine.parallel.replica import Memory
 from engine.parallel.shard_units import Unit
-from profilers.step_timer import StepTimer
+from profilers.steps.timer import StepTimer
 
 
 class CoarseGradients:

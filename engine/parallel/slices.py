@@ -16,8 +16,8 @@ from engine.memory.masters import Masters
 from engine.parallel.averaging import Averaged, Shared
 from engine.parallel.buckets import Bucket
 from engine.parallel.replica import Piece, Wave
-from profilers import collectives
-from profilers.step_timer import Issued, StepTimer
+from profilers.collectives import recorder
+from profilers.steps.timer import Issued, StepTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Sliced(Averaged):
             self._masters_of[index].write_back()
             weights = self._weights[index]
             mine = _slice(weights, self._group).clone()
-            with collectives.beside_steps() as calls:
+            with recorder.beside_steps() as calls:
                 work = all_gather_single(weights, mine, group=self._group, async_op=True)
             self._arriving[index] = _Arriving(work, mine, calls)
 
@@ -110,7 +110,7 @@ class Sliced(Averaged):
         arriving = self._arriving.pop(index, None)
         if arriving is not None:
             self._wait(arriving.work)
-            collectives.tell(arriving.calls)
+            recorder.tell(arriving.calls)
 
     def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
         names = {parameter: name for name, parameter in self.shared.named.items()}

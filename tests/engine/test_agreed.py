@@ -16,7 +16,7 @@ from engine.devices import Devices
 from engine.errors import InputError
 from engine.launch import agreed, torchrun
 from engine.launch.agreed import _Found
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 from tests.support.torch_gpus import answer
 
@@ -67,7 +67,7 @@ def test_all_refuse_what_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rank_asks_torch_of_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("profilers.gpus.here", lambda: Nvml(FakeNvml()))
+    monkeypatch.setattr("profilers.gpu.detection.open_library", lambda: Nvml(FakeNvml()))
     monkeypatch.setattr(gpu_probe, "look", lambda only: asked.append(only) or answer(2))
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

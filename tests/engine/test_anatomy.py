@@ -15,9 +15,9 @@ from engine.config import RunConfig
 from engine.parallel.apply import plan_of
 from engine.session import Session
 from engine.worker import train_in_group
-from profilers.records import PHASES
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 from tests.support.approximate import about
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small

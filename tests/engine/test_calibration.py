@@ -19,7 +19,7 @@ from engine.calibration.fit import fit
 from engine.calibration.table import Calibration, Point
 from engine.errors import InputError
 from engine.lifecycle import network_of
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from tests.support.calibrations import (
     ALPHA_SECONDS,
     BYTES_PER_SECOND,

@@ -16,8 +16,8 @@ from engine.checkpoint import folders
 from engine.errors import InputError
 from engine.outcome import Ending
 from engine.session import Session
-from profilers.run_summary import RunSummary
-from profilers.tail import RunRecords
+from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
 
 STEPS = 5

@@ -25,10 +25,10 @@ from engine.layout import layout_of
 from engine.loop import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.session import Session
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.support.checkpoints import assert_equal, whole
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small

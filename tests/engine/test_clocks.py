@@ -10,7 +10,7 @@ import torch
 
 from engine.clocks import HostClocks, boot
 from engine.session import Session
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small
 

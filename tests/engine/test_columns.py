@@ -23,7 +23,7 @@ from engine.workloads.decoder import Decoder, Linear, initialize
 from engine.workloads.experts import LocalExperts
 from engine.workloads.mixture import MixtureShape
 from engine.workloads.workload import Axes
-from tests.profilers.test_lookout import seen_waiting
+from tests.profilers.steps.test_wait_sampler import seen_waiting
 from tests.support.ranks import on_ranks
 
 SHAPE = ModelShape(layers=2, hidden=64, heads=4, kv_heads=4, ffn_hidden=96, vocabulary=128)

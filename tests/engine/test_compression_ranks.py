@@ -18,9 +18,9 @@ from engine.compression.content import Content, content_of
 from engine.compression.named import build
 from engine.compression.settings import CASTS, Settings
 from engine.compression.whole import GradientCompressor
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.support.ranks import on_ranks
 
 #: Two buckets; a matrix of odd sizes, vectors, and a batch of matrices as experts have them.

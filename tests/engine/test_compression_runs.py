@@ -10,8 +10,8 @@ from engine.errors import LayoutError
 from engine.presets import PRESETS
 from engine.rules import check
 from engine.session import Session
+from profilers.collectives.wire_bytes import wire_bytes
 from profilers.summary import RunSummary
-from profilers.wire import wire_bytes
 from tests.support.runs import execute, small
 
 TINY = PRESETS["tiny"]

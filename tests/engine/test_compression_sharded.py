@@ -20,9 +20,9 @@ from engine.compression.settings import Settings
 from engine.compression.shards import CoarseShards, Slice
 from engine.compression.whole import GradientCompressor
 from engine.parallel.shard_messages import Gather
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.engine.test_compression_ranks import together
 from tests.support.ranks import on_ranks
 

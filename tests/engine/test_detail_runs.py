@@ -9,10 +9,10 @@ import pytest
 
 from engine import rundir
 from engine.session import Session
-from profilers.detail import EVENT, WHOLE_STEPS, chosen
-from profilers.records import PHASES
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES
+from profilers.steps.sampling_budget import SAMPLING_EVENT, WHOLE_STEPS, chosen
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 from tests.support.approximate import about
 from tests.support.runs import execute, small
 
@@ -62,7 +62,7 @@ def test_what_is_recorded_of_some_steps_is_that_of_all(session: Session, layout:
         assert steps_of(records, rank, "comm") == set(drawn) - ({0} if layout == "delay" else set())
         phases = records.table(rank, "step").column(f"{PHASES[0]}_seconds")
         assert phases.count() == len(drawn)
-        (told,) = [event for event in records.events(rank) if event.kind == EVENT]
+        (told,) = [event for event in records.events(rank) if event.kind == SAMPLING_EVENT]
         assert told.data["every"] == 64
     assert summary.wire_bytes_per_step == about(all_of_it.wire_bytes_per_step, rel=0.01)
     rows = {(row.axis, row.operation): row.calls for row in summary.communication}

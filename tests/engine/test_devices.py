@@ -11,7 +11,7 @@ import torch.distributed as dist
 from engine import backends, devices
 from engine.config import parse
 from engine.errors import InputError
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 from tests.support.torch_gpus import torch_can_use
 from workbench import doctor
@@ -96,7 +96,7 @@ def test_doctor_states_the_same(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if asked is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
-    monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
+    monkeypatch.setattr("profilers.gpu.nvml.Nvml", lambda: nvml)
     torch_can_use(monkeypatch, 2)
     found, *of_torch = doctor._gpus()
     assert (found.status, found.value) == stated[:2]
@@ -125,7 +125,7 @@ def test_the_selftest_says_which_variable_hides_gpus(
     nvml: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
+    monkeypatch.setattr("profilers.gpu.nvml.Nvml", lambda: nvml)
     monkeypatch.setattr(
         doctor, "examine", lambda home: [doctor._python(), *doctor._torch(), doctor._processors()]
     )

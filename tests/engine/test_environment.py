@@ -19,9 +19,9 @@ from engine.errors import InputError, LayoutError
 from engine.launch.servers import Servers
 from engine.rules import check
 from engine.session import Session
-from profilers.environment_rows import ASKED, NO, UNTOLD, YES, environment_rows
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.model.environment import ASKED, NO, UNTOLD, YES, environment_rows
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
 from tests.support.runs import execute, small
 
 MIB = 2**20

@@ -6,9 +6,9 @@ import traceback
 
 from torch import _C
 
-from profilers.clock import CpuClock
-from profilers.collectives import OPERATIONS, CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import OPERATIONS, CollectiveRecorder
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
 from tests.support.public_collectives import MODULES, NOT_CALLED, calls, names, old_names_allowed
 from tests.support.ranks import on_ranks
 

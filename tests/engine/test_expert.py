@@ -18,9 +18,9 @@ from engine.parallel.expert import ExpertParallel, padded_bytes, sorted_bytes
 from engine.parallel.tensor import TensorParallel
 from engine.workloads.experts import LocalExperts
 from engine.workloads.mixture import Mixture, MixtureShape
-from profilers.clock import CpuClock
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
 from tests.support.mixtures import CLOSE, mixture
 from tests.support.ranks import on_ranks
 

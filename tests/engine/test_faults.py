@@ -20,7 +20,7 @@ from engine.config import RunConfig
 from engine.outcome import Ending
 from engine.ownership import settle
 from engine.session import Session
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
 

@@ -22,9 +22,9 @@ from engine.launch import hang
 from engine.launch.verdict import blamed, hung
 from engine.outcome import Ending, RunOutcome
 from engine.progress import WAITING, Progress
-from profilers.clock import CpuClock
-from profilers.lookout import Lookout, is_waiting, waits_here
-from profilers.step_timer import StepTimer
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
+from profilers.steps.wait_sampler import Lookout, is_waiting, waits_here
 from tests.support.ranks import on_ranks
 from tests.support.waiting import wait_until
 

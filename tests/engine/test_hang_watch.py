@@ -14,8 +14,8 @@ from engine import ownership, rundir
 from engine.launch import hang
 from engine.launch.hang_watch import HangWatch
 from engine.progress import PAGE_OF_HOST, Progress
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
 from tests.engine.test_hang import left
 from tests.support.waiting import wait_until
 from workbench import runs

@@ -11,7 +11,7 @@ from engine import devices
 from engine.config import parse
 from engine.errors import InputError
 from engine.torch_gpus import TorchGpu, TorchGpus
-from profilers.amd_smi import AmdSmi
+from profilers.gpu.amd_smi import AmdSmi
 from tests.support.fake_amdsmi import amd_door
 from tuning.side_by_side import Slice
 
@@ -103,7 +103,7 @@ def test_amd_gpus_under_a_torch_for_cuda_are_left_alone(door: AmdSmi) -> None:
 
 def test_a_controller_keeps_to_its_part_by_uuid(door: AmdSmi, monkeypatch: pytest.MonkeyPatch) -> None:
     """HIP's order is not that of AMD SMI, so a number would name another die."""
-    monkeypatch.setattr("profilers.gpus.here", lambda: door)
+    monkeypatch.setattr("profilers.gpu.detection.open_library", lambda: door)
     for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "3,2,1,0")
     Slice(gpus=(1, 2)).take()

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from engine import hop
 from engine.channel import Channel
 from engine.parallel.ring import RingAttention
-from profilers.clock import CpuClock
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
 from tests.support.ranks import on_ranks
 
 ELEMENTS = 1_000

@@ -23,7 +23,7 @@ from engine.launch.hosts import Host, Whereabouts, hosts_of
 from engine.orders import Order
 from engine.progress import PAGE_OF_HOST, Progress
 from engine.relay import Follower, RelayedProgress
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.support.waiting import wait_until
 
 

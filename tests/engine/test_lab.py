@@ -25,8 +25,8 @@ from engine.outcome import Ending
 from engine.rundir import RECORDS
 from engine.sections import Lab
 from engine.session import Session
+from profilers.records.reader import RunRecords
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 from tests.support.lab import needs_lab, on_the_wire
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import execute, small

@@ -18,9 +18,9 @@ from engine.measure.ranks import Ranks
 from engine.measure.work import Cell
 from engine.parallel.post import Post
 from engine.schedules.named import plan
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.support import like_nccl
 from tests.support.ranks import on_ranks
 from tests.support.waiting import wait_until

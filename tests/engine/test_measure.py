@@ -16,7 +16,7 @@ from engine.measure.curve import StoppedError, measure
 from engine.measure.plan import CurvePlan, Machine, Size, group_sizes, plan
 from engine.measure.ranks import Ranks
 from engine.measure.work import Cell
-from profilers.links import OPERATIONS
+from profilers.model.links import OPERATIONS
 
 SIZES = tuple(Size(2**power, power % 2 == 1) for power in range(8, 20))
 GIB = 2**30

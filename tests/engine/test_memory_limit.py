@@ -12,8 +12,8 @@ from engine import rundir, worker
 from engine.config import RunConfig
 from engine.messages import RankTask
 from engine.progress import Progress
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
 from tests.support.runs import small
 
 #: More than any process here has.

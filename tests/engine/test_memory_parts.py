@@ -24,8 +24,8 @@ from engine.schedules.named import plan
 from engine.workloads.decoder import Decoder, initialize
 from engine.workloads.experts import LocalExperts
 from engine.workloads.workload import Axes
-from profilers.clock import clock_for
-from profilers.step_timer import StepTimer
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 
 SHAPE = ModelShape(layers=4, hidden=64, heads=4, kv_heads=2, ffn_hidden=96, vocabulary=128)
 BATCH, SEQUENCE = 2, 64

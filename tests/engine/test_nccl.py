@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine import nccl
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
 
 LOG = "step 1\nhost:1:2 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}\n"
 

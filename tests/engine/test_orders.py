@@ -17,7 +17,7 @@ from engine.outcome import Ending
 from engine.progress import Progress
 from engine.session import Session
 from engine.snapshot import MemorySnapshot
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.engine.test_faults import LONG, when_at_step
 from tests.support.runs import execute, small
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.session import Session
-from profilers.run_summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.support.lab import needs_lab
 from tests.support.runs import execute, small
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine.outer.rounds import Rounds, Taken
-from profilers.clock import Clock, CpuClock
-from profilers.step_timer import StepTimer
+from profilers.steps.clock import Clock, CpuClock
+from profilers.steps.timer import StepTimer
 from tests.support.event_clock import EventClock
 
 

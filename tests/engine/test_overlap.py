@@ -17,8 +17,8 @@ from engine.parallel.shard import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.shard_messages import Gather, Reductions
 from engine.rules import check
 from engine.session import Session
-from profilers.clock import clock_for
-from profilers.step_timer import StepTimer
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.engine.test_exact import LOSS_TOLERANCE, name
 from tests.engine.test_memory_parts import build
 from tests.support.ranks import on_ranks

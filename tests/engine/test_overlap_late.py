@@ -20,8 +20,8 @@ from engine.parallel.optimizer import LocalOptimizer
 from engine.parallel.replica import mark
 from engine.parallel.slices import Sliced
 from engine.session import Session
-from profilers.clock import clock_for
-from profilers.step_timer import StepTimer
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.engine.test_checkpoint import folder_of, losses_of
 from tests.engine.test_memory_parts import build
 from tests.support.ranks import on_ranks

@@ -13,9 +13,9 @@ from engine.lifecycle import summary_of
 from engine.session import Session
 from engine.workloads.flops import CONVENTION, hardware_flops_per_step, model_flops_per_step, workload_of
 from engine.workloads.peaks import TABLE, DevicePeaks, mean_peak, peak_flops, why_unknown
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.runs import execute, small
 from tests.support.samples import step_sample

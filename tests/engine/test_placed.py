@@ -18,7 +18,7 @@ from engine.messages import Seat
 from engine.network import Shape
 from engine.rules import check
 from engine.session import Session
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.support.lab import needs_lab
 from tests.support.runs import execute, small
 

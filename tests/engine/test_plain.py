@@ -15,8 +15,8 @@ from engine.config import RunConfig
 from engine.presets import resolve
 from engine.session import Session
 from engine.workloads.data import open_corpus
-from profilers.records import StepSample
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
+from profilers.records.schema import StepSample
 from tests.support.runs import execute, small
 
 LOSS_TOLERANCE = 1e-5

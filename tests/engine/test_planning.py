@@ -13,10 +13,10 @@ from engine.checkpoint.folders import last_of, read_manifest
 from engine.outcome import Ending
 from engine.planning.planner import WATCHED, next_plan
 from engine.session import Session
-from profilers.communication import communication_rows
-from profilers.records import Event
+from profilers.analysis.communication import communication_rows
+from profilers.records.reader import RunRecords
+from profilers.records.schema import Event
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 from tests.support.runs import execute, small
 
 pytestmark = pytest.mark.drawn(6, of="plans of layers")

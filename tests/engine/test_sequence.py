@@ -17,9 +17,9 @@ from engine.parallel.blocks import MATMUL
 from engine.parallel.ring import RingAttention, ring_bytes
 from engine.parallel.sequence import context_axis
 from engine.parallel.ulysses import ulysses_bytes
-from profilers.clock import CpuClock
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
 from tests.support.ranks import on_ranks
 
 BATCH, SEQUENCE = 2, 48

@@ -16,7 +16,7 @@ from engine import devices, gpu_probe, torch_gpus
 from engine.config import parse
 from engine.errors import InputError
 from engine.torch_gpus import TorchGpu, TorchGpus
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml, NVMLError
 from tests.support.torch_gpus import answer
 from workbench import doctor
@@ -84,7 +84,7 @@ def test_gpus_that_torch_cannot_use_are_not_chosen(
     fewer = ", or fewer ranks" if told.why_not(1) is None else ""
     assert str(refused.value) == f"device='cuda': {reason}; use device=auto or cpu{fewer}"
     assert bool(fewer) == (reason in {REASONS[name][1] for name in ("fewer", "no kernels", "broken")})
-    monkeypatch.setattr("profilers.nvml.Nvml", lambda: nvml)
+    monkeypatch.setattr("profilers.gpu.nvml.Nvml", lambda: nvml)
     monkeypatch.setattr(torch_gpus, "ask", lambda: told)
     *_, check = doctor._gpus()
     assert (check.name, check.status, check.why, check.needed) == ("torch on gpu", "missing", reason, False)

@@ -46,7 +46,7 @@ import json
 import torch
 from engine import devices
 from engine.config import parse
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from engine import progress, rundir
 from engine.outcome import Ending
 from engine.session import Session
 from engine.trace import TraceSteps
-from profilers.chrome_trace import TraceReader
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
+from profilers.trace.chrome import TraceReader
 from tests.engine.test_faults import LONG, assert_next_run_is_good, signal_rank, when_at_step
 from tests.engine.test_full_disk import fill, small_disk  # noqa: F401
 from tests.engine.test_orders import answers, ask

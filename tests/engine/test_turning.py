@@ -13,8 +13,8 @@ from engine.config import RunConfig, load
 from engine.errors import InputError
 from engine.outcome import Ending
 from engine.session import Session
+from profilers.records.reader import RunRecords
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 from tests.engine.test_faults import LONG, when_at_step
 from tests.engine.test_orders import answers, ask
 from tests.support.runs import execute, small

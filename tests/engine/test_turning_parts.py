@@ -10,8 +10,8 @@ from engine.config import RunConfig, parse
 from engine.parallel.averaging import Averaged, Shared
 from engine.parallel.buckets import GradientBuckets
 from engine.parallel.replica import mark
-from profilers.clock import clock_for
-from profilers.step_timer import StepTimer
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.engine.test_memory_parts import Activations, build
 from tests.support.ranks import on_ranks
 

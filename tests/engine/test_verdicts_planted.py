@@ -18,9 +18,9 @@ from engine.parallel.data import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.sections import Lab
 from engine.worker import train_in_group
-from profilers.diagnosis import Verdict
+from profilers.model.verdict import Verdict
+from profilers.records.reader import RunRecords
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
 from tests.support.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import small

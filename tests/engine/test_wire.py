@@ -13,7 +13,7 @@ from engine import channel
 from engine.channel import Channel
 from engine.launch.place import Place
 from engine.sections import Lab
-from profilers.wire import EXCHANGE, wire_bytes
+from profilers.collectives.wire_bytes import EXCHANGE, wire_bytes
 from tests.support.lab import counted, needs_lab
 from tests.support.ranks import on_ranks_of
 

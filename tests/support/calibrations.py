@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.calibration import fingerprint, store
 from engine.calibration.fit import fit
 from engine.calibration.table import Calibration, Curve, Kind, Point
-from profilers.links import OPERATIONS
+from profilers.model.links import OPERATIONS
 
 ALPHA_SECONDS, BYTES_PER_SECOND = 50e-6, 2e9
 SIZES = tuple(2**power for power in range(8, 25))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profilers.clock import Clock
+from profilers.steps.clock import Clock
 
 
 @dataclass(eq=False)

@@ -11,9 +11,9 @@ from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 
-from profilers.amd_smi import AmdSmi
-from profilers.sampler import Sampler
-from profilers.writer import RecordWriter
+from profilers.gpu.amd_smi import AmdSmi
+from profilers.records.writer import RecordWriter
+from profilers.system.sampler import Sampler
 from tests.support.fake_nvml import Clock
 
 _DATA = Path(__file__).parent.parent / "data"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 
 #: Two GPUs, from what real drivers printed; the file says which numbers are recorded and which are composed.
 H100 = Path(__file__).parent.parent / "data" / "nvml_h100.json"

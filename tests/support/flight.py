@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from profilers.flight_recorder import Dump, parse
+from profilers.collectives.flight_recorder import Dump, parse
 
 DATA = Path(__file__).parent.parent / "data"
 #: Three gloo ranks of torch 2.13 in the middle of an all-reduce of the default group that rank 2 never calls.

@@ -19,10 +19,10 @@ from engine.parallel.apply import build_stages
 from engine.parallel.optimizer import LocalOptimizer
 from engine.presets import resolve
 from engine.workloads.decoder import Decoder
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.step_timer import StepTimer
-from profilers.writer import RecordWriter
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 
 
 @dataclass(frozen=True)

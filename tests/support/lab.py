@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from engine import netns
-from profilers import procfs
-from profilers.wire_counters import ETHERNET_HEADER_BYTES
+from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
+from profilers.system import procfs
 
 REASON = netns.unavailable()
 needs_lab = pytest.mark.skipif(REASON is not None, reason=f"no network namespaces: {REASON}")

@@ -22,13 +22,13 @@ from engine.outer.settings import settings_of
 from engine.parallel.extent import extent_of
 from engine.parallel.replica import Piece
 from engine.session import Session
-from profilers.clock import clock_for
-from profilers.collectives import CollectiveRecorder
-from profilers.outer import OuterAverage, outer_averages
-from profilers.run_summary import RunSummary
-from profilers.step_timer import StepTimer
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.analysis.events import OuterAverage, outer_averages
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
 from tests.support.runs import execute, small
 
 SHORT: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from profilers.records import (
+from profilers.records.schema import (
     PHASES,
     ActionSample,
     CommSample,

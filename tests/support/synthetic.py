@@ -19,10 +19,10 @@ from engine import config, ownership, rundir
 from engine.layout import layout_of
 from engine.presets import resolve
 from engine.progress import Progress
-from profilers.records import PHASES, CommSample, GpuSample, HostSample, MemorySample, StepSample
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES, CommSample, GpuSample, HostSample, MemorySample, StepSample
+from profilers.records.writer import RecordWriter
 from profilers.summary import RunFacts, summarize
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
 from tests.support.samples import busy_gpu
 from tests.support.synthetic_study import write_study
 

@@ -14,7 +14,7 @@ import numpy as np
 from engine.config import RunConfig
 from engine.outcome import Ending, RunOutcome
 from engine.rules import problems
-from profilers.statistics import median_interval
+from profilers.analysis.statistics import median_interval
 from profilers.summary import RunSummary
 from tuning.studyfile import StudyFile, parse
 

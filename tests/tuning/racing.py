@@ -11,9 +11,9 @@ import numpy as np
 from engine import rundir
 from engine.config import RunConfig
 from engine.outcome import EarlyEnd, Ending, RunOutcome
-from profilers.statistics import median_interval
+from profilers.analysis.statistics import median_interval
+from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
-from profilers.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.fake import Machine, Should
 

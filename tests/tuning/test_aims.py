@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
-from profilers.machine_rows import GpuRow, HostRow
-from profilers.quality_rows import QualityRow
-from profilers.run_summary import MemoryRow, RunSummary
+from profilers.model.rows import GpuRow, HostRow, QualityRow
+from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
 from tests.support.torch_gpus import torch_can_use
 from tests.tuning.weighed import GIB, asked

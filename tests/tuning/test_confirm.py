@@ -12,8 +12,8 @@ import pytest
 
 from engine.config import RunConfig
 from engine.outcome import Ending, RunOutcome
-from profilers.machine_rows import GpuRow, HostRow
-from profilers.run_summary import RunSummary, StepSeconds
+from profilers.model.rows import GpuRow, HostRow
+from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.tuning.fake import Machine, study
 from tuning import conditions, confirm, deciding, opening, readers, rounds, simplicity
 from tuning.claims import better

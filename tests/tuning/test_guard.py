@@ -11,7 +11,7 @@ import pytest
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
-from profilers.quality_rows import QualityRow
+from profilers.model.rows import QualityRow
 from profilers.summary import RunSummary
 from tests.tuning.fake import Machine, study
 from tuning import objective, readers

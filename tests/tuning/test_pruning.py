@@ -12,7 +12,7 @@ import pytest
 from engine import rundir
 from engine.errors import InputError
 from engine.outcome import Ending
-from profilers.writer import RecordWriter
+from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.fake import study
 from tests.tuning.racing import Recording

@@ -11,7 +11,7 @@ import pytest
 from engine import rundir
 from engine.outcome import EarlyEnd, Ending
 from engine.session import Session
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
 from tuning.readers import STUDIES
 from tuning.study import run_study

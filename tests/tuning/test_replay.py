@@ -10,7 +10,7 @@ from benchmarks import _search_methods as methods
 from benchmarks import _search_runs as runs
 from engine.errors import InputError
 from engine.outcome import Ending
-from profilers.run_summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning import replay
 from tuning.predict import beliefs
 from tuning.predict.tables import playbook

@@ -46,7 +46,7 @@ class Gpus:
 
 
 def test_gpus_are_dealt_by_the_driver_s_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("profilers.nvml.Nvml", lambda: Gpus(8))
+    monkeypatch.setattr("profilers.gpu.nvml.Nvml", lambda: Gpus(8))
     torch_can_use(monkeypatch, 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5,4,1")
     found = side_by_side.slices(2, 2, parse({}))

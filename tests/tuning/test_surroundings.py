@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.outcome import Ending, RunOutcome
-from profilers.environment_rows import NO, YES, EnvironmentRow
+from profilers.model.environment import NO, YES, EnvironmentRow
 from tests.tuning.fake import Machine, study
 from tuning import surroundings
 from tuning.encoding import Encoding
@@ -73,7 +73,7 @@ def test_what_cannot_act_is_refused(changes: dict[str, Any], field: str, words: 
 
 
 def test_a_machine_without_gpus_refuses_what_acts_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("profilers.nvml.Nvml", _NoGpus)
+    monkeypatch.setattr("profilers.gpu.nvml.Nvml", _NoGpus)
     file = study(space={"environment.NCCL_ALGO": ["Ring", "Tree"]})
     with pytest.raises(
         InputError, match=r"space\.environment\.NCCL_ALGO.*over gloo \(no driver\); leave it out"

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.config import RunConfig
 from engine.outcome import RunOutcome
-from profilers.run_summary import MemoryRow, RunSummary
+from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.tuning.fake import Machine, study
 from tuning.studyfile import StudyFile
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from engine import rundir
-from profilers.table import Column
+from profilers.records.table import Column
 from tests.support import prometheus
 from tests.support.nvml_library import build
 from tests.support.nvml_library.scenario import GIB, Scenario

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine import rundir
 from engine.progress import PAGE_OF_HOST, Progress
-from profilers.writer import RecordWriter
+from profilers.records.writer import RecordWriter
 from tests.support.waiting import wait_until
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit

@@ -8,7 +8,7 @@ import pytest
 
 from engine import rundir
 from engine.session import Session
-from profilers.phase_spans import SpanChoice
+from profilers.steps.spans import SpanChoice
 from tests.support.runs import execute, small
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit

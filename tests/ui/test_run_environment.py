@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine import rundir
-from profilers.environment_rows import NO, YES, EnvironmentRow
-from profilers.run_summary import RunSummary
+from profilers.model.environment import NO, YES, EnvironmentRow
+from profilers.model.run_summary import RunSummary
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 from workbench import runs

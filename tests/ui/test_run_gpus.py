@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine import rundir
-from profilers.writer import RecordWriter
+from profilers.records.writer import RecordWriter
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 

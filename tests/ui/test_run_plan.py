@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import rundir
-from profilers.plan_rows import PlanRow
+from profilers.model.rows import PlanRow
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 from workbench import runs, words

@@ -34,7 +34,7 @@ class Gpus:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("profilers.nvml.Nvml", Gpus)
+    monkeypatch.setattr("profilers.gpu.nvml.Nvml", Gpus)
     torch_can_use(monkeypatch, 4)
 
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine import torch_gpus
 from engine.torch_gpus import TorchGpu, TorchGpus
-from profilers.amd_smi import AmdSmi
+from profilers.gpu.amd_smi import AmdSmi
 from tests.support.fake_amdsmi import MI300X, FakeAmdSmi, amd_door, sampled_by_amd
 from tests.support.synthetic import FakeRun, RunFolder
 from tests.ui.test_pages import texts, visit
@@ -32,7 +32,7 @@ def rocm(monkeypatch: pytest.MonkeyPatch) -> None:
         "2.13.0+rocm7.0", "ROCm 7.0.2", "2.22.3", ("gfx90a",), (TorchGpu("AMD Instinct MI250X"),) * 4
     )
     monkeypatch.setattr("torch.version.hip", "7.0.2")
-    monkeypatch.setattr("profilers.amd_smi.AmdSmi", lambda: amd_door()[0])
+    monkeypatch.setattr("profilers.gpu.amd_smi.AmdSmi", lambda: amd_door()[0])
     monkeypatch.setattr(torch_gpus, "ask", lambda: told)
 
 
@@ -113,13 +113,13 @@ def test_prometheus_has_the_readings(home: Path, ran: Callable[[str | None], Run
 
 def test_a_machine_without_rocm_s_library_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.hip", "7.0.2")
-    monkeypatch.setattr("profilers.amd_library.load", no_library)
+    monkeypatch.setattr("profilers.gpu.amd_library.load", no_library)
     [check] = doctor._gpus()
     assert (check.status, check.why) == ("missing", "libamd_smi.so was not found")
     assert AmdSmi().device_count == 0
 
 
 def no_library() -> None:
-    from profilers.amd_library import NoAmdSmiError
+    from profilers.gpu.amd_library import NoAmdSmiError
 
     raise NoAmdSmiError("libamd_smi.so was not found")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from profilers.nvml import Nvml
+from profilers.gpu.nvml import Nvml
 from tests.workbench.conftest import Run
 
 GOOD = {"model": {"preset": "tiny"}, "train": {"steps": 2, "warmup": 1}}

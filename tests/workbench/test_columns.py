@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.tail import Tail
-from profilers.writer import RecordWriter
+from profilers.records.reader import Tail
+from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample, step_sample
 from workbench.columns import Stream
 from workbench.joined import PickedColumns, common_steps, means_by_step, rows_of

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from engine import rundir
-from profilers.codec import FormatError
-from profilers.records import FixedRecord
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.records.codec import FormatError
+from profilers.records.reader import RunRecords
+from profilers.records.schema import FixedRecord
+from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.synthetic import FakeRun, RunFolder
 from workbench import archive, compaction, parquet

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profilers.records import PHASES
+from profilers.records.schema import PHASES
 from workbench import figures, study_figures
 from workbench.series import (
     CollectiveSeries,

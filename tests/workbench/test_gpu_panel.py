@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.machine_rows import GpuRow
-from profilers.records import GpuSample
+from profilers.model.rows import GpuRow
+from profilers.records.schema import GpuSample
 from workbench import gpu_figures, gpu_series, render
 from workbench.gpu_series import GpuDetail, Throttled
 from workbench.series import Array, Columns, Line

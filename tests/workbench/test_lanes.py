@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from profilers.records import ActionSample, SpanSample
-from profilers.tail import RunRecords
-from profilers.writer import RecordWriter
+from profilers.records.reader import RunRecords
+from profilers.records.schema import ActionSample, SpanSample
+from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.samples import comm_sample, step_sample
 from workbench import lane_figures, lanes, skew

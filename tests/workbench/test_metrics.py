@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine import rundir
-from profilers.records import PHASES
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES
 from tests.support import prometheus
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.synthetic import FakeRun, RunFolder

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine import ownership, rundir
-from profilers.records import NetworkSample
-from profilers.writer import RecordWriter
+from profilers.records.schema import NetworkSample
+from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from tests.workbench.test_metrics import fetched, one
 from workbench.metrics.endpoint import Endpoint

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine import rundir
-from profilers.records import STREAMS
+from profilers.records.schema import STREAMS
 from tests.workbench.conftest import Furnished, Run
 from workbench import archive, compaction
 from workbench.runs import run_folders

@@ -13,7 +13,7 @@ from engine.checkpoint import folders
 from engine.config import RunConfig, parse
 from engine.lifecycle import finish
 from engine.outcome import Ending, RunOutcome
-from profilers.writer import RecordWriter
+from profilers.records.writer import RecordWriter
 from tests.support.checkpoints import made_up
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_train import FakeSession, session

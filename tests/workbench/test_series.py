@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from profilers.records import PHASES
+from profilers.records.schema import PHASES
 from workbench import figures, series
 from workbench.series import Columns
 

@@ -15,7 +15,7 @@ import pytest
 
 from engine import progress, rundir
 from engine.session import Session
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from tests.support.runs import execute
 from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.waiting import wait_until

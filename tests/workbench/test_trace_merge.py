@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from profilers.trace_lanes import Span, spread
+from profilers.trace.lanes import Span, spread
 from tests.support import chrome_traces
 from workbench.trace_merge import Source, merge
 

@@ -16,12 +16,12 @@ import pytest
 from engine import progress, rundir
 from engine.outcome import Ending
 from engine.session import Session
-from profilers.clock_offset import ClockOffset, Offset
-from profilers.intervals import overlap_seconds, union_seconds
-from profilers.records import PHASES
+from profilers.analysis.intervals import overlap_seconds, union_seconds
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES
+from profilers.steps.clock_offset import ClockOffset, Offset
 from profilers.summary import RunSummary
-from profilers.tail import RunRecords
-from profilers.trace_spans import communication, computation, overlap_fraction
+from profilers.trace.lanes import communication, computation, overlap_fraction
 from tests.engine.test_faults import LONG, when_at_step
 from tests.support import chrome_traces
 from tests.support.runs import execute, small

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from engine.calibration.table import Calibration, Curve, Kind
 from engine.errors import InputError
-from profilers.links import Segment
+from profilers.model.links import Segment
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link
 
 _GIB = 2**30

@@ -1,7 +1,7 @@
 """What one call costs gloo ranks: its messages, its bytes, and its seconds on a link of a known rate. Pure.
 
 The algorithms are those of ``engine.channel``: rings of gloo's own, and one exchange for reduce-scatter and for what is
-small. ``profilers.wire`` counts their bytes.
+small. ``profilers.collectives.wire_bytes`` counts their bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from engine.config import RunConfig
 from engine.errors import InputError
 from engine.layout import layout_of
-from profilers.wire import EXCHANGE, GLOO_MESSAGE_BYTES, message_bytes, wire_bytes
+from profilers.collectives.wire_bytes import EXCHANGE, GLOO_MESSAGE_BYTES, message_bytes, wire_bytes
 from tuning.predict.core_constants import CoreConstants
 from tuning.predict.messages.calls import Call
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profilers.links import Links
+from profilers.model.links import Links
 
 #: Formats of numbers that an accelerator may have a rate for.
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")

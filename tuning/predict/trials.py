@@ -14,9 +14,9 @@ from engine import rundir
 from engine.config import RunConfig, load, parse
 from engine.errors import InputError
 from engine.outcome import Ending
-from profilers.memory_summary import memory_rows, peak
-from profilers.step_join import join_steps
-from profilers.tail import Archive, RunRecords
+from profilers.analysis.memory import memory_rows, peak
+from profilers.analysis.steps import join_steps
+from profilers.records.reader import Archive, RunRecords
 from tuning.predict.calibrate import Measured
 from tuning.predict.configured import cases_of
 from tuning.predict.cost import Machine
@@ -32,7 +32,7 @@ class Trial:
     """A configuration that ran to its end, and what one of its steps took: medians over its measured steps.
 
     ``seconds`` are those of the slowest rank; ``cpu_seconds`` are of each rank, all threads together, or none where
-    they were not read. ``peak_bytes`` are of the rank that held most (``profilers.memory_summary``): resident bytes on
+    they were not read. ``peak_bytes`` are of the rank that held most (``profilers.analysis.memory``): resident bytes on
     a CPU, the allocator's on a GPU; None if they were not recorded.
     """
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from engine import rundir
 from engine.errors import InputError
-from profilers.codec import Field, fields_of
-from profilers.records import STREAMS, Event
-from profilers.table import Table
-from profilers.tail import RunRecords
+from profilers.records.codec import Field, fields_of
+from profilers.records.reader import RunRecords
+from profilers.records.schema import STREAMS, Event
+from profilers.records.table import Table
 from workbench import archive
 from workbench.export.bundle import check_free
 from workbench.parquet import arrow_columns, batches, schema_of
@@ -32,7 +32,7 @@ _EVENT_FIELDS = [
 def export(folder: Path, out: Path) -> dict[str, int]:
     """Write ``<stream>.parquet`` for each stream that a run has, and ``event.parquet``; file name -> records.
 
-    Columns have the names, units and types of ``profilers.records``. What was not recorded, or was not a finite
+    Columns have the names, units and types of ``profilers.records.schema``. What was not recorded, or was not a finite
     number, is null; so is ``rank`` in records of the launcher. The data of an event are JSON.
 
     Raises:

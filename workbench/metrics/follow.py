@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engine import rundir
-from profilers.records import STREAMS
-from profilers.tail import EventTail, RunRecords, Tail, host_name, unknown_streams
+from profilers.records.reader import EventTail, RunRecords, Tail, host_name, unknown_streams
+from profilers.records.schema import STREAMS
 from workbench import archive, runs
 from workbench.metrics.sums import CallSums, Readings, StepSums, add_calls, latest
 

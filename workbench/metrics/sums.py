@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from profilers.communication import MESSAGES
-from profilers.records import PHASES
-from profilers.table import Table
+from profilers.analysis.communication import MESSAGES
+from profilers.records.schema import PHASES
+from profilers.records.table import Table
 
 #: Upper bounds of the step histogram in seconds; the last bucket has none.
 STEP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)

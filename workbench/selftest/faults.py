@@ -15,7 +15,7 @@ from engine.config import RunConfig
 from engine.footprint import footprints
 from engine.outcome import Ending, RunOutcome
 from engine.session import Session
-from profilers import gpus
+from profilers.gpu import detection
 from workbench.selftest.bench import STEP_PATIENCE_SECONDS, Bench
 from workbench.selftest.verdict import Number, Verdict, judged, not_possible
 
@@ -140,7 +140,7 @@ def _too_large_for_a_cpu_rank(bench: Bench) -> RunConfig:
 
 def _too_large_for_a_gpu(bench: Bench) -> RunConfig | None:
     """Micro-batches that grow until one stage needs half as much again as a GPU has; None if the other does too."""
-    total = gpus.here().limits(0).memory_total_bytes or 0
+    total = detection.open_library().limits(0).memory_total_bytes or 0
     values = {"model.preset": "1b", "schedule.stage_layers": [1, 15], "data.sequence_length": 1024}
     sequences = 1
     while total and sequences < _MOST_SEQUENCES:

@@ -15,9 +15,9 @@ from typing import Any
 from engine import devices
 from engine.calibration import fingerprint
 from engine.config import RunConfig
-from profilers import gpus
-from profilers.nvml import Nvml
-from profilers.nvml_tape import Tape
+from profilers.gpu import detection
+from profilers.gpu.nvml import Nvml
+from profilers.gpu.nvml_tape import Tape
 from workbench import doctor
 from workbench.selftest.bench import Bench
 from workbench.selftest.scrub import CHECKED, VERSIONS, is_ours
@@ -42,7 +42,7 @@ def machine(bench: Bench) -> Verdict:
         if (told := _output(command)) is not None:
             bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)
     wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
-    driver = gpus.here()
+    driver = detection.open_library()
     shown = len(devices.visible(driver))
     usable = _usable(shown)
     if bench.device != "cpu" and shown and not usable:
@@ -93,7 +93,7 @@ def versions() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpus else None,
-        "driver": gpus.here().driver_version,
+        "driver": detection.open_library().driver_version,
         "nvidia_packages": {
             dist.name: dist.version
             for dist in importlib.metadata.distributions()

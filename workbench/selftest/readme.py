@@ -35,8 +35,9 @@ secret); shorter ones are told nowhere by name. UUIDs of GPUs are numbered. Reco
 From a checkout, put a file into `tests/data/` and:
 
 - `nvml.tape.json`: `Nvml(FakeNvml(path=...))` of `tests/support/fake_nvml.py` answers as the driver did.
-- `flight/rank-R.json`: `profilers.flight_recorder.parse(document["dump"].encode())`, then `profilers.stuck.find`.
-- a rank's log over NCCL: `profilers.nccl_proof.proof(name, value, lines)`.
+- `flight/rank-R.json`: `profilers.collectives.flight_recorder.parse(document["dump"].encode())`, then
+  `profilers.collectives.hang.find`.
+- a rank's log over NCCL: `profilers.collectives.nccl_log.proof(name, value, lines)`.
 - a trace: `workbench.trace_merge`.
 - `summary.json`: `RunSummary.from_dict`.
 """

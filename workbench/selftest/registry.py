@@ -17,7 +17,7 @@ def anywhere(bench: Bench) -> str | None:
 
 def driver(bench: Bench) -> str | None:
     """A driver that shows a GPU."""
-    from profilers.nvml import Nvml
+    from profilers.gpu.nvml import Nvml
 
     door = Nvml()
     return door.reason or (None if door.device_count else "the driver shows no GPU")

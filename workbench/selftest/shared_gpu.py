@@ -18,7 +18,7 @@ from engine.config import RunConfig, load
 from engine.errors import WorkbenchError
 from engine.lifecycle import summary_of
 from engine.rules import check
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
 from workbench.selftest import layouts
 from workbench.selftest.bench import LABEL, Bench
 from workbench.selftest.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from engine import rundir
-from profilers.environment_rows import YES
+from profilers.model.environment import YES
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Verdict, failed, judged
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from profilers import gpu_summary
-from profilers.records import Event
+from profilers.analysis import machine
+from profilers.records.schema import Event
 from workbench import figures, series
 from workbench.live import Snapshot
 from workbench.ui import run_host
@@ -80,7 +80,7 @@ def _machine(seen: Snapshot) -> None:
 
 def gpu_troubles(seen: Snapshot) -> None:
     """When the driver did not answer for a GPU, and whether it did again."""
-    for line in gpu_summary.troubles(seen.launcher_events):
+    for line in machine.troubles(seen.launcher_events):
         st.caption(f":material/warning: {line}.")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from profilers.communication import message_seconds_reason
+from profilers.analysis.communication import message_seconds_reason
 from workbench import figures, series, words
 from workbench.live import Snapshot
 from workbench.ui.chart import chart

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from profilers.records import PHASES
+from profilers.records.schema import PHASES
 from workbench import figures, series, words
 from workbench.live import Snapshot
 from workbench.ui.chart import chart

@@ -10,7 +10,7 @@ import msgspec
 import streamlit as st
 
 from engine.errors import InputError
-from profilers.diagnosis import Thresholds, Verdict, judge, rate
+from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from workbench import words
 from workbench.verdicts import below, thresholds_of
 

@@ -20,8 +20,8 @@ from tests.support.nvml_library.scenario import Scenario
 class Session:
     """``with Session(scenario) as ask: ask("door.sample(0).power_watts")``; errors come back as RuntimeError.
 
-    Names: ``pynvml``; ``door``, a ``profilers.nvml.Nvml`` at 5 s unix time; ``sample(gpu)``, what that door says of a
-    GPU, without None; ``wait(seconds)``, which moves the door's clock and not the driver's; ``visible()``, the
+    Names: ``pynvml``; ``door``, a ``profilers.gpu.nvml.Nvml`` at 5 s unix time; ``sample(gpu)``, what that door says
+    of a GPU, without None; ``wait(seconds)``, which moves the door's clock and not the driver's; ``visible()``, the
     GPUs that ranks may use; ``record()``, after which the door's answers go on a tape, and ``save(path)``, which
     writes it.
     """
@@ -62,7 +62,7 @@ def main() -> None:
     """Answer one line of JSON for each line of stdin."""
     import pynvml
 
-    from profilers.nvml import Nvml
+    from profilers.gpu.nvml import Nvml
 
     now = [100.0]
 
@@ -79,7 +79,7 @@ def main() -> None:
         return devices.visible(names["door"])
 
     def record() -> None:
-        from profilers.nvml_tape import Tape
+        from profilers.gpu.nvml_tape import Tape
 
         tape = Tape(pynvml)
         names["door"] = Nvml(tape, lambda: 5.0, lambda: now[0])

@@ -20,8 +20,8 @@ from engine.rundir import RECORDS
 from engine.schedules import closed_forms
 from engine.schedules.actions import Costs
 from engine.schedules.named import KINDS
-from profilers.records import PHASES, CommSample
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
+from profilers.records.schema import PHASES, CommSample
 from tuning.predict.events.configured import among
 from tuning.predict.events.meetings import members
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link

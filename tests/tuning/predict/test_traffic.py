@@ -13,8 +13,8 @@ from engine.layout import layout_of
 from engine.rules import problems
 from engine.rundir import RECORDS
 from engine.session import Session
-from profilers.records import CommSample
-from profilers.tail import RunRecords
+from profilers.records.reader import RunRecords
+from profilers.records.schema import CommSample
 from tests.support.runs import execute, small
 from tuning.predict.traffic import NotKnown, Traffic, traffic
 

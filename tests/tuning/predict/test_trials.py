@@ -11,8 +11,8 @@ import pytest
 from engine import rundir
 from engine.config import RunConfig, parse
 from engine.errors import InputError
-from profilers.records import PHASES, StepSample
-from profilers.writer import RecordWriter
+from profilers.records.schema import PHASES, StepSample
+from profilers.records.writer import RecordWriter
 from tuning.predict import core_work, lab_steps
 from tuning.predict.calibrate import Measured, check
 from tuning.predict.core_constants import START, CoreConstants

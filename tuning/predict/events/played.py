@@ -26,7 +26,7 @@ class Called(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What a place did for a while; see ``profilers.records.PHASES``."""
+    """What a place did for a while; see ``profilers.records.schema.PHASES``."""
 
     phase: str
     start: float

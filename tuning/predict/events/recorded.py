@@ -12,8 +12,8 @@ from engine.config import RunConfig
 from engine.layout import layout_of
 from engine.lifecycle import finish
 from engine.outcome import Ending, RunOutcome
+from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
-from profilers.writer import RecordWriter
 from tuning.predict.events.memory import MemoryLine, memory_of
 from tuning.predict.events.played import Simulated
 from tuning.predict.events.player import play

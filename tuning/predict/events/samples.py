@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from profilers.records import PHASES, ActionSample, CommSample, MemorySample, SpanSample, StepSample
+from profilers.records.schema import PHASES, ActionSample, CommSample, MemorySample, SpanSample, StepSample
 from tuning.predict.events.memory import MemoryLine
 from tuning.predict.events.played import Simulated
 from tuning.predict.events.program import Code

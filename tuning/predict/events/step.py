@@ -51,7 +51,7 @@ class Collective(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Seconds of computation outside the schedule, counted to a phase of ``profilers.records.PHASES``."""
+    """Seconds of computation outside the schedule, counted to a phase of ``profilers.records.schema.PHASES``."""
 
     seconds: float
     phase: str = "optimizer"

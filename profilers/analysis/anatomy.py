@@ -1,0 +1,98 @@
+"""The anatomy of a step for a run's summary: axes, bubble, warm-up, clocks, straggler and gaps. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from profilers.analysis.exposed import seconds_by_axis
+from profilers.analysis.pipeline import pipeline_of
+from profilers.analysis.steps import JoinedSteps, busy_seconds, gap_rows, slowest_seconds, typical
+from profilers.analysis.warmup import warmup_steps
+from profilers.model.rows import ClockRow
+from profilers.model.run_summary import RunFacts
+from profilers.records.reader import RunRecords
+from profilers.records.schema import Event
+from profilers.steps.clock_offset import ClockOffset, Offset
+
+#: The kind of the event with a rank's offset against rank 0.
+EVENT = "clock"
+
+
+def clocks_of(records: RunRecords) -> dict[int, ClockOffset]:
+    """Each rank's clock; a rank that told nothing is taken to have that of rank 0."""
+    return {rank: _clock(records.events(rank)) for rank in records.ranks()}
+
+
+def clock_rows(clocks: dict[int, ClockOffset], time_unix: float) -> list[ClockRow]:
+    """The offsets at one time; empty if all ranks have one clock."""
+    found = {rank: clock.at(time_unix) for rank, clock in clocks.items()}
+    if not any(offset.error_seconds for offset in found.values()):
+        return []
+    return [ClockRow(rank, offset.offset_seconds, offset.error_seconds) for rank, offset in found.items()]
+
+
+def _clock(events: list[Event]) -> ClockOffset:
+    told = [event.data for event in events if event.kind == EVENT]
+    names = Offset._fields
+    return ClockOffset(
+        [Offset(*(float(one[name]) for name in names)) for one in told if all(name in one for name in names)]
+    )
+
+
+_STILL_WARM = (
+    "by their times the first {found:,} steps are warm-up, but only {left_out:,} were left out: the measured steps "
+    "hold warm-up; raise train.warmup to {found:,}"
+)
+
+
+def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
+    """Steps at the start that were not measured, and those that the step times themselves show to be warm-up.
+
+    Both are counted from the first of ``steps``: those recorded, or those since the configuration last changed.
+    Where measured steps still hold warm-up, a note is added.
+    """
+    if not len(steps.steps):
+        return {"notes": list(notes)}
+    measured = np.flatnonzero(np.ma.filled(steps.values["measured"], 0).max(axis=0))
+    left_out = int(measured[0]) if len(measured) else len(steps.steps)
+    found = warmup_steps(slowest_seconds(steps))
+    more = [_STILL_WARM.format(found=found, left_out=left_out)] if (found or 0) > left_out else []
+    return {"warmup_steps": left_out, "warmup_steps_found": found, "notes": [*notes, *more]}
+
+
+def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
+    """What the measured steps show; there is at least one."""
+    chosen, clocks = typical(measured), clocks_of(records)
+    tables = [records.table(rank, "comm") for rank in measured.ranks]
+    by_axis = seconds_by_axis(measured, chosen, tables)
+    middle = float(np.median(measured.values["start_unix"].filled(0.0)))
+    actions = {rank: records.table(rank, "action") for rank in range(facts.world_size)}
+    return {
+        "exposed_seconds_by_axis": by_axis.exposed,
+        "hidden_seconds_by_axis": by_axis.hidden,
+        "hidden_communication_seconds": by_axis.hidden_together,
+        "pipeline": pipeline_of(actions, facts.pipelines, measured.steps[np.sort(chosen.steps)], clocks),
+        "clocks": clock_rows(clocks, middle),
+        "gaps": gap_rows({rank: records.table(rank, "span") for rank in measured.ranks}, measured.steps),
+        **_straggler(measured, records),
+    }
+
+
+def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
+    """Of the rank that is busiest by medians: its host, and the share of steps in which it is."""
+    busy = busy_seconds(measured)
+    row = int(np.median(busy, axis=1).argmax())
+    share = float((busy.argmax(axis=0) == row).mean()) if len(measured.ranks) > 1 else None
+    hosts = hosts_of(records)
+    return {"slowest_rank_host": hosts.get(measured.ranks[row]), "slowest_rank_share": share}
+
+
+def hosts_of(records: RunRecords) -> dict[int, str]:
+    """The host of each rank that told it."""
+    told = {
+        rank: [event.data.get("host") for event in records.events(rank) if event.kind == "environment"]
+        for rank in records.ranks()
+    }
+    return {rank: str(names[-1]) for rank, names in told.items() if names and names[-1]}

@@ -1,0 +1,223 @@
+"""The events of a run as rows of its summary. Pure.
+
+Live changes of the configuration, checkpoints, compression plans, rounds of local SGD, the loss on held-out text,
+parameters that compression leaves alone, and how many steps were recorded in detail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from profilers.analysis.communication import communication_rows
+from profilers.analysis.steps import JoinedSteps, slowest_seconds
+from profilers.model.rows import ChangeRow, CheckpointRow, OuterRow, PlanRow, QualityRow, Resumed
+from profilers.records.reader import RunRecords
+from profilers.steps.sampling_budget import SAMPLING_EVENT
+
+CHANGE_EVENT = "changed"
+
+
+def change_rows(records: RunRecords) -> list[ChangeRow]:
+    """Every change in order, as rank 0 told it; what cannot be read is left out."""
+    told = (
+        [event for event in records.events(0) if event.kind == CHANGE_EVENT] if 0 in records.ranks() else []
+    )
+    found = []
+    for event in told:
+        try:
+            found.append(msgspec.convert({"time_unix": event.time_unix} | event.data, ChangeRow))
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+def last_change(rows: list[ChangeRow]) -> int | None:
+    """The step from which on the last configuration held; None if it always did."""
+    return max((row.step for row in rows), default=None)
+
+
+def with_times(rows: list[ChangeRow], steps: JoinedSteps) -> list[ChangeRow]:
+    """The changes with the median step before and after each, up to the neighbouring ones."""
+    places = sorted({row.step for row in rows})
+    bounds = [None, *places, None]
+    medians = {
+        step: (_median(steps, bounds[place], step), _median(steps, step, bounds[place + 2]))
+        for place, step in enumerate(places)
+    }
+    return [
+        replace(row, seconds_before=medians[row.step][0], seconds_after=medians[row.step][1]) for row in rows
+    ]
+
+
+def _median(steps: JoinedSteps, first: int | None, end: int | None) -> float | None:
+    measured = steps.between(first, end).measured()
+    return float(np.median(slowest_seconds(measured))) if len(measured.steps) else None
+
+
+Row = TypeVar("Row")
+
+
+def checkpoint_rows(records: RunRecords) -> list[CheckpointRow]:
+    """Every save that was tried, in order; what cannot be read is left out."""
+    found = [_converted(data, CheckpointRow) for data in _events(records, "checkpoint")]
+    return [row for row in found if row is not None]
+
+
+def resumed(records: RunRecords) -> Resumed | None:
+    """What the run continued from."""
+    return next((_converted(data, Resumed) for data in _events(records, "resumed")), None)
+
+
+def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
+    """Of rank 0, which speaks for all."""
+    return [event.data for event in records.events(0) if event.kind == kind] if 0 in records.ranks() else []
+
+
+def _converted(data: dict[str, Any], kind: type[Row]) -> Row | None:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+PLAN_EVENT = "plan"
+
+
+def plan_rows(records: RunRecords) -> list[PlanRow]:
+    """In order, as rank 0 told them; what cannot be read is left out."""
+    told = [event for event in records.events(0) if event.kind == PLAN_EVENT] if 0 in records.ranks() else []
+    found = []
+    for event in told:
+        try:
+            found.append(msgspec.convert(event.data, PlanRow))
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+LOCAL_UPDATE_EVENT = "outer"
+
+
+class OuterAverage(msgspec.Struct, frozen=True):
+    """One average: taken over after ``step`` in ``round``, of the weights at the end of round ``average_of``."""
+
+    step: int
+    round: int
+    average_of: int
+    staleness: int
+    delay_steps: int
+    fragment: int
+    wait_seconds: float
+
+
+def outer_averages(records: RunRecords, rank: int) -> list[OuterAverage]:
+    """Every average that a rank took over, in order; what cannot be read is left out."""
+    found = []
+    for event in records.events(rank) if rank in records.ranks() else []:
+        if event.kind == LOCAL_UPDATE_EVENT:
+            try:
+                found.append(msgspec.convert(event.data, OuterAverage))
+            except msgspec.ValidationError:
+                continue
+    return found
+
+
+def outer_row(records: RunRecords) -> OuterRow | None:
+    """All of rank 0; None without an outer loop, or before its first average."""
+    found = outer_averages(records, 0)
+    if not found:
+        return None
+    stale = [average.staleness for average in found]
+    return OuterRow(
+        len(found),
+        len({average.round for average in found}),
+        min(stale),
+        max(stale),
+        fmean(average.delay_steps for average in found),
+        median(average.wait_seconds for average in found),
+    )
+
+
+VALIDATION_EVENT = "validation"
+
+
+def quality_rows(records: RunRecords, steps: JoinedSteps, backend: str) -> list[QualityRow]:
+    """One for each time that the loss on held-out text was taken, in the order of steps."""
+    if not len(steps.steps):
+        return []
+    found, before, wire = [], None, 0.0
+    seconds = slowest_seconds(steps)
+    for step, loss in sorted(_losses(records, steps).items()):
+        sent = _sent(records, steps, before, step, backend)
+        wire += math.nan if sent is None else sent
+        passed = float(seconds[steps.steps < step].sum())
+        found.append(QualityRow(step, loss, passed, None if math.isnan(wire) else wire))
+        before = step
+    return found
+
+
+def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
+    """Means over the ranks that computed them; one that does not tell its step was taken at the end."""
+    end, told = int(steps.steps[-1]) + 1, defaultdict[int, dict[int, float]](dict)
+    for rank in records.ranks():
+        for event in records.events(rank):
+            loss, step = event.data.get("loss"), event.data.get("step", end)
+            is_loss = event.kind == VALIDATION_EVENT and isinstance(loss, float | int) and math.isfinite(loss)
+            if is_loss and isinstance(step, int) and loss is not None:
+                told[step][rank] = loss
+    return {step: sum(of.values()) / len(of) for step, of in told.items()}
+
+
+def _sent(records: RunRecords, steps: JoinedSteps, first: int | None, end: int, backend: str) -> float | None:
+    """Bytes that a rank sent in the steps between, by formula, the mean over ranks; None if one is not known.
+
+    Steps that were not recorded in detail count with the mean of those that were, if need be of the whole run's.
+    """
+    between = steps.between(first, end)
+    detailed = between.detailed().steps
+    if not len(detailed):
+        detailed = steps.detailed().steps
+    tables = [records.table(rank, "comm") for rank in steps.ranks]
+    rows = communication_rows(tables, detailed, max(1, len(detailed) * len(tables)), backend=backend)
+    unrecorded = len(tables) > 1 and not any(map(len, tables))  # an outer loop sends nothing in most steps
+    if unrecorded or any(row.wire_bytes is None for row in rows):
+        return None
+    return len(between.steps) * float(np.sum([row.wire_bytes for row in rows]))
+
+
+def left_alone(records: RunRecords) -> dict[str, str]:
+    """Name -> reason, of all ranks; what a rank said last counts."""
+    found: dict[str, str] = {}
+    for rank in records.ranks():
+        told = [event.data.get("parameters") for event in records.events(rank) if event.kind == "left_alone"]
+        if told and isinstance(told[-1], dict):
+            found |= {str(name): str(reason) for name, reason in told[-1].items()}
+    return found
+
+
+_SOME = (
+    "phases, collectives and memory are those of {detailed:,} of the {measured:,} measured steps: of all they would "
+    "cost about {cost:.1%} of a step, and profile.budget is {budget:.1%}; set it to null for all"
+)
+
+
+def detail_notes(records: RunRecords, measured: JoinedSteps, detailed: JoinedSteps) -> tuple[str, ...]:
+    """A note where some of the measured steps were recorded as a whole only."""
+    told = [
+        event.data
+        for rank in records.ranks()
+        for event in records.events(rank)
+        if event.kind == SAMPLING_EVENT
+    ]
+    if not told or len(detailed.steps) == len(measured.steps):
+        return ()
+    most = max(told, key=lambda data: float(data["cost"]))
+    counts = {"detailed": len(detailed.steps), "measured": len(measured.steps)}
+    return (_SOME.format(cost=float(most["cost"]), budget=float(most["budget"]), **counts),)

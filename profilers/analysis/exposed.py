@@ -1,0 +1,143 @@
+"""Exposed and hidden communication by axis in a typical step; pure.
+
+The phase ``communication_exposed`` of a step is divided among the calls that were under way in it, so that the axes sum
+to the phase. Calls that were waited for as a whole come first; what they leave is shared by the others in proportion
+to their own exposed seconds, since two of them can be under way in one wait. What no recorded call explains is
+``UNKNOWN``. Waits for a pipeline's messages are no part of it: they are ``bubble``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profilers.analysis.communication import MESSAGES
+from profilers.analysis.intervals import union_seconds
+from profilers.analysis.steps import JoinedSteps, Typical
+from profilers.records.table import Table
+
+#: Exposed seconds that belong to no recorded call.
+UNKNOWN = "unknown"
+_TOLERANCE = 1e-9
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+_Places = np.ndarray[Any, np.dtype[np.int64]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class ByAxis(NamedTuple):
+    """Seconds of a typical step by axis."""
+
+    exposed: dict[str, float]
+    hidden: dict[str, float]
+    #: Of all axes: what two calls hide at once counts once. None if nothing but messages was timed.
+    hidden_together: float | None
+
+
+class _Calls(NamedTuple):
+    """Calls of one rank whose time is known: place of their step among the chosen ones, axis, spans.
+
+    ``message`` marks those whose seconds are no transfer time.
+    """
+
+    place: _Places
+    axis: _Places
+    message: _Flags
+    start: _Floats
+    seconds: _Floats
+    exposed: _Floats
+    names: dict[int, str]
+
+
+def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]) -> ByAxis:
+    """The steps and ranks that ``typical_phases`` averages; ``tables`` are the ranks' calls, in the order of ranks.
+
+    Hidden are the seconds in which a call of the axis was under way and nobody waited for it. Messages between two
+    ranks are left out: they are posted long before they are sent, and end when they are taken. An axis that sends
+    nothing else has no hidden seconds.
+    """
+    exposed, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
+    together: list[float] = []
+    for rank in np.unique(typical.ranks):
+        places = typical.steps[typical.ranks == rank]
+        waits = _of(measured, "communication_exposed_seconds", rank, places)
+        calls = _calls(tables[rank], measured.steps[places])
+        shares, known = _shares(calls, waits), ~calls.message
+        for code, name in calls.names.items():
+            of_axis = calls.axis == code
+            exposed[name] += float(shares[of_axis].sum())
+            if (of_axis & known).any():
+                hidden[name] += _hidden(calls, shares, of_axis & known)
+        if known.any():
+            together.append(_hidden(calls, shares, known))
+        exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
+    count, whole = len(typical.steps), sum(exposed.values())
+    if exposed[UNKNOWN] <= _TOLERANCE * whole:
+        del exposed[UNKNOWN]
+    return ByAxis(
+        {name: seconds / count for name, seconds in sorted(exposed.items())},
+        {name: seconds / count for name, seconds in sorted(hidden.items())},
+        sum(together) / count if together else None,
+    )
+
+
+def _hidden(calls: _Calls, shares: _Floats, chosen: _Flags) -> float:
+    """Seconds in which at least one of the chosen calls was under way and nobody waited for it."""
+    spans = np.column_stack([calls.start, calls.start + calls.seconds])[chosen]
+    return max(0.0, union_seconds(spans) - float(shares[chosen].sum()))
+
+
+def _of(measured: JoinedSteps, name: str, rank: int, places: _Places) -> _Floats:
+    return np.asarray(measured.values[name][rank, places].filled(0.0))
+
+
+def _calls(table: Table, steps: _Places) -> _Calls:
+    """Those of ``steps``, which ascend."""
+    seconds, exposed = table.column("seconds"), table.column("exposed_seconds")
+    numbers = np.ma.getdata(table.column("step"))
+    wanted = np.isin(numbers, steps) & ~np.ma.getmaskarray(seconds) & ~np.ma.getmaskarray(exposed)
+    codes, names = table.codes("axis")
+    operations, operation_names = table.codes("operation")
+    messages = [code for code, name in operation_names.items() if name in MESSAGES]
+    axis = np.ma.getdata(codes)[wanted].astype(np.int64)
+    return _Calls(
+        np.searchsorted(steps, numbers[wanted]),
+        axis,
+        np.isin(np.ma.getdata(operations)[wanted], messages),
+        np.ma.getdata(table.column("start_unix"))[wanted],
+        np.ma.getdata(seconds)[wanted],
+        np.ma.getdata(exposed)[wanted],
+        {code: names[code] for code in np.unique(axis).tolist()},
+    )
+
+
+def _shares(calls: _Calls, waits: _Floats) -> _Floats:
+    """What each call gets of the exposed seconds of its step."""
+    whole = calls.exposed >= calls.seconds - _TOLERANCE
+    own = np.where(whole, calls.exposed, 0.0)
+    own *= _scale(own, calls.place, waits)
+    left = np.maximum(waits - np.bincount(calls.place, own, len(waits)), 0.0)
+    part = np.where(whole, 0.0, np.maximum(calls.exposed - _during(calls, whole), 0.0))
+    return np.asarray(own + part * _scale(part, calls.place, left))
+
+
+def _scale(parts: _Floats, places: _Places, most: _Floats) -> _Floats:
+    """By how much to shrink each part so that those of a step are no more than is there."""
+    sums = np.bincount(places, parts, len(most))
+    factors = np.divide(most, sums, out=np.ones_like(most), where=sums > most)
+    return np.asarray(factors[places])
+
+
+def _during(calls: _Calls, whole: np.ndarray[Any, np.dtype[np.bool_]]) -> _Floats:
+    """Seconds of each call in which one that was waited for as a whole was under way, too."""
+    if not whole.any():
+        return np.zeros(len(whole))
+    order = np.argsort(calls.start[whole])
+    starts, lengths = calls.start[whole][order], calls.seconds[whole][order]
+    points = np.column_stack([starts, np.maximum(starts, starts + lengths)]).ravel()
+    passed = np.column_stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)]).ravel()
+    points = np.maximum.accumulate(points)
+    ends = np.interp(calls.start + calls.seconds, points, passed, left=0.0)
+    return np.asarray(ends - np.interp(calls.start, points, passed, left=0.0))

@@ -1,0 +1,282 @@
+"""Readings of GPUs and hosts over a span of time as rows of a run's summary. Pure.
+
+The bits of ``REASONS``, which hold a GPU's clocks down, are NVML's nvmlClocksEventReasons (drivers before 535 say
+nvmlClocksThrottleReasons; the values are the same). AMD's reasons are mapped to them by
+``profilers.gpu.amd_readings``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from profilers.analysis.intervals import growth
+from profilers.gpu.rank_gpus import RankGpus
+from profilers.model.rows import GpuRow, HostRow
+from profilers.records.reader import RunRecords, host_name
+from profilers.records.schema import Event
+from profilers.records.table import Column, Table
+
+#: Bit -> words, in NVML's order.
+REASONS: dict[int, str] = {
+    0x1: "idle",
+    0x2: "application clocks setting",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal slowdown by software",
+    0x40: "thermal slowdown by hardware",
+    0x80: "power brake",
+    0x100: "display clocks setting",
+    0x200: "board limit",
+    0x400: "reliability limit",
+}
+#: Someone chose these, or there is nothing to do: no trouble.
+CHOSEN = frozenset({"idle", "application clocks setting", "display clocks setting"})
+_HARDWARE, _HARDWARE_CAUSES = 0x8, 0x40 | 0x80
+
+
+def words(mask: int) -> tuple[str, ...]:
+    """What a mask of reasons says; empty if the clocks are as high as they can be.
+
+    "hardware slowdown" is said only where the driver gives no cause of it.
+    """
+    if mask & _HARDWARE_CAUSES:
+        mask &= ~_HARDWARE
+    bits = (1 << place for place in range(mask.bit_length()) if mask >> place & 1)
+    return tuple(REASONS.get(bit, f"unknown reason {bit:#x}") for bit in bits)
+
+
+def slows(mask: int) -> tuple[str, ...]:
+    """As ``words``, without what someone chose."""
+    return tuple(reason for reason in words(mask) if reason not in CHOSEN)
+
+
+def joules(readings: Iterable[tuple[Table, int]], start_unix: float, end_unix: float) -> float | None:
+    """Energy of some GPUs between two wall-clock times, each by its number in a table of readings; None if that of one
+    of them is not known, or without any.
+
+    The counter is read at intervals: the mean power between the samples within the span stands for all of it.
+    """
+    found = [of_gpu(table, gpu, start_unix, end_unix) for table, gpu in readings]
+    known = [energy for energy in found if energy is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
+def joules_of_ranks(
+    records: RunRecords, used: RankGpus, start_unix: float, end_unix: float
+) -> tuple[float | None, str | None]:
+    """As ``joules``, of the GPUs that ranks compute on, of all hosts; or the reason why it is not known. A card of two
+    dies counts as a whole and once, also where ranks use one of them.
+    """
+    if used.unknown or not used.gpus:
+        return None, used.reason or "no rank computes on a GPU"
+    readings = [(records.table(process, "gpu"), gpu) for process, gpu in used.counters]
+    energy = joules(readings, start_unix, end_unix)
+    return energy, None if energy is not None else "the driver did not tell the energy of all GPUs in use"
+
+
+def of_gpu(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float) -> float | None:
+    """Energy of one GPU between two wall-clock times, if it is known."""
+    watts = _mean_watts(gpu_samples, gpu, start_unix, end_unix)
+    return None if watts is None else watts * (end_unix - start_unix)
+
+
+def gpus(gpu_samples: Table) -> list[int]:
+    """The GPUs that were sampled, in the driver's order."""
+    return sorted(set(gpu_samples.column("gpu").compressed().tolist()))
+
+
+def _mean_watts(gpu_samples: Table, gpu: int, start_unix: float, end_unix: float) -> float | None:
+    energy = gpu_samples.column("energy_joules")
+    chosen = np.ma.filled(gpu_samples.column("gpu") == gpu, False) & ~np.ma.getmaskarray(energy)
+    times, counter = gpu_samples.column("time_unix")[chosen].filled(0.0), energy[chosen].filled(0.0)
+    if len(times) < 2:
+        return None
+    begin, end = max(start_unix, times[0]), min(end_unix, times[-1])
+    used = np.interp(end, times, counter) - np.interp(begin, times, counter)
+    return float(used / (end - begin)) if end > begin and used >= 0 else None
+
+
+#: Fields of GpuRow that are the mean, or the largest, of a field of GpuSample.
+_MEANS = {
+    "utilization": "utilization_fraction",
+    "sm_active": "sm_active_fraction",
+    "sm_occupancy": "sm_occupancy_fraction",
+    "tensor_active": "tensor_active_fraction",
+    "dram_active": "dram_active_fraction",
+    "power_watts": "power_watts",
+    "sm_clock_mhz": "sm_clock_mhz",
+    "pcie_tx_bytes_per_second": "pcie_tx_bytes_per_second",
+    "pcie_rx_bytes_per_second": "pcie_rx_bytes_per_second",
+}
+_LARGEST = {
+    "memory_used_bytes": "memory_used_bytes",
+    "memory_total_bytes": "memory_total_bytes",
+    "ranks_memory_bytes": "ranks_memory_bytes",
+    "max_power_watts": "power_watts",
+    "power_limit_watts": "power_limit_watts",
+    "max_temperature_celsius": "temperature_celsius",
+    "slowdown_celsius": "slowdown_celsius",
+    "sm_clock_max_mhz": "sm_clock_max_mhz",
+}
+_INTEGERS = frozenset({"memory_used_bytes", "memory_total_bytes", "ranks_memory_bytes"})
+
+
+def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | None) -> dict[str, Any]:
+    """``gpus`` and ``gpus_reason`` of a run's summary; ``used`` are those that ranks compute on, ``span`` as below."""
+    hosts = records.hosts()
+    rows = [
+        replace(row, host=host_name(host), ranks=used.on(host, row.gpu))
+        for host in hosts
+        for row in gpu_rows(records.table(host, "gpu"), span)
+    ]
+    told = [
+        event.data.get("reason")
+        for host in hosts
+        for event in records.events(host)
+        if event.kind == "nvml_unavailable"
+    ]
+    reason = next((f"no GPU: {reason}" for reason in told if reason), "no GPU was sampled")
+    return {"gpus": rows, "gpus_reason": None if rows else reason}
+
+
+def gpu_notes(records: RunRecords) -> list[str]:
+    """``troubles`` of all hosts, with their names where there are several."""
+    hosts = records.hosts()
+    return [
+        line
+        for host in hosts
+        for line in troubles(records.events(host), host_name(host) if len(hosts) > 1 else None)
+    ]
+
+
+def troubles(events: Iterable[Event], host: str | None = None) -> list[str]:
+    """A line for each time that the driver did not answer for a GPU in the middle of a run, in the order they began.
+
+    ``events`` are those of one sampler; ``host`` is named in each line.
+    """
+    told: list[tuple[Event, Event | None]] = []
+    for event in events:
+        if event.kind == "gpu_error":
+            told.append((event, None))
+        elif event.kind == "gpu_recovered":
+            gpu = event.data.get("gpu")
+            told = [
+                (began, event) if ended is None and began.data.get("gpu") == gpu else (began, ended)
+                for began, ended in told
+            ]
+    return [_trouble(*pair, host) for pair in told]
+
+
+def _trouble(began: Event, ended: Event | None, host: str | None) -> str:
+    where = f" on {host}" if host else ""
+    what = f"GPU {began.data.get('gpu')}{where} did not answer {began.data.get('function')}: {began.data.get('error')}"
+    if ended is None:
+        return f"{what}; it has not answered since"
+    return f"{what}; it answered again after {ended.time_unix - began.time_unix:,.1f} s"
+
+
+def gpu_rows(samples: Table, span: tuple[float, float] | None = None) -> list[GpuRow]:
+    """One row for each GPU that was sampled, in the driver's order.
+
+    ``span`` are two wall-clock times; samples outside do not count, unless there is none inside. Limits and counters
+    are of the whole run, since they are read less often.
+    """
+    times = samples.column("time_unix").filled(np.nan)
+    inside = np.ones(len(samples), dtype=bool) if span is None else (times >= span[0]) & (times <= span[1])
+    return [_gpu_row(samples, gpu, inside, span) for gpu in gpus(samples)]
+
+
+def _gpu_row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | None) -> GpuRow:
+    own = np.asarray((samples.column("gpu") == gpu).filled(False))
+    chosen = own & inside if (own & inside).any() else own
+    times = samples.column("time_unix")[own].compressed()
+    if span is None or not (own & inside).any():
+        span = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
+    known: dict[str, Any] = {name: _mean(samples.column(field)[chosen]) for name, field in _MEANS.items()}
+    for name, field in _LARGEST.items():
+        whole = name in ("power_limit_watts", "slowdown_celsius", "sm_clock_max_mhz")
+        largest = _largest(samples.column(field)[own if whole else chosen])
+        known[name] = int(largest) if largest is not None and name in _INTEGERS else largest
+    for name in ("nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected"):
+        known[name] = growth(samples.column(name)[own])
+    return GpuRow(
+        gpu=gpu,
+        samples=int(chosen.sum()),
+        energy_joules=of_gpu(samples, gpu, *span),
+        throttled=_throttled(samples.column("throttle_reasons")[chosen]),
+        **known,
+    )
+
+
+def _mean(values: Column) -> float | None:
+    return float(values.mean()) if values.count() else None
+
+
+def _largest(values: Column) -> float | None:
+    return float(values.max()) if values.count() else None
+
+
+def _throttled(masks: Column) -> dict[str, float]:
+    """Share of the samples in which each reason held the clocks down, the most frequent first."""
+    known = masks.compressed()
+    seen: Counter[str] = Counter()
+    for mask, times in zip(*np.unique(known, return_counts=True), strict=True):
+        for reason in words(int(mask)):
+            seen[reason] += int(times)
+    return {reason: times / len(known) for reason, times in seen.most_common()}
+
+
+def host_rows(records: RunRecords, span: tuple[float, float] | None = None) -> list[HostRow]:
+    """One row for each host that was sampled, that of rank 0 first.
+
+    ``span`` are two wall-clock times; samples outside do not count, unless there is none inside.
+    """
+    found = []
+    for process in records.hosts():
+        samples = _inside(records.table(process, "host"), span)
+        if len(samples):
+            ranks = records.table(process, "process").column("rank").compressed()
+            found.append(_host_row(host_name(process), np.unique(ranks).tolist(), samples))
+    return found
+
+
+def _inside(samples: Table, span: tuple[float, float] | None) -> Table:
+    if span is None or not len(samples):
+        return samples
+    times = samples.column("time_unix").filled(np.nan)
+    first, end = (int(np.searchsorted(times, edge)) for edge in span)
+    return samples.part(first, end) if end > first else samples
+
+
+def _host_row(name: str | None, ranks: list[int], samples: Table) -> HostRow:
+    times = samples.column("time_unix").compressed()
+    seconds = float(times[-1] - times[0])
+
+    def rate(field: str) -> float | None:
+        grown = growth(samples.column(field))
+        return None if grown is None or not seconds else grown / seconds
+
+    used, total = _largest_int(samples, "memory_used_bytes"), _largest_int(samples, "memory_total_bytes")
+    return HostRow(
+        host=name,
+        ranks=ranks,
+        samples=len(samples),
+        cpu_fraction=_mean(samples.column("cpu_fraction")),
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+        network_sent_bytes_per_second=rate("network_sent_bytes"),
+        network_received_bytes_per_second=rate("network_received_bytes"),
+        disk_read_bytes_per_second=rate("disk_read_bytes"),
+        disk_written_bytes_per_second=rate("disk_written_bytes"),
+    )
+
+
+def _largest_int(samples: Table, field: str) -> int | None:
+    values = samples.column(field)
+    return int(values.max()) if values.count() else None

@@ -1,0 +1,84 @@
+"""The peak memory of each rank, and the phase of the step that reached it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from profilers.model.rows import GpuRow
+from profilers.model.run_summary import MemoryRow
+from profilers.records.reader import RunRecords
+from profilers.records.table import Table
+
+#: What a peak is taken of: the CUDA allocator where there is one, else the process.
+KINDS = {"cuda_peak_bytes": "CUDA allocator", "peak_rss_bytes": "resident set"}
+#: The peak counts as reached where so much of it was first seen: what creeps up later says nothing of a phase.
+REACHED = 0.99
+
+
+def memory_rows(records: RunRecords, since: int = 0) -> list[MemoryRow]:
+    """One row a rank that recorded its memory in the steps from ``since`` on; all of the same kind."""
+    tables = {rank: _since(records.table(rank, "memory"), since) for rank in records.ranks()}
+    for column in KINDS:
+        rows = [_row(rank, table, column) for rank, table in tables.items() if table.column(column).count()]
+        if rows:
+            return rows
+    return []
+
+
+def _since(table: Table, step: int) -> Table:
+    late = table.column("step").filled(-1) >= step
+    return table.part(int(late.argmax()) if late.any() else len(table), len(table))
+
+
+def peak(rows: Sequence[MemoryRow]) -> dict[str, Any]:
+    """The keys of a summary that tell the largest peak; empty without a row."""
+    if not rows:
+        return {}
+    most = max(rows, key=lambda row: row.peak_bytes)
+    return {
+        "peak_memory_bytes": most.peak_bytes,
+        "peak_memory_phase": most.phase,
+        "peak_memory_rank": most.rank,
+    }
+
+
+def with_outside(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list[MemoryRow]:
+    """The rows, with what NVML says that ranks' processes hold of a GPU over the allocators' reserved bytes, in equal
+    parts where several ranks share it; without it where one of the two is not known.
+    """
+    found = list[MemoryRow]()
+    for row in rows:
+        gpu = next((one for one in gpus if row.rank in (one.ranks or ())), None)
+        there = [one.reserved_bytes for one in rows if gpu is not None and one.rank in (gpu.ranks or ())]
+        reserved = [one for one in there if one is not None]
+        if gpu is None or gpu.ranks_memory_bytes is None or len(reserved) != len(gpu.ranks or ()):
+            found.append(row)
+        else:
+            outside = max(0, gpu.ranks_memory_bytes - sum(reserved)) // len(reserved)
+            found.append(replace(row, outside_allocator_bytes=outside))
+    return found
+
+
+def _row(rank: int, table: Table, column: str) -> MemoryRow:
+    peaks, phases = table.column(column), table.column("phase")
+    highest = int(peaks.max())
+    at = int(np.flatnonzero(np.ma.filled(peaks >= REACHED * highest, False))[0])
+    return MemoryRow(
+        rank=rank,
+        kind=KINDS[column],
+        peak_bytes=highest,
+        phase=phases.tolist()[at],
+        step=int(table.column("step")[at]),
+        reserved_bytes=_most(table, "cuda_reserved_bytes"),
+        inactive_split_bytes=_most(table, "cuda_inactive_split_bytes"),
+        allocation_retries=_most(table, "cuda_allocation_retries"),
+    )
+
+
+def _most(table: Table, name: str) -> int | None:
+    column = table.column(name)
+    return int(column.max()) if column.count() else None

@@ -1,0 +1,185 @@
+"""Which collective ranks wait in for whom, from the Flight Recorder dumps of all ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from profilers.collectives.flight_recorder import Dump, Entry
+
+#: From what explains a hang best to what may be only its consequence.
+_KINDS = ("missing", "mismatch", "stalled")
+#: What torch calls the group of all ranks.
+_DEFAULT_GROUP = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """One collective that did not end. ``kind``: a rank is missing, ranks called different things, or all arrived
+    and it stalled. ``silent`` are the missing ranks that left no dump. ``behind`` are those whose GPUs have not come to
+    the call while others' have begun it, known with ``TORCH_NCCL_ENABLE_TIMING=1``. ``circular``: who is missing waits.
+    """
+
+    kind: str
+    group: str
+    operation: str
+    sequence: int
+    bytes: int
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    since_unix: float = 0.0
+    different: tuple[str, ...] = ()
+    behind: tuple[int, ...] = ()
+    circular: bool = False
+
+    @property
+    def held_up_by(self) -> tuple[int, ...]:
+        """The ranks that the others wait for; none if that is not known."""
+        return () if self.circular else self.missing or self.behind
+
+    def __str__(self) -> str:
+        what = f"{self.operation} of {self.bytes:,} bytes, call {self.sequence:,} of group {self.group}"
+        if self.kind == "missing":
+            silent = f"; {_ranks(self.silent)} left no record of its calls" if self.silent else ""
+            return f"{what}: {_ranks(self.waiting)} waited, {_ranks(self.missing)} did not arrive{silent}"
+        if self.kind == "mismatch":
+            return f"call {self.sequence:,} of group {self.group} differs between ranks: {'; '.join(self.different)}"
+        if self.behind:
+            return f"{what}: all ranks called it, and {_gpus(self.behind)} not come to it"
+        return f"{what}: all ranks arrived, and it did not end on {_ranks(self.waiting)}"
+
+
+def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) -> Stuck | None:
+    """The collective that explains a hang best; None if none is under way.
+
+    ``axes`` names groups. A rank that is missing in one group while it waits in another is a victim too: the call
+    whose missing rank waits nowhere comes first, then the one that has waited longest.
+    """
+    members = _Members(dumps, world_size)
+    groups = sorted({entry.group for dump in dumps.values() for entry in dump.entries})
+    found = [one for group in groups for one in _collective(group, dumps, members)]
+    found += [one for group in groups for one in _messages(group, dumps, members)]
+    found = [replace(one, group=axes.get(one.group, one.group)) for one in found]
+
+    found = [replace(one, circular=_waits_elsewhere(one, found)) for one in found]
+    return min(found, key=lambda one: (_KINDS.index(one.kind), one.circular, one.since_unix), default=None)
+
+
+def _waits_elsewhere(one: Stuck, found: list[Stuck]) -> bool:
+    elsewhere = {rank for other in found if other is not one for rank in other.waiting}
+    return one.kind == "missing" and set(one.missing) <= elsewhere
+
+
+class _Members:
+    """The ranks of each group: as the backend told, or those that ever came; all of them in the default group."""
+
+    def __init__(self, dumps: Mapping[int, Dump], world_size: int) -> None:
+        self._ranks: dict[str, set[int]] = defaultdict(set)
+        for rank, dump in dumps.items():
+            for group in {entry.group for entry in dump.entries}:
+                self._ranks[group].add(rank)
+            for group, ranks in dump.members.items():
+                self._ranks[group].update(ranks)
+        self._ranks[_DEFAULT_GROUP] = set(range(world_size))
+
+    def of(self, group: str) -> list[int]:
+        """In the group's own order."""
+        return sorted(self._ranks[group])
+
+
+def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[Stuck]:
+    """The first collective of a group that has not ended on some rank."""
+    calls = {
+        rank: {entry.sequence: entry for entry in dump.entries if entry.group == group and _collects(entry)}
+        for rank, dump in sorted(dumps.items())
+    }
+    unfinished = [entry for known in calls.values() for entry in known.values() if not entry.ended]
+    if not unfinished:
+        return
+    first = min(unfinished, key=lambda entry: entry.sequence)
+    here = {rank: known[first.sequence] for rank, known in calls.items() if first.sequence in known}
+    # What has left a rank's ring buffer was called long ago.
+    arrived = {rank for rank, known in calls.items() if max(known, default=0) >= first.sequence}
+    missing = [rank for rank in members.of(group) if rank not in arrived]
+    called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in here.items()}
+    differs = len(set(called.values())) > 1
+    begun = {rank for rank, entry in here.items() if entry.ended or _begun(entry)}
+    yield Stuck(
+        kind="missing" if missing else "mismatch" if differs else "stalled",
+        group=group,
+        operation=first.operation,
+        sequence=first.sequence,
+        bytes=first.bytes,
+        waiting=tuple(rank for rank, entry in here.items() if not entry.ended),
+        missing=tuple(missing),
+        silent=tuple(rank for rank in missing if rank not in dumps),
+        since_unix=min(entry.created_unix for entry in here.values()),
+        different=tuple(f"rank {rank} {what}" for rank, what in called.items()),
+        behind=() if differs or not any(map(_begun, here.values())) else tuple(sorted(here.keys() - begun)),
+    )
+
+
+def _begun(entry: Entry) -> bool:
+    """Seen to run on the device, which gloo never tells, and NCCL only if it times calls."""
+    return entry.state == "started"
+
+
+def _collects(entry: Entry) -> bool:
+    return entry.pair is None and entry.operation not in ("coalesced", "send", "recv")
+
+
+def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Iterator[Stuck]:
+    """Messages that one side has begun and the other has not; known only while no ring buffer has lost a call.
+
+    Whether a message has ended does not decide: torch never notes the end of those that were sent in a batch.
+    """
+    ranks = members.of(group)
+    pairs = {
+        entry.pair for dump in dumps.values() for entry in dump.entries if entry.group == group and entry.pair
+    }
+    for pair in sorted(pairs):
+        if max(pair) >= len(ranks):
+            continue
+        ends = {"send": ranks[pair[0]], "recv": ranks[pair[1]]}
+        if not all(dumps[rank].whole for rank in ends.values() if rank in dumps):
+            continue
+        sides = {
+            operation: [
+                entry
+                for entry in (dumps[rank].entries if rank in dumps else ())
+                if (entry.group, entry.pair, entry.operation) == (group, pair, operation)
+            ]
+            for operation, rank in ends.items()
+        }
+        yield from _half_done(group, ends, sides, dumps)
+
+
+def _half_done(
+    group: str, ends: dict[str, int], sides: dict[str, list[Entry]], dumps: Mapping[int, Dump]
+) -> Iterator[Stuck]:
+    ahead, behind = sorted(sides, key=lambda operation: -len(sides[operation]))
+    number = len(sides[behind])
+    if number == len(sides[ahead]) or sides[ahead][number].ended:
+        return
+    entry, missing = sides[ahead][number], ends[behind]
+    yield Stuck(
+        kind="missing",
+        group=group,
+        operation=entry.operation,
+        sequence=number + 1,
+        bytes=entry.bytes,
+        waiting=(ends[ahead],),
+        missing=(missing,),
+        silent=() if missing in dumps else (missing,),
+        since_unix=entry.created_unix,
+    )
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _gpus(ranks: tuple[int, ...]) -> str:
+    return f"the GPU of {_ranks(ranks)} has" if len(ranks) == 1 else f"the GPUs of {_ranks(ranks)} have"

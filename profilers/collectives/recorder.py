@@ -1,0 +1,281 @@
+"""Every collective, whoever issued it.
+
+Those of torch's own layers (DDP, FSDP2, compiled code) are seen by a kernel on the ``c10d::*`` operators at the
+BackendSelect key: it notes operation, group, bytes and issue time and passes the call on; the end comes from the
+work's future. The engine's own do not pass there and tell the ``active()`` recorder themselves: two marks and a tuple.
+``stop()`` takes the kernels out again, so recording can be switched while a run goes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from profilers.collectives.encoder import CallEncoder, Kinds, Timed, until_noticed
+from profilers.records.schema import CommSample
+from profilers.records.writer import RecordWriter
+from profilers.steps.resolve import StepSeconds
+from profilers.steps.timer import Issued, StepTimer
+from profilers.steps.wait_sampler import waits_here
+
+#: Operator -> (operation, argument whose bytes are the payload S of nccl-tests' definitions).
+OPERATIONS: dict[str, tuple[str, str]] = {
+    "allreduce_": ("all_reduce", "tensors"),
+    "allreduce_coalesced_": ("all_reduce", "tensors"),
+    "allgather_": ("all_gather", "output_tensors"),
+    "_allgather_base_": ("all_gather", "output_tensor"),
+    "allgather_coalesced_": ("all_gather", "output_lists"),
+    "allgather_into_tensor_coalesced_": ("all_gather", "outputs"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "inputs"),
+    "alltoall_": ("all_to_all", "input_tensors"),
+    "alltoall_base_": ("all_to_all", "input"),
+    "broadcast_": ("broadcast", "tensors"),
+    "reduce_": ("reduce", "tensors"),
+    "gather_": ("gather", "input_tensors"),
+    "gather_into_tensor_": ("gather", "input_tensor"),
+    "scatter_": ("scatter", "output_tensors"),
+    "send": ("send", "tensors"),
+    "recv_": ("recv", "tensors"),
+    "recv_any_source_": ("recv", "tensors"),
+    "barrier": ("barrier", "tensor"),
+    "monitored_barrier_": ("barrier", "tensor"),
+}
+
+
+#: The recorder that is started in this process; the kernels are the process's too.
+_started: list[CollectiveRecorder] = []
+#: The same while it is paused: then only calls ``beside_steps`` are recorded, for the step that waits for them.
+_paused: list[CollectiveRecorder] = []
+
+
+#: Threads whose collectives nobody records.
+_unseen: set[int] = set()
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Collectives that this thread issues inside are no part of a step: neither recorded nor timed."""
+    me = get_ident()
+    _unseen.add(me)
+    try:
+        yield
+    finally:
+        _unseen.discard(me)
+
+
+#: Where the calls go that a thread issues ``beside_steps``.
+_beside: dict[int, list[Issued]] = {}
+
+
+@contextmanager
+def beside_steps() -> Iterator[list[Issued]]:
+    """Calls that this thread issues inside go on beside later steps: none is told until ``tell`` is given them.
+
+    What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
+    """
+    me = get_ident()
+    found = _beside[me] = []
+    try:
+        yield found
+    finally:
+        del _beside[me]
+
+
+def tell(calls: list[Issued]) -> None:
+    """They have been waited for, in this step."""
+    recorder = active_recorder()
+    if recorder is not None:
+        for call in calls:
+            recorder.tell(call)
+
+
+def active_recorder() -> CollectiveRecorder | None:
+    """The recorder that collectives outside the dispatcher tell about themselves."""
+    if _started:
+        return _started[0]
+    return _paused[0] if _paused and get_ident() in _beside else None
+
+
+class Call(NamedTuple):
+    """A call outside steps; ``ended`` and waited for at once or not."""
+
+    operation: str
+    bytes: int
+    ended: bool
+    blocking: bool
+
+
+class CollectiveRecorder:
+    """Records the collectives of one rank.
+
+    ``axes`` maps a process group's name to its axis (``dp``, ``tp``, ``pp``); other groups are called ``world``.
+    A blocking call is waited for inside the kernel, as its caller would do next, and counts as exposed.
+    """
+
+    def __init__(self, timer: StepTimer, axes: dict[str, str]) -> None:
+        self._timer, self._axes = timer, axes
+        #: What a call that its caller waits for needs: ``kind = kinds[...]``, ``begin = mark()``, the call, and
+        #: ``note((begin, mark(), kind))``, with None as kind for a wait that is no call.
+        self.kinds, self.mark, self.note = Kinds(), timer.clock.mark, timer.note
+        self._encoder = CallEncoder(self._place)
+        self._futureless: set[str] = set()
+        self._library: Library | None = None
+
+    def start(self) -> None:
+        """Put the kernels in. Does nothing when they are in already."""
+        if self._library is not None:
+            return
+        self._library = Library("c10d", "IMPL")
+        _started.append(self)
+        for name, (operation, payload) in OPERATIONS.items():
+            operator = getattr(torch.ops.c10d, name, None)
+            if operator is not None:
+                kernel = self._kernel(operator.default, operation, payload)
+                self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+
+    def stop(self) -> None:
+        """Take the kernels out; calls seen so far stay."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+            (_started if self in _started else _paused).remove(self)
+
+    def pause(self, paused: bool) -> None:
+        """Let calls pass unseen until the next ``pause(False)``; the kernels stay. Nothing while it is stopped."""
+        source, target = (_started, _paused) if paused else (_paused, _started)
+        if self in source:
+            source.remove(self)
+            target.append(self)
+
+    def issue(self, operation: str, group: Any, tensor: torch.Tensor, algorithm: str | None = None) -> Issued:
+        """A call begins that is waited for later."""
+        kind = self.kinds[operation, group, tensor.dtype, tensor.nbytes, None, algorithm]
+        call = Issued(self.mark(), [], kind)
+        self.tell(call)
+        return call
+
+    def tell(self, call: Issued) -> None:
+        """A call that is waited for later, or was."""
+        held = _beside.get(get_ident()) if _beside else None
+        (self._timer.issue if held is None else held.append)(call)
+
+    def finish(self, call: Issued) -> None:
+        """A call that was issued has been waited for."""
+        call.end.append(self.mark())
+
+    def take(self) -> list[Call]:
+        """The calls outside steps since the last take: those that were waited for at once, then the others."""
+        waits, issued = self._timer.take()
+        calls = [(kind, True, True) for _, _, kind in waits if kind is not None]
+        calls += [(call.kind, bool(call.end), False) for call in issued]
+        return [Call(kind.known[0], kind.known[3], *rest) for kind, *rest in calls]
+
+    def write(self, times: StepSeconds, writer: RecordWriter) -> None:
+        """Write the calls of one step; exposed is the part during which the main thread stood waiting.
+
+        A call whose end the device has not passed, or that failed, has no seconds: nothing here waits for it.
+        """
+        issued = _issued(times) if times.issued else []
+        count = len(issued) + sum([kind is not None for _, _, kind in times.waits])
+        writer.write_encoded(CommSample, lambda names: self._encoder.encode(times, issued, names), count)
+
+    def _place(self, group: dist.ProcessGroup) -> tuple[str, int]:
+        return self._axes.get(group.group_name, "world"), group.size()
+
+    def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
+        """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
+        schema = operator._schema
+        names = [argument.name for argument in schema.arguments]
+        tensors_at, group_at = names.index(payload), names.index("process_group")
+        async_at = names.index("async_op") if "async_op" in names else len(names)
+        returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
+        below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
+        redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
+        kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
+
+        @waits_here
+        def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
+            if (_unseen and get_ident() in _unseen) or (_paused and get_ident() not in _beside):
+                return redispatch(keys & below, *arguments, **named)
+            dtype, size = _payload(arguments[tensors_at])
+            blocking = not returns or (len(arguments) > async_at and not arguments[async_at])
+            begin = mark()
+            out = redispatch(keys & below, *arguments, **named)
+            work = unbox(out[-1] if several else out) if returns else None
+            kind = kinds[operation, _group(arguments[group_at]), dtype, size, None, None]
+            if blocking:
+                if work is not None:  # NCCL has none for such a call: it is on the current stream
+                    work.wait()
+                note((begin, mark(), kind))
+            else:
+                call = Issued(begin, [], kind)
+                self._follow(call, work)
+                tell(call)
+            return out
+
+        return kernel
+
+    def _follow(self, call: Issued, work: Any) -> None:
+        clock, operation = self._timer.clock, call.kind.known[0]
+        if work is None or operation in self._futureless:
+            return
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            # The refusal collects a C++ stack trace, which costs more than the call: ask once for each operation.
+            self._futureless.add(operation)
+            return
+
+        def note(done: Any) -> None:
+            try:
+                done.value()
+            except RuntimeError:  # its peers are gone, or the communicator was torn down: it never ended
+                return
+            call.end.append(clock.mark())
+
+        future.add_done_callback(note)
+
+
+def _group(known: Any) -> dist.ProcessGroup:
+    return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
+
+
+def _issued(times: StepSeconds) -> list[Timed]:
+    """The calls that were issued and not waited for at once."""
+    since = min(begin for begin, *_ in times.issued)
+    exposed, calls = times.exposed(since), []
+    for begin, end, kind in times.issued:
+        if end is None:
+            calls.append(Timed(kind, begin, None, None))
+        else:
+            calls.append(Timed(kind, begin, end - begin, _overlap_seconds(begin, end, exposed)))
+    until_noticed(calls, times.open_waits(since))
+    return calls
+
+
+def _payload(tensors: Any) -> tuple[torch.dtype | None, int]:
+    """dtype and bytes of a tensor, or of lists of them."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors.dtype, tensors.nbytes
+    parts = [_payload(part) for part in tensors]
+    return (parts[0][0] if parts else None), sum(size for _, size in parts)
+
+
+def _overlap_seconds(begin: float, end: float, waits: list[tuple[float, float]]) -> float:
+    """Overlap with disjoint, sorted spans; plain Python because a step has few waits and this runs in the rank."""
+    total = 0.0
+    first = max(bisect_right(waits, (begin, begin)) - 1, 0)
+    for wait_begin, wait_end in waits[first:]:
+        if wait_begin >= end:
+            break
+        total += max(0.0, min(end, wait_end) - max(begin, wait_begin))
+    return total

@@ -1,0 +1,1 @@
+"""Readings of GPUs through the vendor's management library (NVML or AMD SMI)."""

@@ -1,0 +1,1 @@
+"""The frozen dataclasses of a run's summary and verdicts; no computation."""

@@ -1,0 +1,233 @@
+"""The rows of a run's summary: one dataclass for each table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRow:
+    """A pipeline's bubble from its actions as they ran; seconds are means per rank over typical steps.
+
+    ``bubble_fraction`` is idle over ranks times span. Idle time divides into waiting for a neighbour's action (and for
+    the others to finish), the transfer of messages from then on, and gaps of the rank itself. ``action_seconds`` are
+    the medians of F, B, I and W; ``formula_fraction`` is the bubble that the schedule has with these costs and no
+    transfer time, by ``formula_source``.
+    """
+
+    ranks: int
+    steps: int
+    bubble_fraction: float
+    idle_seconds: float
+    waiting_seconds: float
+    transfer_seconds: float
+    gap_seconds: float
+    action_seconds: dict[str, float] = field(default_factory=dict)
+    clock_error_seconds: float = 0.0
+    formula_fraction: float | None = None
+    formula_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRow:
+    """A rank's clock minus that of rank 0 in the middle of the measured steps, right within ``error_seconds``.
+
+    Ranks of one host share a clock: both are 0 for those on rank 0's.
+    """
+
+    rank: int
+    offset_seconds: float
+    error_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GapRow:
+    """Time between two named phases in which nothing named ran; ``seconds`` are per step and rank.
+
+    ``longest_seconds`` is the longest one, on ``rank`` in ``step``. None names the edge of a step.
+    """
+
+    after: str | None
+    before: str | None
+    seconds: float
+    longest_seconds: float
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """One value of the configuration that was changed while the run went: ``new`` holds from ``step`` on.
+
+    The seconds are medians of the measured steps back to the change before this one, and on to the next; changes at
+    one step share them.
+    """
+
+    step: int
+    key: str
+    old: Any
+    new: Any
+    by: str = ""
+    time_unix: float = 0.0
+    #: The command that asked for it.
+    id: str = ""
+    seconds_before: float | None = None
+    seconds_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One save: ``step`` is the next one to do after it, ``paused_seconds`` the time that training waited for it,
+    ``problem`` why it failed.
+    """
+
+    step: int
+    seconds: float
+    paused_seconds: float
+    asynchronous: bool
+    bytes: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run and step that a run continued from, and the keys that decide a step and differ: [then, now]."""
+
+    run: str
+    step: int
+    folder: str
+    seconds: float
+    changed: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceRow:
+    """An interface of a lab during the measured steps, and the ranks that use it; headers included.
+
+    ``data`` and ``lo`` are a host's own, ``uplink`` is the link of its island to the others. Utilizations are fractions
+    of the rate in 10^6 bits per second that the interface is held to; None where it is not.
+    """
+
+    host: str | None
+    ranks: list[int]
+    interface: str
+    sent_bytes_per_second: float
+    received_bytes_per_second: float
+    rate_mbit: float | None = None
+    sent_utilization: float | None = None
+    received_utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One GPU of the host during the measured steps, as the driver told it; fractions, and means unless said otherwise.
+
+    ``throttled`` is the share of samples in which each reason held the clocks down. The bytes of NVLink, on AMD of
+    xGMI, and the ECC errors are what was added during the run; the limits are the largest that held.
+    """
+
+    gpu: int
+    samples: int
+    utilization: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    #: The most at one time.
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    #: Of it the ranks' processes: the allocator's, and what is outside it, the CUDA context and NCCL's buffers.
+    ranks_memory_bytes: int | None = None
+    power_watts: float | None = None
+    max_power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    max_temperature_celsius: float | None = None
+    slowdown_celsius: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    throttled: dict[str, float] = field(default_factory=dict)
+    pcie_tx_bytes_per_second: float | None = None
+    pcie_rx_bytes_per_second: float | None = None
+    nvlink_tx_bytes: int | None = None
+    nvlink_rx_bytes: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    #: Where several hosts are sampled: whose GPU this is.
+    host: str | None = None
+    #: Those that compute on it; None if some rank's GPU is not known.
+    ranks: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """One host during the measured steps: means, but for memory, which is the most in use at one time.
+
+    ``host`` is None for the one that our launcher runs on; ``ranks`` are those whose processes were read on it.
+    """
+
+    host: str | None
+    ranks: list[int]
+    samples: int
+    cpu_fraction: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    #: All interfaces but loopback, headers included.
+    network_sent_bytes_per_second: float | None = None
+    network_received_bytes_per_second: float | None = None
+    disk_read_bytes_per_second: float | None = None
+    disk_written_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRow:
+    """The averages that rank 0 took over from other replicas, ``averages`` of them in ``rounds`` rounds.
+
+    Staleness is in rounds: 0 for an average of the running round, 1 for one of the round before. ``delay_steps`` is
+    the mean number of steps for which an average was under way, ``wait_seconds`` the median time waited for one.
+    """
+
+    averages: int
+    rounds: int
+    least_staleness: int
+    most_staleness: int
+    delay_steps: float
+    wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """A value of ``method`` for each layer from ``step`` on, where ``default`` was the value of all.
+
+    Bytes go over the wire in a step, by formula and as the mean over ranks: with the default everywhere, with what held
+    before, and with this plan. ``error`` is the sum over layers of what they lose of the gradients that the plan was
+    made for, ``budget`` what it may be. Without layers the default was kept. A plan that was taken over from the run
+    ``taken_from`` was made there; its numbers are there too.
+    """
+
+    step: int
+    method: str
+    default: float
+    layers: dict[str, float] = field(default_factory=dict)
+    bytes_uniform: float | None = None
+    bytes_before: float | None = None
+    bytes_after: float | None = None
+    error: float | None = None
+    error_uniform: float | None = None
+    budget: float | None = None
+    #: That training waited for it.
+    seconds: float | None = None
+    taken_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """The loss on held-out text before ``step``, when a run had trained for ``seconds`` (validation is no part of it)
+    and a rank had sent ``wire_bytes`` (the mean over ranks, by formula; None where one is not known).
+    """
+
+    step: int
+    loss: float
+    seconds: float
+    wire_bytes: float | None = None

@@ -1,0 +1,239 @@
+"""What a run amounts to: the numbers that ``show``, the tuner and the pages rely on, with stable keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from profilers.model.environment import EnvironmentRow
+from profilers.model.links import Links
+from profilers.model.rows import (
+    ChangeRow,
+    CheckpointRow,
+    ClockRow,
+    GapRow,
+    GpuRow,
+    HostRow,
+    InterfaceRow,
+    OuterRow,
+    PipelineRow,
+    PlanRow,
+    QualityRow,
+    Resumed,
+)
+from profilers.model.verdict import Setting, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the records themselves do not say.
+
+    ``peak_flops_per_second`` is that of one device (the mean, where they differ), for the run's precision;
+    ``peak_source`` says where it is from, or why there is none. FLOPs per step are the work of all ranks: the model's
+    without recomputation, the hardware's with it; ``mfu_convention`` says what they count.
+    """
+
+    run: str
+    layout: dict[str, int]
+    world_size: int
+    backend: str
+    tokens_per_step: int
+    model_flops_per_step: float | None
+    peak_flops_per_second: float | None
+    peak_source: str
+    parameters: int
+    hardware_flops_per_step: float | None = None
+    mfu_convention: str | None = None
+    notes: tuple[str, ...] = ()
+    #: What the run's calibration says about its collectives, or why there is none.
+    links: Links = field(default_factory=dict)
+    links_reason: str | None = None
+    #: The ranks of each pipeline; empty where no schedule has more than one stage.
+    pipelines: tuple[tuple[int, ...], ...] = ()
+    #: What the rules of the verdicts must know.
+    setting: Setting = field(default_factory=Setting)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """Step time; ``low`` and ``high`` bound the median at 95 %, None with fewer than three measured steps."""
+
+    median: float
+    p95: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A 95 % interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationRow:
+    """One operation on one axis, per step and rank. ``bus_bandwidth`` is in bytes per second.
+
+    ``peak_bandwidth`` is the best that the calibration measured for the operation in groups of ``group_size``;
+    ``peak_fraction`` is the bus bandwidth over it. ``expected_seconds`` is what as many calls of the mean size take
+    by the calibration's fit. None without a calibration, or if calls went to groups of several sizes. A send or recv
+    has none of these and no ``seconds``: ``RunSummary.message_seconds_reason``.
+
+    ``wire_bytes`` is what the backend's algorithm sends for the payload ``bytes``, by formula and without the headers
+    of TCP; None if the algorithm is not known.
+    """
+
+    axis: str
+    operation: str
+    calls: float
+    bytes: float
+    seconds: float | None
+    exposed_seconds: float | None
+    bus_bandwidth: float | None
+    group_size: int | None = None
+    peak_bandwidth: float | None = None
+    peak_fraction: float | None = None
+    expected_seconds: float | None = None
+    wire_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """One rank's peak, and the step and phase in which it was reached; the rest is the most that the CUDA allocator
+    told, None on a CPU rank.
+    """
+
+    rank: int
+    kind: str
+    peak_bytes: int
+    phase: str | None
+    step: int
+    reserved_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    allocation_retries: int | None = None
+    #: Of the GPU's memory that its processes hold this rank's part outside the allocator: CUDA context, NCCL's buffers.
+    outside_allocator_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Seconds, bytes and joules are per step; None where nothing was recorded."""
+
+    id: str
+    layout: dict[str, int]
+    world_size: int
+    backend: str
+    parameters: int
+    tokens_per_step: int
+    #: The first recorded step; above 0 in a run that continues another.
+    first_step: int = 0
+    resumed: Resumed | None = None
+    #: Parameters whose gradients compression leaves alone, and why.
+    left_alone: dict[str, str] = field(default_factory=dict)
+    #: Of compression, in order.
+    plans: list[PlanRow] = field(default_factory=list)
+    #: None without an outer loop.
+    outer: OuterRow | None = None
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+    #: In order. Everything that is measured, peaks of memory too, is of the steps from the last one on.
+    changes: list[ChangeRow] = field(default_factory=list)
+    measured_from_step: int | None = None
+    #: One per recorded step, measured or not: the mean over the ranks that know it.
+    losses: list[float | None] = field(default_factory=list)
+    validation_loss: float | None = None
+    #: Every time that the loss on held-out text was taken, in order.
+    quality: list[QualityRow] = field(default_factory=list)
+    #: Of the whole model before clipping, one per recorded step.
+    gradient_norms: list[float | None] = field(default_factory=list)
+    measured_steps: int = 0
+    #: Of these, the ones that every rank recorded in detail: phases, collectives and all that follows are of them.
+    detailed_steps: int = 0
+    step_seconds: StepSeconds | None = None
+    #: The slowest rank's seconds of each measured step.
+    step_samples: list[float] = field(default_factory=list)
+    tokens_per_second: float | None = None
+    tokens_per_second_interval: Bounds | None = None
+    #: The seven phases of ``records.PHASES``; empty without a measured step.
+    phases: dict[str, float] = field(default_factory=dict)
+    #: Of a typical step: its phase ``communication_exposed`` by axis, and what was hidden behind computation. Waits for
+    #: a pipeline's messages are in the phase ``bubble``.
+    exposed_seconds_by_axis: dict[str, float] = field(default_factory=dict)
+    hidden_seconds_by_axis: dict[str, float] = field(default_factory=dict)
+    #: None where there is one stage, or its actions were not recorded.
+    pipeline: PipelineRow | None = None
+    #: Where nothing named ran, the costliest first; of the steps whose spans were kept.
+    gaps: list[GapRow] = field(default_factory=list)
+    #: Steps at the start that were not measured, and those that step times show to be warm-up; None if not known.
+    warmup_steps: int | None = None
+    warmup_steps_found: int | None = None
+    #: One a rank, where ranks have several clocks.
+    clocks: list[ClockRow] = field(default_factory=list)
+    communication: list[CommunicationRow] = field(default_factory=list)
+    #: Why some or all rows have no measured peak; None if all have one.
+    peak_bandwidth_reason: str | None = None
+    #: Why rows of send and recv have neither seconds nor a bandwidth; None if there are none.
+    message_seconds_reason: str | None = None
+    hidden_communication_seconds: float | None = None
+    #: Sent by a rank: by the formulas of ``profilers/collectives/wire_bytes.py``; as interfaces counted it, without
+    #: headers; and why one of the two is missing.
+    wire_bytes_per_step: float | None = None
+    wire_bytes_measured: float | None = None
+    wire_bytes_reason: str | None = None
+    #: The largest peak of a rank, that rank, and what it did then.
+    peak_memory_bytes: int | None = None
+    peak_memory_phase: str | None = None
+    peak_memory_rank: int | None = None
+    memory: list[MemoryRow] = field(default_factory=list)
+    #: FLOPs of all ranks without and with recomputation, and what they count.
+    model_flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
+    mfu_convention: str | None = None
+    model_flops_per_second: float | None = None
+    #: Dense peak FLOP/s of one device, and its source or the reason why there is none.
+    peak_flops: float | None = None
+    peak_source: str | None = None
+    #: Model FLOP/s over the peak of all devices, and how it was taken or the reason why there is none.
+    mfu: float | None = None
+    mfu_reason: str | None = None
+    #: The same of hardware FLOP/s.
+    hfu: float | None = None
+    #: Of the GPUs that ranks compute on; and why it is not known.
+    joules_per_step: float | None = None
+    joules_reason: str | None = None
+    #: One for each GPU that the driver shows, the run's or not; and the reason why there is none.
+    gpus: list[GpuRow] = field(default_factory=list)
+    gpus_reason: str | None = None
+    #: One for each host that was sampled, that of rank 0 first.
+    hosts: list[HostRow] = field(default_factory=list)
+    #: One for each interface that only the ranks use; a run in the lab has them.
+    interfaces: list[InterfaceRow] = field(default_factory=list)
+    cpu_seconds_per_step: float | None = None
+    #: Busiest minus least busy rank, by medians; busy is the step without exposed communication and bubble.
+    rank_skew_seconds: float | None = None
+    slowest_rank: int | None = None
+    #: Its host, and the share of steps in which it is the busiest; None with one rank.
+    slowest_rank_host: str | None = None
+    slowest_rank_share: float | None = None
+    #: Environment variables that the run asked for, and whether they took effect.
+    environment: list[EnvironmentRow] = field(default_factory=list)
+    dropped_records: int = 0
+    #: What a reader of these numbers should know about the configuration, in words.
+    notes: list[str] = field(default_factory=list)
+    #: What every rule found, whatever its threshold; and those above theirs.
+    findings: list[Verdict] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, numbers and None, ready for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSummary:
+        """The reverse of ``as_dict``; ignores unknown keys. ValueError if a value does not fit."""
+        return msgspec.convert(dict(data), cls)

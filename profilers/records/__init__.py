@@ -1,0 +1,1 @@
+"""The record format: schema, codec, writer and reader."""

@@ -1,0 +1,101 @@
+"""A file that only grows by whole pieces: a write that stops half-way is undone before the next one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from profilers.records.codec import FormatError, decode_header
+from profilers.records.frames import scan_frames
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
+class AppendFile:
+    """Opens at the first append, again at a later one if that failed, and continues an existing file.
+
+    ``whole_bytes`` says how much of an existing file can be kept.
+    """
+
+    def __init__(self, path: Path, head: bytes, whole_bytes: Callable[[Path], int]) -> None:
+        self._path = path
+        self._head = head
+        self._whole_bytes = whole_bytes
+        self._descriptor = -1
+        self._length = 0
+        self._torn = False
+        self._closed = False
+
+    @classmethod
+    def of_frames(cls, path: Path) -> AppendFile:
+        """A file of frames (``profilers.records.frames``)."""
+        return cls(path, b"", _whole_frames)
+
+    @classmethod
+    def of_records(cls, path: Path, head: bytes) -> AppendFile:
+        """A file of fixed records below ``head``; one with another layout moves to ``<path>.old``."""
+        return cls(path, head, partial(_whole_records, head=head))
+
+    def append(self, data: bytes) -> None:
+        """Writes all of ``data`` in one call, or nothing. OSError if that was not possible."""
+        if self._descriptor < 0:
+            self._open()
+        elif self._torn:
+            self._mend()
+        self._write(data)
+
+    def close(self) -> None:
+        """Ends the file; a later append is an OSError."""
+        self._closed = True
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write(self, data: bytes) -> None:
+        self._torn = True
+        written = os.write(self._descriptor, data)
+        if written != len(data):
+            self._mend()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._length += written
+        self._torn = False
+
+    def _mend(self) -> None:
+        os.ftruncate(self._descriptor, self._length)
+        self._torn = False
+
+    def _open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, "the record writer is closed")
+        self._length = self._whole_bytes(self._path) if self._path.exists() else 0
+        self._descriptor = os.open(self._path, _FLAGS, 0o644)
+        try:
+            self._mend()
+            if self._length == 0 and self._head:
+                self._write(self._head)
+        except OSError:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise
+
+
+def _whole_frames(path: Path) -> int:
+    return scan_frames(path.read_bytes()).consumed
+
+
+def _whole_records(path: Path, head: bytes) -> int:
+    ours = decode_header(head)
+    with path.open("rb") as file:
+        start = file.read(4 * len(head))
+    try:
+        theirs = decode_header(start)
+    except FormatError:
+        theirs = None
+    if ours is None or theirs is None or theirs[0].fields != ours[0].fields:
+        path.replace(path.with_name(path.name + ".old"))
+        return 0
+    header, end = theirs
+    return end + (path.stat().st_size - end) // header.record_bytes * header.record_bytes

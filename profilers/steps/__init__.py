@@ -1,0 +1,1 @@
+"""The marks of one step in one rank, as phases and spans."""

@@ -1,0 +1,85 @@
+"""One step of one rank in seconds since its start: its phases, the waits inside them, and calls issued beside them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from profilers.records.schema import PHASES
+from profilers.steps.clock import Span
+from profilers.steps.rank_status import EXPOSED
+
+
+class Phase(NamedTuple):
+    """A stretch of one phase: its code, begin and end in seconds, and which of the step's waits lie in it."""
+
+    code: int
+    begin: float
+    end: float
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """``waits`` are (begin, end, kind) in order, as are ``issued``; an end that is not known is None."""
+
+    step: int
+    start_unix: float
+    phases: list[Phase]
+    waits: list[Span]
+    issued: list[Span]
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds in each phase; they sum to the step's length exactly."""
+        totals = [0.0] * len(PHASES)
+        for code, begin, end, first, stop in self.phases:
+            totals[code] += end - begin
+            if first != stop:  # most phases have none
+                waited = sum([end - begin for begin, end, _ in self.waits[first:stop] if end is not None])
+                totals[code] -= waited
+                totals[EXPOSED] += waited
+        return dict(zip(PHASES, totals, strict=True))
+
+    def exposed(self, since: float = 0.0) -> list[tuple[float, float]]:
+        """Spans of exposed communication in order, of the phases that end after ``since``; none overlap."""
+        found: list[tuple[float, float]] = []
+        for phase in self._phases_after(since):
+            if phase.code == EXPOSED:
+                found.append((phase.begin, phase.end))
+            elif phase.first != phase.stop:
+                waits = self.waits[phase.first : phase.stop]
+                found += [(begin, end) for begin, end, _ in waits if end is not None]
+        return found
+
+    def open_waits(self, since: float = 0.0) -> Iterator[tuple[float, float, list[tuple[float, float]]]]:
+        """Waits that are no call: their begin and end, and the calls that block inside them."""
+        for phase in self._phases_after(since):
+            if phase.code != EXPOSED and phase.first == phase.stop:
+                continue
+            waits = [
+                (begin, end, kind)
+                for begin, end, kind in self.waits[phase.first : phase.stop]
+                if end is not None
+            ]
+            if phase.code == EXPOSED:
+                yield phase.begin, phase.end, [(begin, end) for begin, end, kind in waits if kind is not None]
+            else:
+                yield from ((begin, end, []) for begin, end, kind in waits if kind is None)
+
+    def _phases_after(self, since: float) -> list[Phase]:
+        return [phase for phase in self.phases if phase.end > since]
+
+    def cut_phases(self) -> Iterator[tuple[int, float, float]]:
+        """Phases (code, begin, end) with the waits inside them as stretches of their own."""
+        for code, begin, end, first, stop in self.phases:
+            left, here = deque(self.waits[first:stop]), begin
+            while left:
+                wait_begin, wait_end, _ = left.popleft()
+                if wait_end is not None:
+                    yield code, here, wait_begin
+                    yield EXPOSED, wait_begin, wait_end
+                    here = wait_end
+            yield code, here, end

@@ -1,0 +1,1 @@
+"""Rules that turn numbers into named bottlenecks."""

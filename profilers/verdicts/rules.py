@@ -1,0 +1,62 @@
+"""The records of a run -> what every rule found, above its threshold or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profilers.analysis.anatomy import hosts_of
+from profilers.analysis.memory import memory_rows
+from profilers.analysis.steps import JoinedSteps
+from profilers.gpu.rank_gpus import GpuReadings, RankGpus
+from profilers.model.rows import PipelineRow
+from profilers.model.run_summary import CommunicationRow
+from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict
+from profilers.records.reader import RunRecords, host_name
+from profilers.verdicts.communication import exposed_findings
+from profilers.verdicts.evidence import WORK, Observed, percent, seconds
+from profilers.verdicts.exposure import POINT_TO_POINT, exposures
+from profilers.verdicts.machine import machine_findings
+from profilers.verdicts.pipeline import pipeline_findings
+from profilers.verdicts.steps import step_findings
+
+
+def findings_of(
+    records: RunRecords,
+    measured: JoinedSteps,
+    setting: Setting,
+    rows: Sequence[CommunicationRow],
+    pipeline: PipelineRow | None,
+    used: RankGpus,
+) -> list[Verdict]:
+    """One finding a rule, and for exposed communication one an operation and axis; without thresholds.
+
+    ``rows`` and ``pipeline`` are what the run's summary says, ``used`` are the GPUs that ranks compute on.
+    ``measured`` has at least one step.
+    """
+    tables = [records.table(rank, "comm") for rank in measured.ranks]
+    found = exposures(tables, measured, setting.groups)
+    seen = Observed(measured, setting, found, hosts_of(records))
+    gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
+    hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
+    stages = list(pipeline_findings(seen, rows, pipeline))
+    exposed = [
+        one
+        for one in exposed_findings(seen, rows)
+        if not (stages and (one.axis, one.operation) == ("pp", POINT_TO_POINT))
+    ]
+    timed = [*step_findings(seen, gpus), *exposed, *stages]
+    return [*timed, *machine_findings(seen, memory_rows(records), gpus, hosts), _fine(seen)]
+
+
+def _fine(seen: Observed) -> Verdict:
+    """What holds where nothing else does: whether that is so, the other rules say."""
+    busy = float(seen.typical(*WORK).mean())
+    share = busy / seen.step_seconds
+    return Verdict(
+        name=COMPUTE_BOUND,
+        evidence=f"a rank computes {seconds(busy)} of a step ({percent(share)})",
+        threshold=None,
+        knob="to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
+        "parallel.dp",
+        knobs=["precision", "compile", "memory.recompute", "batch.micro_batch", "parallel.dp"],
+    )

@@ -1,0 +1,217 @@
+"""Findings from records, and verdicts from findings."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import RunConfig
+from engine.diagnosis import setting_of
+from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, rate
+from profilers.records.writer import RecordWriter
+from profilers.summary import RunSummary
+from profilers.verdicts.communication import advice
+from tests.support.approximate import about
+from tests.support.planted import STEPS, UUID, gpu_run, named, summary, write
+from tests.support.samples import step_sample
+
+
+def test_waiting_for_data_is_that_of_the_rank_with_most_of_it(tmp_path: Path) -> None:
+    write(tmp_path, [{"data": 0.1, "forward": 0.9}, {"data": 0.4, "forward": 0.6}])
+    first, *_ = summary(tmp_path).verdicts
+    assert (first.name, first.rank, first.host) == ("input_bound", 1, "node-1")
+    assert (first.share, first.seconds, first.threshold) == (about(0.4), about(0.4), 0.10)
+    assert first.gain == Gain(about(0.4), "data / step, if all of it is hidden")
+    assert (
+        first.evidence
+        == "rank 1 on node-1 spends 400.0 ms of a step (40 %) waiting for data; the median rank 250.0 ms"
+    )
+
+
+def test_overlapped_communication_is_never_lost(tmp_path: Path) -> None:
+    write(tmp_path, [{"forward": 1.0}] * 2, [{"seconds": 0.9, "exposed_seconds": 0.0}])
+    found = summary(tmp_path)
+    assert [verdict.name for verdict in found.verdicts] == ["compute_bound"]
+    assert found.verdicts[0].evidence.endswith("; nothing that waits is above its threshold")
+    assert not [finding for finding in found.findings if finding.name.startswith("exposed")]
+    assert found.hidden_communication_seconds == about(0.9)
+
+
+def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_path: Path) -> None:
+    late = [{"forward": 0.4, "communication_exposed": 0.6}, {"forward": 0.95, "communication_exposed": 0.05}]
+    write(tmp_path, late, [{"exposed_seconds": [0.6, 0.05], "seconds": 0.6}])
+    found = summary(tmp_path)
+    (only,) = found.verdicts
+    assert (only.name, only.rank, only.host) == ("straggler", 1, "node-1")
+    computing = named(found, "compute_bound")
+    assert not {"nothing", "fine"} & {*computing.evidence.split(), *computing.knob.split()}, (
+        "one is above its threshold"
+    )
+    assert only.seconds == about(0.55)
+    reduce = named(found, "exposed_all_reduce")
+    assert (reduce.share, reduce.axis) == (about(0.05), "dp")
+    assert "275.0 ms more of waiting is for ranks that come late" in reduce.evidence
+
+
+def test_a_wait_is_shared_by_the_calls_under_way_in_it(tmp_path: Path) -> None:
+    both: list[dict[str, Any]] = [
+        {"exposed_seconds": 0.3},
+        {"exposed_seconds": 0.3, "operation": "all_gather"},
+    ]
+    write(tmp_path, [{"forward": 0.7, "communication_exposed": 0.3}] * 2, both)
+    found = summary(tmp_path)
+    assert {one.name: one.share for one in found.verdicts} == {
+        "exposed_all_reduce": about(0.15),
+        "exposed_all_gather": about(0.15),
+    }
+
+
+def test_only_members_of_a_group_are_compared(tmp_path: Path) -> None:
+    """Ranks 0 and 1 wait for their link; ranks 2 and 3 have a fast one."""
+    slow, fast = {"forward": 0.6, "communication_exposed": 0.4}, {"forward": 0.6, "other": 0.1}
+    write(tmp_path, [slow, slow, fast, fast], [{"exposed_seconds": [0.4, 0.4, 0.0, 0.0]}])
+    assert named(summary(tmp_path, Setting({"dp": [[0, 1], [2, 3]]})), "exposed_all_reduce").seconds == about(
+        0.2
+    )
+
+
+def test_waits_that_no_call_explains_are_told(tmp_path: Path) -> None:
+    write(tmp_path, [{"forward": 0.5, "communication_exposed": 0.5}])
+    (only,) = summary(tmp_path).verdicts
+    assert (only.name, only.axis, only.knobs) == ("exposed_communication", None, ["profile.collectives"])
+
+
+def test_a_different_slowest_rank_each_step_is_told(tmp_path: Path) -> None:
+    for rank in range(3):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for step in range(STEPS):
+                writer.write(step_sample(step, forward=1.0 if step % 3 == rank else 0.5))
+    (only,) = summary(tmp_path).verdicts
+    assert only.name == "straggler"
+    assert "a different one each time" in only.evidence
+    assert only.share == about(0.5)
+
+
+def test_a_slow_stage_is_told_from_a_slow_rank(tmp_path: Path) -> None:
+    """Two pipelines, 0-2 and 1-3: both ranks of the second stage are slow."""
+    write(tmp_path, [{"forward": 0.5}, {"forward": 0.5}, {"forward": 1.0}, {"forward": 0.9}])
+    stage = named(summary(tmp_path, Setting({"pp": [[0, 2], [1, 3]]})), "straggler")
+    assert "schedule.stage_layers" in stage.knobs and "at place 1 of the pipeline" in stage.evidence
+    assert "parallel.dp" in named(summary(tmp_path), "straggler").knobs
+
+
+def test_the_bubble_is_that_of_the_schedule_and_the_rest_is_messages(tmp_path: Path) -> None:
+    """1F1B of 2 ranks and 4 micro-batches: idle (p - 1)(f + b) = 0.1 + 0.1 s, and 0.3 s more are messages."""
+    write(tmp_path, [{"forward": 0.4, "backward": 0.4, "bubble": 0.5}] * 2)
+    config = RunConfig().with_values(
+        {"parallel.pp": 2, "batch.global_batch": 8, "batch.micro_batch": 2, "model.layers": 2}
+    )
+    found = summary(tmp_path, setting_of(config))
+    bubble, sent = named(found, "pipeline_bubble"), named(found, "exposed_point_to_point")
+    assert (bubble.seconds, sent.seconds) == (about(0.2), about(0.3))
+    assert (bubble.axis, sent.axis) == ("pp", "pp")
+    assert bubble.gain is not None
+    assert bubble.gain.fraction == about((0.2 - 0.1) / 1.3)
+    assert "closed form" in bubble.gain.formula
+
+
+@pytest.mark.parametrize(
+    "kind", ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "breadth_first", "layered"]
+)
+def test_every_schedule_can_say_what_it_waits(kind: str) -> None:
+    chunks = 2 if kind in ("interleaved", "zb_v") else 1
+    values = {"parallel.pp": 2, "schedule.kind": kind, "schedule.chunks": chunks}
+    pipeline = setting_of(RunConfig().with_values(values)).pipeline
+    assert pipeline is not None
+    now, finer = pipeline.idle_seconds(4, 0.1, 0.23), pipeline.idle_seconds(8, 0.05, 0.115)
+    assert 0 < finer < now
+
+
+def test_the_most_expensive_comes_first_whatever_its_threshold(tmp_path: Path) -> None:
+    write(tmp_path, [{"forward": 0.3, "data": 0.2, "other": 0.5}])
+    assert [one.name for one in summary(tmp_path).verdicts] == ["host_bound", "input_bound"]
+
+
+def test_thresholds_are_compared_anew_without_the_records(tmp_path: Path) -> None:
+    write(tmp_path, [{"forward": 0.95, "data": 0.05}])
+    found = summary(tmp_path)
+    assert [one.name for one in found.verdicts] == ["compute_bound"]
+    (again,) = judge(found.findings, Thresholds(input=0.01))
+    assert (again.name, again.threshold) == ("input_bound", 0.01)
+    assert (
+        named(replace(found, findings=rate(found.findings, Thresholds(input=0.2))), "input_bound").threshold
+        == 0.2
+    )
+    assert judge([], Thresholds()) == []
+
+
+def test_a_share_at_its_threshold_is_not_above_it() -> None:
+    at = Verdict("x", "", None, "", threshold_name="bubble", share=0.15, seconds=1.0)
+    assert judge([at], Thresholds()) == []
+    assert judge([replace(at, share=0.1501)], Thresholds()) != []
+
+
+def test_thresholds_of_a_configuration_are_the_usual_ones() -> None:
+    assert setting_of(RunConfig()).thresholds == Thresholds()
+    changed = RunConfig().with_values({"profile.thresholds.bubble": 0.1})
+    assert setting_of(changed).thresholds == Thresholds(bubble=0.1)
+    assert set(changed.profile.thresholds.model_dump()) == {field.name for field in fields(Thresholds)}
+
+
+@pytest.mark.parametrize(
+    "axis", ["dp", "dp_cp", "dp_shard", "edp", "ep", "cp", "tp", "pp", "world", "model", ""]
+)
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "point_to_point",
+        "broadcast",
+        "communication",
+    ],
+)
+def test_advice_names_keys_that_there_are(operation: str, axis: str) -> None:
+    text, *keys = advice(operation, axis)
+    assert keys
+    assert set(keys) <= set(RunConfig().flat())
+    assert all(key in text for key in keys)
+
+
+def test_every_finding_names_keys_that_there_are(tmp_path: Path) -> None:
+    gpu_run(tmp_path, throttle_reasons=0x4, sm_clock_mhz=1500.0, sm_clock_max_mhz=2000.0)
+    write(tmp_path, [{"forward": 0.4, "bubble": 0.2, "data": 0.1}, {"forward": 0.6}], device="NVIDIA H100",
+          gpu_uuid=UUID)  # fmt: skip
+    found = summary(tmp_path)
+    assert {one.name for one in found.findings} >= {
+        *("input_bound", "host_bound", "straggler", "pipeline_bubble", "memory_pressure", "clock_cap"),
+        "compute_bound",
+    }
+    for finding in found.findings:
+        assert finding.knobs and set(finding.knobs) <= set(RunConfig().flat())
+        assert all(key in finding.knob for key in finding.knobs)
+
+
+def test_verdicts_of_older_versions_are_read() -> None:
+    old = {
+        "name": "communication_exposed",
+        "evidence": "27% of the step",
+        "threshold": 0.2,
+        "knob": "overlap.bucket_mb",
+    }
+    head = {
+        "id": "x",
+        "layout": {},
+        "world_size": 1,
+        "backend": "gloo",
+        "parameters": 1,
+        "tokens_per_step": 1,
+    }
+    found = RunSummary.from_dict(head | {"verdicts": [old]})
+    assert found.verdicts == [Verdict("communication_exposed", "27% of the step", 0.2, "overlap.bucket_mb")]
+    assert found.findings == []
