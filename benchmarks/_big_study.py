@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.many_trials import file_of
-from engine import ownership, rundir
+from engine.run import ownership, run_folder
 from tuning import readers, studyfile
 from tuning.journal import Journal
 from tuning.results import result
@@ -111,7 +111,7 @@ def run_name(name: str, number: int) -> str:
 def _rewrite(folder: Path, file: studyfile.StudyFile, lines: list[Line]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / readers.JOURNAL).write_text(text, encoding="utf-8")
-    rundir.write_json(folder / readers.STUDY, file.resolved())
+    run_folder.write_json(folder / readers.STUDY, file.resolved())
     (folder / readers.STUDY_GIVEN).write_text(json.dumps(file.resolved()), encoding="utf-8")
     (folder / readers.DATABASE).unlink(missing_ok=True)
 
@@ -121,7 +121,7 @@ def _repeat_runs(home: Path, folder: Path) -> None:
     journal = Journal(folder / readers.JOURNAL)
     journal.close()
     trials = journal.state.trials
-    names = (rundir.CONFIG, rundir.STATUS, rundir.SUMMARY)
+    names = (run_folder.CONFIG, run_folder.STATUS, run_folder.SUMMARY)
     known = [_texts(home / str(trial.run), names) for trial in trials[:SEARCHED]]
     for trial in trials[SEARCHED:]:
         template, texts = str(trials[trial.number % SEARCHED].run), known[trial.number % SEARCHED]
@@ -142,7 +142,7 @@ def _write_documents(big: Big) -> None:
     journal.close()
     document: dict[str, Any] = result(journal.state, big.file, "running")
     importance = {"values": {_BUCKET: 0.2, "parallel.tp": 0.5, "parallel.pp": 0.3}, "reason": ""}
-    rundir.write_json(big.folder / readers.RESULT, document | {"importance": importance}, indented=False)
+    run_folder.write_json(big.folder / readers.RESULT, document | {"importance": importance}, indented=False)
     write_status(big, len(journal.state.trials), "running")
 
 
@@ -157,4 +157,4 @@ def write_status(big: Big, done: int, state: str) -> None:
         "trials_total": big.file.trials,
         "updated_unix": time.time(),
     }
-    rundir.write_json(big.folder / rundir.STATUS, status)
+    run_folder.write_json(big.folder / run_folder.STATUS, status)

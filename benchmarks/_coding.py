@@ -16,14 +16,13 @@ from torch import Tensor
 
 from benchmarks._methods import METHODS
 from benchmarks._ranks import Engine, Silent, switch_recording
-from engine import netns
-from engine.channel import Group
-from engine.compression.compressor import Compressor, Reduction
-from engine.compression.content import Content, Message
-from engine.compression.named import build
-from engine.compression.settings import settings_of
-from engine.context import RankContext
-from engine.parallel.averaging import Averaged
+from engine.comm.channel import Group
+from engine.comm.context import RankContext
+from engine.compression.interface import Compressor, Content, Message, Reduction
+from engine.compression.registry import build
+from engine.config.compression import settings_of
+from engine.parallel.data.averaging import Averaged
+from engine.run import netns
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
 from profilers.collectives.wire_bytes import wire_bytes
 from profilers.system import procfs

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks._fault_study import PATIENCE_SECONDS, Line, Victim, wait_until
 from benchmarks._faults import KINDS, Fault
-from engine import rundir
+from engine.run import run_folder
 from tuning import journal
 from tuning.points import point_key
 from tuning.readers import DATABASE
@@ -126,7 +126,7 @@ def _check(shot: Shot, fault: Fault, before: list[Line], victim: Victim, explain
             explained.add(line["number"])
             shot.endings.append(line["outcome"])
             if not fault.right(line):
-                status = rundir.read_json(victim.home / str(line.get("run")) / rundir.STATUS) or {}
+                status = run_folder.read_json(victim.home / str(line.get("run")) / run_folder.STATUS) or {}
                 words = {key: line.get(key) for key in ("number", "outcome", "rank", "phase", "reason")}
                 words["last_lines"] = (status.get("outcome") or {}).get("last_lines", [])[-3:]
                 shot.problems.append(f"the wrong label: {words}")
@@ -158,7 +158,7 @@ def _finish(victim: Victim, explained: set[int]) -> list[str]:
     for trial in state.trials:
         if trial.outcome != "completed" and trial.number not in explained:
             problems.append(f"trial {trial.number} ended as {trial.outcome} without a fault: {trial.reason}")
-        status = rundir.read_json(victim.home / (trial.run or "none") / rundir.STATUS) or {}
+        status = run_folder.read_json(victim.home / (trial.run or "none") / run_folder.STATUS) or {}
         ending = (status.get("outcome") or {}).get("ending")
         if trial.outcome == "lost" and ending == "completed":
             problems.append(f"trial {trial.number} is lost, but its run completed")

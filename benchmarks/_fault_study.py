@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import yaml
 
-from engine import progress
+from engine.run import progress
 from tuning.readers import JOURNAL, STUDIES
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from random import Random
 import psutil
 
 from benchmarks._fault_study import STEPS, Line, Victim, wait_until
-from engine.progress import RankProgress
+from engine.run.progress import RankProgress
 from tuning.readers import DATABASE
 
 _CGROUPS = Path("/sys/fs/cgroup")

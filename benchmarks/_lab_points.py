@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
-from engine.calibration import fingerprint, store
-from engine.calibration.table import Calibration
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
+from engine.run.calibration import fingerprint, store
+from engine.run.calibration.table import Calibration
 from engine.session import Session
 from tuning.points import point_key
 from tuning.studyfile import StudyFile, parse

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
-from engine import rules
-from engine.config import RunConfig, parse
-from engine.errors import InputError
-from engine.schedules.named import KINDS
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.parallel.schedules.registry import KINDS
 from engine.session import Session
+from engine.validation import rules
 from tuning.predict.traffic import why_not_known
 from tuning.predict.trials import Trial, trial_of
 

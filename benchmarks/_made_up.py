@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
 from tuning.execute import Played, Ran, played_summary
 
 _STEPS = 20

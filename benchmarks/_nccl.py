@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
-from engine.config import parse
+from engine.config.run_config import parse
 from workbench.selftest.shared_gpu import DEVICE, Losses, losses_of
 
 SMALL: dict[str, Any] = {

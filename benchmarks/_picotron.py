@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks._ranks import whole_weights
-from engine.config import RunConfig
-from engine.context import RankContext
-from engine.presets import resolve
+from engine.comm.context import RankContext
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
 
 #: Names the checkout's folder to the ranks, which inherit it.
 FOLDER = "PICOTRON_FOLDER"

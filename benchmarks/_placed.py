@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine.environment_names import Environment
+from engine.config.environment_catalog import Environment
 from engine.launch.pool import LocalPool
-from engine.launch.warm import Worker
+from engine.launch.workers import Worker
 
 
 class PinnedPool(LocalPool):

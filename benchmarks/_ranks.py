@@ -22,27 +22,28 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks._ratio import Taken
-from engine import groups, loop, rundir
-from engine.channel import all_gather_single, reduce_scatter_single
-from engine.config import RunConfig, parse
-from engine.context import RankContext
-from engine.control import StopControl
-from engine.launch.place import Place
-from engine.launch.servers import PRELOAD
-from engine.layout import layout_of
-from engine.parallel.apply import build_stages
-from engine.parallel.optimizer import LocalOptimizer
-from engine.parallel.sequence import WholeSequence
+from engine.comm import groups
+from engine.comm.channel import all_gather_single, reduce_scatter_single
+from engine.comm.context import RankContext
+from engine.config.layout import layout_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig, parse
+from engine.launch.host_location import Place
+from engine.launch.workers import PRELOAD
+from engine.model.axes import Axes, LocalExperts
+from engine.model.data import open_corpus
+from engine.model.decoder import Decoder, initialize
+from engine.parallel.build import build_stages
+from engine.parallel.context.axis import WholeSequence
+from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.tensor import TensorParallel
-from engine.presets import resolve
-from engine.progress import Progress
-from engine.scheduling import yield_to_running_threads
-from engine.steplog import StepLog
-from engine.worker import group_timeout, join
-from engine.workloads.data import open_corpus
-from engine.workloads.decoder import Decoder, initialize
-from engine.workloads.experts import LocalExperts
-from engine.workloads.workload import Axes
+from engine.rank import loop
+from engine.rank.step_log import StepLog
+from engine.rank.worker import group_timeout, join
+from engine.run import run_folder
+from engine.run.commands import StopControl
+from engine.run.processes import yield_to_running_threads
+from engine.run.progress import Progress
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import CpuClock
@@ -217,7 +218,7 @@ def on_cores(
     methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
     methods.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as home, contextlib.closing(Place(config.lab)) as place:
-        folder = rundir.create(Path(home), config, {})
+        folder = run_folder.create(Path(home), config, {})
         Progress(folder, world_size).close()
         pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]
         store, hosts = (place.store_address, place.store.port), place.namespaces(world_size)
@@ -261,7 +262,7 @@ def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
         groups=made,
         timer=timer,
         recorder=CollectiveRecorder(timer, made.axes),
-        writer=RecordWriter(folder / rundir.RECORDS, f"rank-{rank}"),
+        writer=RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}"),
         control=StopControl(progress, rank),
         progress=progress,
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
@@ -283,7 +284,7 @@ def _rank(
     yield_to_running_threads()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    config = parse(rundir.read_json(folder / rundir.CONFIG))
+    config = parse(run_folder.read_json(folder / run_folder.CONFIG))
     store, size = dist.TCPStore(*address, is_master=False), layout_of(config).world_size
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=group_timeout(config))
     answers.send(measure(context(rank, config, folder), *arguments))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import _big_study, _table
 from benchmarks._big_study import NAME, Big
-from engine import rundir
+from engine.run import run_folder
 from tuning.sensitivity.document import document as mattered
 from tuning.study import run_study
 from workbench import study_figures, trial_list
@@ -93,7 +93,7 @@ def _drawn(document: Any) -> None:
 
 def commands(big: Big, out: Path) -> dict[str, Took]:
     """Each command, of a study that nobody runs now."""
-    rundir.write_json(big.folder / rundir.STATUS, {"state": "interrupted", "study": NAME})
+    run_folder.write_json(big.folder / run_folder.STATUS, {"state": "interrupted", "study": NAME})
     run, file = ["--to", "torchrun", "--out", str(out / "best")], str(out / "many.study.zip")
     given: dict[str, list[str]] = {
         "--help": ["--help"],

@@ -26,10 +26,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from benchmarks import _table as table
 from benchmarks._ratio import ratio
-from engine.compression.content import Content, content_of
-from engine.compression.named import build
-from engine.compression.settings import Settings
-from engine.scheduling import yield_to_running_threads
+from engine.compression.interface import Content, content_of
+from engine.compression.registry import build
+from engine.config.compression import Settings
+from engine.run.processes import yield_to_running_threads
 from profilers.collectives.wire_bytes import wire_bytes
 
 #: Eight blocks of attention and a gated feed-forward.

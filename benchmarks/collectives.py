@@ -1,8 +1,9 @@
 """gloo's own collectives beside the engine's, under the engine's scheduling policy and under the usual one.
 
 Two sets of ranks live side by side and work in turn, a few calls at a time: one under SCHED_BATCH as
-``engine.scheduling`` sets it, one as processes start. In each, a call goes to gloo's own collective and to the
-engine's channel, which may exchange instead (``engine.exchange``). Seconds are wall seconds of the slowest rank.
+``engine.run.processes`` sets it, one as processes start. In each, a call goes to gloo's own collective and to the
+engine's channel, which may exchange instead (``engine.comm.gloo_exchange``). Seconds are wall seconds of the slowest
+rank.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import torch.distributed as dist
 
 from benchmarks import _table as table
 from benchmarks._ratio import ratio
-from engine.channel import Channel
-from engine.scheduling import yield_to_running_threads
+from engine.comm.channel import Channel
+from engine.run.processes import yield_to_running_threads
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 #: Bytes of the whole tensor on a rank.

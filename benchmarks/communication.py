@@ -25,8 +25,8 @@ from benchmarks import _table as table
 from benchmarks._coding import COMPUTE, Kind, measure, sent
 from benchmarks._methods import METHODS, MODEL, PLAIN, RANKS
 from benchmarks._ranks import on_cores
-from engine import netns
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run import netns
 
 NAME = "communication"
 KEPT = table.RESULTS / f"{NAME}.json"

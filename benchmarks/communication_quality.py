@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import _table as table
 from benchmarks._methods import METHODS, MODEL, PLAIN, RANKS
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
 from engine.session import Session
 
 NAME = "communication_quality"

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import _table as table
 from benchmarks._noise import Array, Machine, Noise, recorded
-from engine.outcome import EarlyEnd
+from engine.run.outcome import EarlyEnd
 from tuning import confirm, deciding, pruning, race
 from tuning.pruning import Steps
 from tuning.state import StudyState, Trial

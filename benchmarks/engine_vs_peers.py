@@ -30,10 +30,10 @@ from benchmarks import _plain as plain
 from benchmarks import _table as table
 from benchmarks._ranks import Engine, EngineSteps, Silent, Steps, in_turn, on_cores, whole_weights
 from benchmarks._ratio import Ratio, Taken, cpu_seconds, ratio, rounds_needed, wall_seconds
-from engine.config import RunConfig, parse
-from engine.context import RankContext
-from engine.presets import resolve
-from engine.workloads.data import open_corpus
+from engine.comm.context import RankContext
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig, parse
+from engine.model.data import open_corpus
 
 KINDS = ("engine", "again", "unrecorded", "peer")
 PILOT = 30

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from benchmarks import _nccl, _table
-from engine.config import parse
-from engine.errors import WorkbenchError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import WorkbenchError
+from engine.config.run_config import parse
+from engine.footprint.flops import parameters, workload_of
+from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
-from engine.workloads.flops import parameters, workload_of
 from profilers.gpu.nvml import Nvml
 from profilers.summary import RunSummary
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table
-from engine import progress, rundir
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run import progress, run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from profilers.trace.lanes import communication, computation, overlap_fraction
@@ -96,7 +96,7 @@ def by_hta(python: str, merged: Path) -> tuple[dict[int, float], int]:
 
 def ours(folder: Path, steps: range) -> dict[int, float]:
     """Percent by rank."""
-    records = RunRecords(folder / rundir.RECORDS)
+    records = RunRecords(folder / run_folder.RECORDS)
     fractions = {
         rank: overlap_fraction(
             computation(records.table(rank, "span"), steps), communication(records.table(rank, "comm"), steps)

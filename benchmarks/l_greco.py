@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _table as table
-from engine import rundir
-from engine.compression.settings import usual_value
-from engine.config import RunConfig, parse
-from engine.sections import Compression
+from engine.config.compression import usual_value
+from engine.config.run_config import RunConfig, parse
+from engine.config.sections import Compression
+from engine.run import run_folder
 from engine.session import Session
 from profilers.analysis.communication import communication_rows
 from profilers.records.reader import RunRecords
@@ -113,7 +113,7 @@ def run(session: Session, model: dict[str, Any], compression: dict[str, Any]) ->
     outcome, summary = session.execute(config_of(model, compression), {}, lambda: False)
     if outcome.ending.value != "completed":
         raise SystemExit(f"{compression}: {outcome.ending.value}: {outcome.reason}")
-    return Ran(summary, RunRecords(session.home / summary.id / rundir.RECORDS))
+    return Ran(summary, RunRecords(session.home / summary.id / run_folder.RECORDS))
 
 
 def rows_of(session: Session, name: str) -> Iterator[tuple[str, ...]]:

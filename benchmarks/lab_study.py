@@ -24,9 +24,9 @@ import numpy as np
 from benchmarks import _lab_points as lab
 from benchmarks import _table as table
 from benchmarks._lab_points import Kept
-from engine import netns
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run import netns
+from engine.run.outcome import Ending, RunOutcome
 from tuning.confidence import compare
 from tuning.execute import Played, Ran, played_summary
 from tuning.foresight import Foresight

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import _table
 from benchmarks._made_up import MadeUp
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 from tuning import studyfile
 from tuning.execute import OnStart, Ran, ShouldStop
 from tuning.study import run_study

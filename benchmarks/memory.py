@@ -20,14 +20,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from benchmarks import _table as table
 from benchmarks._ratio import ratio
-from engine.memory.offload import is_weight
-from engine.memory.recompute import Activations
-from engine.parallel.sequence import WholeSequence
+from engine.config.presets import ModelShape
+from engine.model.axes import Axes, LocalExperts
+from engine.model.decoder import Decoder, initialize
+from engine.model.offload import is_weight
+from engine.model.recompute import Activations
+from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
-from engine.presets import ModelShape
-from engine.workloads.decoder import Decoder, initialize
-from engine.workloads.experts import LocalExperts
-from engine.workloads.workload import Axes
 
 SHAPE = ModelShape(layers=8, hidden=256, heads=4, kv_heads=4, ffn_hidden=704, vocabulary=256)
 BATCH, SEQUENCE = 2, 256

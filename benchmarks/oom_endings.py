@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import _table as table
-from engine import backends, rundir
+from engine.run import run_folder
+from engine.run.devices import backends
 from engine.session import Session
 from tests.support import like_nccl
 from tests.support.starved import Starving, large, when_there
@@ -85,7 +86,7 @@ def under_torchrun(home: Path, axis: str, rank: int) -> Ending:
     with on_one_host(large(**AXES[axis]), out) as process:
         while process.poll() is None:
             for folder in out.glob("*-*-*"):
-                status = rundir.read_json(folder / rundir.STATUS) or {}
+                status = run_folder.read_json(folder / run_folder.STATUS) or {}
                 if status.get("state") == "ended":
                     outcome = status["outcome"]
                     return Ending(outcome["ending"], outcome["rank"], time.monotonic() - starving.since)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
-from engine import rundir
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run import run_folder
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
@@ -86,7 +86,7 @@ def mean_step(session: Session, summary: RunSummary, skip: int = WARM_UP) -> flo
     Replicas that do not meet drift apart, and who is ahead waits at the end of a round; so each rank's steps are added
     up before ranks are compared.
     """
-    records = RunRecords(session.home / summary.id / rundir.RECORDS)
+    records = RunRecords(session.home / summary.id / run_folder.RECORDS)
     return max(
         float(records.table(rank, "step").column("step_seconds")[skip:].mean()) for rank in records.ranks()
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table
-from engine import netns, rundir
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run import netns, run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
 
@@ -63,7 +63,7 @@ def taken(session: Session, chosen: RunConfig) -> tuple[float, float]:
     outcome, summary = session.execute(chosen, {}, lambda: False)
     if not outcome.good:
         raise SystemExit(str(outcome))
-    records = RunRecords(session.home / summary.id / rundir.RECORDS)
+    records = RunRecords(session.home / summary.id / run_folder.RECORDS)
     steps: list[Any] = [step for rank in records.ranks() for step in records.table(rank, "step").rows()]
     kept = [step for step in steps if step.measured]
     return (

@@ -26,15 +26,14 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._placed import PinnedPool, busy
 from benchmarks._places import agreement, places
-from engine import netns
-from engine.config import RunConfig, parse
+from engine.config.layout import accumulation, layers_of_stages, layout_of
+from engine.config.network import Shape, shape_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig, parse
 from engine.launch.pool import LocalPool
-from engine.layout import accumulation, layout_of
-from engine.network import Shape, shape_of
-from engine.outcome import Ending
-from engine.presets import resolve
+from engine.run import netns
+from engine.run.outcome import Ending
 from engine.session import Session
-from engine.stages import layers_of_stages
 from profilers.summary import RunSummary
 from tuning.predict.placed import LOOPBACK
 from tuning.predict.placing.islands import crossing_bytes, crossing_groups

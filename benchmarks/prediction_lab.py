@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks import _lab_trials as lab
 from benchmarks import _table as table
 from benchmarks._scores import spearman
-from engine import netns
-from engine.config import RunConfig
-from engine.workloads.flops import hardware_flops_per_step, workload_of
+from engine.config.run_config import RunConfig
+from engine.footprint.flops import hardware_flops_per_step, workload_of
+from engine.run import netns
 from tuning.predict import calibrate, cost, lab_steps
 from tuning.predict.cases import Array
 from tuning.predict.core_constants import CORE, CoreConstants

@@ -29,8 +29,8 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._ranks import Engine, EngineSteps, TorchProfiled, in_turn, on_cores
 from benchmarks._ratio import Ratio, Taken, both, cpu_seconds, ratio, rounds_needed, wall_seconds
-from engine.config import parse
-from engine.context import RankContext
+from engine.comm.context import RankContext
+from engine.config.run_config import parse
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler
 

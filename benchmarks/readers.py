@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _table as table
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.schema import CommSample, StepSample
 from profilers.records.writer import RecordWriter
 from workbench import compaction
@@ -84,7 +84,7 @@ def follow(run: LiveRun, seconds: float) -> tuple[np.ndarray, list[float]]:
 def live_rows(seconds: float) -> list[list[str]]:
     """Latency and throughput with all writers going."""
     with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder) / rundir.RECORDS
+        records = Path(folder) / run_folder.RECORDS
         records.mkdir()
         context = multiprocessing.get_context("spawn")
         stop, written = context.Event(), context.Array("q", WRITERS)
@@ -118,11 +118,11 @@ def _three(seconds: Any) -> list[str]:
 
 def write_finished(folder: Path, ranks: int, kind: str) -> None:
     """A finished run of a million records: steps or calls, the same number for each rank."""
-    (folder / rundir.RECORDS).mkdir(parents=True)
-    rundir.write_json(folder / rundir.STATUS, {"state": "ended", "outcome": {"ending": "completed"}})
+    (folder / run_folder.RECORDS).mkdir(parents=True)
+    run_folder.write_json(folder / run_folder.STATUS, {"state": "ended", "outcome": {"ending": "completed"}})
     noise = np.random.default_rng(0)
     for rank in range(ranks):
-        with RecordWriter(folder / rundir.RECORDS, f"rank-{rank}") as writer:
+        with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
             count = RECORDS // ranks
             for first in range(0, count, _CHUNK):
                 chunk = range(first, first + _CHUNK)

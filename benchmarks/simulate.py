@@ -12,8 +12,8 @@ import time
 from typing import NamedTuple
 
 from benchmarks import _table as table
-from engine.config import RunConfig, parse
-from engine.schedules.actions import Costs
+from engine.config.run_config import RunConfig, parse
+from engine.parallel.schedules.actions import Costs
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulate import Machine, simulate, step_of
 

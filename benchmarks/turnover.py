@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from benchmarks import _table as table
-from engine import rundir
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run import run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from profilers.records.schema import StepSample
@@ -33,7 +33,7 @@ def config(number: int) -> RunConfig:
 
 def steps(folder: Path) -> list[StepSample]:
     """Rank 0's steps."""
-    return RunRecords(folder / rundir.RECORDS).table(0, "step").rows()  # type: ignore[return-value]
+    return RunRecords(folder / run_folder.RECORDS).table(0, "step").rows()  # type: ignore[return-value]
 
 
 def warm(home: Path) -> list[float]:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks import _table as table
-from engine import rundir
-from engine.config import parse
+from engine.config.run_config import parse
+from engine.run import run_folder
 from engine.session import Session
 
 TRIALS = 5
@@ -75,7 +75,7 @@ def trials(home: Path, values: dict[str, Any], fresh: bool) -> list[Trial]:
         for _ in range(TRIALS):
             outcome, summary = session.execute(parse(BASE).with_values(values), {}, lambda: False)
             assert outcome.good and summary.peak_memory_bytes is not None, outcome
-            ranks = (rundir.read_json(home / summary.id / rundir.STATUS) or {})["rank_pids"]
+            ranks = (run_folder.read_json(home / summary.id / run_folder.STATUS) or {})["rank_pids"]
             found.append(Trial(summary.peak_memory_bytes, None if fresh else left(ranks)))
     return found
 

@@ -1,38 +1,115 @@
-"""The two ends of a run: its start noted; its records summed up and its ending noted."""
+"""The two ends of a run: its start is recorded; its records are summed up and its ending is recorded.
+
+Beside them, what the rules of its verdicts need from its configuration, and notes on settings that had no good
+effect. No torch.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine import devices, layout, rundir
-from engine.calibration import fingerprint, store
-from engine.config import RunConfig
-from engine.diagnosis import setting_of
-from engine.errors import InputError
-from engine.network import shape_of
-from engine.notes import notes_of
-from engine.outcome import RunOutcome
-from engine.ownership import me
-from engine.progress import Progress
-from engine.schedules.expected import expected_bubble
-from engine.sections import Lab
-from engine.workloads import flops, peaks
+from engine.config import layout
+from engine.config.errors import InputError
+from engine.config.layout import Layout, accumulation, layout_of
+from engine.config.network import shape_of
+from engine.config.run_config import RunConfig
+from engine.config.sections import Lab
+from engine.footprint import device_peaks, flops
+from engine.parallel.schedules.actions import Costs
+from engine.parallel.schedules.closed_forms import busy_seconds, expected_bubble, idle_seconds
+from engine.parallel.schedules.registry import KINDS, plan
+from engine.parallel.schedules.simulate import simulate
+from engine.run import run_folder
+from engine.run.calibration import fingerprint, store
+from engine.run.devices import selection
+from engine.run.outcome import RunOutcome
+from engine.run.ownership import me
+from engine.run.progress import Progress
+from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
 from profilers.summary import RunFacts, RunSummary, summarize
 
+#: What records call the groups of a layout.
+_GROUPS = {
+    **{"dp": "data", "dp_cp": "data", "dp_shard": "shard", "dp_replicate": "replicate"},
+    **{name: name for name in ("outer", "edp", "ep", "cp", "tp", "pp", "model")},
+}
 
-def note_start(folder: Path, config: RunConfig, chosen: devices.Devices, network: str | None = None) -> None:
+
+def setting_of(config: RunConfig) -> Setting:
+    """Groups, schedule, limits and thresholds of a configuration, which need not keep the rules."""
+    where, limit = layout_of(config), config.memory.limit_gib
+    return Setting(
+        groups=_groups(where),
+        pipeline=_pipeline(config),
+        memory_limit_bytes=None if limit is None else limit * 2**30,
+        thresholds=Thresholds(**config.profile.thresholds.model_dump()),
+    )
+
+
+def _groups(where: Layout) -> dict[str, list[list[int]]]:
+    return {label: where.groups(kind) for label, kind in _GROUPS.items()}
+
+
+def _pipeline(config: RunConfig) -> Pipeline | None:
+    ranks, kind, chunks = config.parallel.pp, config.schedule.kind, config.schedule.chunks
+    micro_batches = accumulation(config)
+    if ranks == 1 or micro_batches < 1 or KINDS[kind].chunks_problem(chunks):
+        return None
+
+    def idle(micro_batches: int, forward: float, backward: float) -> float:
+        return _idle_seconds(kind, ranks, chunks, micro_batches, forward, backward)
+
+    return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle, _formula(kind))
+
+
+def _formula(kind: str) -> str:
+    return "the simulation of its list" if kind == "zb_v" else "its closed form"
+
+
+def _idle_seconds(
+    kind: str, ranks: int, chunks: int, micro_batches: int, forward: float, backward: float
+) -> float:
+    """By closed form where one holds for any costs, else by simulation; a split backward has equal halves."""
+    half = backward / 2
+    costs = Costs(forward, backward, half, half)
+    try:
+        return idle_seconds(kind, ranks, chunks, micro_batches, costs)
+    except ValueError:
+        whole = simulate(plan(kind, ranks, chunks, micro_batches), costs).seconds
+        return whole - busy_seconds(kind, chunks, micro_batches, costs)
+
+
+def notes_of(config: RunConfig, devices: Sequence[str]) -> tuple[str, ...]:
+    """What a reader of a run's numbers should know; ``devices`` are what its ranks computed on."""
+    memory, found = config.memory, []
+    if memory.offload != "none" and devices and set(devices) == {"cpu"}:
+        found.append(
+            f"memory.offload={memory.offload} saved no memory and cost time: a CPU's memory is the host's already"
+        )
+    if memory.parameters == "bf16" and config.parallel.zero_stage >= 2:
+        found.append(
+            "memory.parameters=bf16 changed nothing: with precision bf16, ZeRO 2 and 3 gather parameters in bf16, "
+            "sum gradients in fp32 and update fp32 slices anyway"
+        )
+    return tuple(found)
+
+
+def note_start(
+    folder: Path, config: RunConfig, chosen: selection.Devices, network: str | None = None
+) -> None:
     """Give a run its owner, its devices, its page of progress and the calibration that it refers to.
 
     ``network`` tells of links between ranks that are not this host's own.
     """
     where = layout.layout_of(config)
     Progress(folder, where.world_size).close()
-    rundir.update_status(
+    run_folder.update_status(
         folder,
         state="running",
         owner=me(),
@@ -65,18 +142,18 @@ def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -
 
     ``config`` is what the run began with; where it was changed, what it ended with is summed up.
     """
-    records = RunRecords(folder / rundir.RECORDS)
-    config = rundir.last_config(folder) or config
+    records = RunRecords(folder / run_folder.RECORDS)
+    config = run_folder.last_config(folder) or config
     summary = summary_of(config, folder.name, backend, records, referred(folder))
     with contextlib.suppress(OSError):
-        rundir.write_json(folder / rundir.SUMMARY, summary.as_dict())
-        rundir.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
+        run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
+        run_folder.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
     return summary
 
 
 def referred(folder: Path) -> store.Found:
     """The calibration that a run folder refers to, or why there is none."""
-    return store.referred(folder.parent, rundir.read_json(folder / rundir.STATUS) or {})
+    return store.referred(folder.parent, run_folder.read_json(folder / run_folder.STATUS) or {})
 
 
 def summary_of(
@@ -140,7 +217,7 @@ def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:
         return float(told[0].data["peak_flops"]), str(told[0].data["peak_source"])
     names = _devices(records)
     tf32 = any(event.data.get("fp32_precision", "highest") != "highest" for event in told)
-    return peaks.mean_peak(names, config.precision, tf32)
+    return device_peaks.mean_peak(names, config.precision, tf32)
 
 
 def _environments(records: RunRecords) -> list[Event]:

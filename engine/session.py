@@ -7,16 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from engine import devices, rules, rundir
 from engine.checkpoint import resume
-from engine.config import RunConfig
-from engine.errors import LayoutError
-from engine.launch import lab
-from engine.launch.launcher import Launch, Launcher
+from engine.config.errors import LayoutError
+from engine.config.run_config import RunConfig
+from engine.launch.lab import lab
+from engine.launch.supervisor import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
-from engine.orders import stop_commanded
-from engine.outcome import Ending, RunOutcome, StopAnswer
-from engine.workloads.data import check_path
+from engine.model.data import check_path
+from engine.run import run_folder
+from engine.run.commands import stop_commanded
+from engine.run.devices import selection
+from engine.run.outcome import Ending, RunOutcome, StopAnswer
+from engine.validation import rules
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
 from profilers.system.sampler import Sampler
@@ -63,9 +65,9 @@ class Session:
         check_path(config.data.path)
         resume.find(config)
         lab.require(config.lab)
-        chosen = devices.choose(config, where.world_size)
-        folder = rundir.create(self.home, config, labels)
-        with rundir.writable(self.home):
+        chosen = selection.choose(config, where.world_size)
+        folder = run_folder.create(self.home, config, labels)
+        with run_folder.writable(self.home):
             note_start(folder, config, chosen, network_of(config.lab))
         if on_start is not None:
             on_start(folder)
@@ -76,10 +78,10 @@ class Session:
         self,
         config: RunConfig,
         folder: Path,
-        chosen: devices.Devices,
+        chosen: selection.Devices,
         should_stop: Callable[[], StopAnswer],
     ) -> RunOutcome:
-        writer = RecordWriter(folder / rundir.RECORDS, "launcher")
+        writer = RecordWriter(folder / run_folder.RECORDS, "launcher")
         sampler = Sampler(writer, config.profile.host_interval_seconds)
 
         def note(pids: list[int]) -> None:
@@ -103,4 +105,4 @@ class Session:
 
 def _note_pids(folder: Path, pids: list[int]) -> None:
     with contextlib.suppress(OSError):
-        rundir.update_status(folder, rank_pids=pids)
+        run_folder.update_status(folder, rank_pids=pids)

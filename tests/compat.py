@@ -32,20 +32,50 @@ RESULTS = ROOT / "benchmarks" / "results" / "compat.md"
 LINES = ("2.11", "2.12", "2.13", "2.14", "2.15")
 #: Of one part, in seconds.
 LIMIT = 600
-#: What depends on torch, in parts of a few minutes; a name without a folder is of tests/engine.
+#: What depends on torch, in parts of a few minutes.
 PARTS = {
-    "release": """torch_release every_collective nccl tests/test_house.py::test_the_page_does_not_load_torch
+    "release": """tests/engine/backends/test_torch_release.py
+        tests/engine/backends/test_every_collective.py
+        tests/engine/rank/test_environment_report_nccl.py
+        tests/test_house.py::test_the_page_does_not_load_torch
         tests/test_house.py::test_ranks_need_no_tuner_page_or_command_line""",
-    "profilers": "tests/profilers",
-    "matrix": "matrix",
-    "layouts": "exact plain channel grouped schedules_torch precision expert",
-    "sequence": "sequence sequence_parts hop overlap pairwise columns",
-    "compression": """compression_codecs compression_feedback compression_hooks compression_ranks compression_runs
-        compression_sharded""",
-    "outer": "outer outer_checkpoint outer_parts wire",
-    "checkpoints": "checkpoint checkpoint_layouts",
-    "runs": "compiler_cache detail_runs dryrun dryrun_offload flops footprint hang",
-    "memory": "memory memory_parts trace",
+    "profilers": """tests/profilers""",
+    "matrix": """tests/engine/runs/test_matrix.py""",
+    "layouts": """tests/engine/runs/test_exact.py
+        tests/engine/runs/test_plain.py
+        tests/engine/comm/test_channel.py
+        tests/engine/model/test_dispatch.py
+        tests/engine/parallel/schedules/test_torch.py
+        tests/engine/runs/test_precision.py
+        tests/engine/parallel/test_expert.py""",
+    "sequence": """tests/engine/parallel/context/test_attention.py
+        tests/engine/parallel/context/test_ring.py
+        tests/engine/comm/test_p2p.py
+        tests/engine/runs/test_overlap.py
+        tests/engine/comm/test_gloo_exchange.py
+        tests/engine/parallel/test_tensor_chunked.py""",
+    "compression": """tests/engine/compression/methods/test_row_codec.py
+        tests/engine/compression/test_bucket.py
+        tests/engine/compression/methods/test_powersgd.py
+        tests/engine/compression/test_link.py
+        tests/engine/compression/test_runs.py
+        tests/engine/parallel/data/test_fsdp_compression.py""",
+    "outer": """tests/engine/parallel/local_updates/test_runs.py
+        tests/engine/parallel/local_updates/test_checkpoint.py
+        tests/engine/parallel/local_updates/test_co2.py
+        tests/engine/runs/test_wire_bytes.py""",
+    "checkpoints": """tests/engine/checkpoint/test_checkpointer.py
+        tests/engine/checkpoint/test_resume.py""",
+    "runs": """tests/engine/parallel/test_compiler_cache.py
+        tests/engine/runs/test_sampling.py
+        tests/engine/dry_run/test_check.py
+        tests/engine/dry_run/test_rank.py
+        tests/engine/footprint/test_flops.py
+        tests/engine/footprint/test_footprint.py
+        tests/engine/launch/test_hang.py""",
+    "memory": """tests/engine/runs/test_memory.py
+        tests/engine/model/test_offload.py
+        tests/engine/rank/test_tasks.py""",
 }
 #: Draws the same cases of long lists of cases under each release.
 SEED = "16"
@@ -123,8 +153,7 @@ def _words(error: subprocess.CalledProcessError) -> str:
 
 def run(environment: Environment, part: str) -> tuple[list[str], list[str]]:
     """A part's row of the table, and pytest's lines about skipped tests."""
-    chosen = [name if "/" in name else f"tests/engine/test_{name}.py" for name in PARTS[part].split()]
-    command = [environment.python, "-m", "pytest", *_OPTIONS, *chosen]
+    command = [environment.python, "-m", "pytest", *_OPTIONS, *PARTS[part].split()]
     begin, output = time.monotonic(), ""
     try:
         done = subprocess.run(

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from engine import progress
+from engine.run import progress
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.drawn(1, of="walks")]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.compression.plan import PLANNED
-from engine.compression.settings import ONE_WAY, SCALING, SELECTING
-from engine.environment import SECTION, silent
-from engine.environment_names import VARIABLES
-from engine.schedules.named import KINDS
+from engine.config.compression import ONE_WAY, PLANNED, SCALING, SELECTING
+from engine.config.environment import SECTION, silent
+from engine.config.environment_catalog import VARIABLES
+from engine.parallel.schedules.registry import KINDS
 
 Values = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.outcome import Ending
+from engine.run.outcome import Ending
 from tuning import confirm, mask, ranking
 from tuning.budgets import used_up
 from tuning.first_tries import Tries, first_tries, fitting_tries

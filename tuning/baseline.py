@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from math import prod
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.points import PLAIN, RANKS, Point, Points
 
 ALONE: Point = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1}

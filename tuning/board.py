@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tuning import budgets, ranking, readers, under_way
 from tuning.crew import Crew, same, words
 from tuning.importance import importance
@@ -147,7 +147,7 @@ class Board:
             "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
             readers.LAG: self.lag,
         }
-        self._write(rundir.STATUS, status | {"updated_unix": time.time()})
+        self._write(run_folder.STATUS, status | {"updated_unix": time.time()})
 
     @property
     def _owner(self) -> Document:
@@ -172,7 +172,7 @@ def write(path: Path, document: Document, indented: bool = True) -> None:
         InputError: the folder is full or read-only.
     """
     try:
-        rundir.write_json(path, document, indented)
+        run_folder.write_json(path, document, indented)
     except OSError as error:
         remedy = f"cannot be written ({error.strerror}); free space or give another --home"
         raise InputError("home", str(path), remedy) from None

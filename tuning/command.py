@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ def send(
     """
     now = time.time()
     sent = Command(f"{now:017.6f}-{secrets.token_hex(2)}", command, arguments or {}, now, by)
-    inbox = folder / rundir.COMMANDS
+    inbox = folder / run_folder.COMMANDS
     try:
         inbox.mkdir(parents=True, exist_ok=True)
-        rundir.write_json(inbox / f"{sent.id}.json", asdict(sent))
+        run_folder.write_json(inbox / f"{sent.id}.json", asdict(sent))
     except OSError as error:
         raise InputError("commands", str(inbox), f"cannot be written ({error.strerror})") from None
     return sent.id
@@ -46,7 +46,7 @@ def send(
 
 def pending(folder: Path, applied: Collection[str]) -> list[Command]:
     """Commands not answered yet, oldest first; a file that is no command is one named ``unreadable``."""
-    inbox = folder / rundir.COMMANDS
+    inbox = folder / run_folder.COMMANDS
     names = [path for path in inbox.glob("*.json") if path.stem not in applied] if inbox.is_dir() else []
     return [_read(path) for path in sorted(names)]
 

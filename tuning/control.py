@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import agenda, mask, ranking
 from tuning.command import Command, pending
 from tuning.course import steered

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from engine import config as runconfig
+from engine.config import run_config as runconfig
 from tuning import mask, samplers
 from tuning.samplers import Choice
 from tuning.state import StudyState

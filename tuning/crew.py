@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engine import ownership, rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
 from tuning.journal import UnreachableError
 
 Member = dict[str, Any]
@@ -86,7 +86,7 @@ class Crew:
     def _enter(self) -> None:
         try:
             self._folder.mkdir(exist_ok=True)
-            rundir.write_json(self._place(self.me), self.me | {"seen_unix": time.time()})
+            run_folder.write_json(self._place(self.me), self.me | {"seen_unix": time.time()})
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
             raise InputError("home", str(self._folder), remedy) from None
@@ -106,7 +106,7 @@ def present(folder: Path) -> list[Member]:
     """The controllers that left their file in a study's folder and live, the oldest first; files of others go."""
     found = []
     for path in sorted((folder / CONTROLLERS).glob("*.json")):
-        member = rundir.read_json(path)
+        member = run_folder.read_json(path)
         if member is not None and _lives(member):
             found.append(member)
     return sorted(found, key=lambda member: float(member.get("since_unix") or 0.0))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.config import RunConfig
-from engine.outcome import RunOutcome, StopAnswer
+from engine.config.run_config import RunConfig
+from engine.run.outcome import RunOutcome, StopAnswer
 from profilers.analysis.statistics import median_interval
 from profilers.summary import RunSummary
 

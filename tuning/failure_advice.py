@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.exactness import is_lossy
+from engine.config.lossy import is_lossy
 
 #: All values of a run under their dotted keys.
 Values = dict[str, Any]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from engine.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, Ending
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, Ending
 from tuning import failure_rules, ranking
 from tuning.failure_advice import advice
 from tuning.failure_rules import Case, Rule

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from engine import rundir
+from engine.run import run_folder
 from tuning import readers
 from tuning.growing import JournalReader
 from tuning.readers import StudyView
@@ -25,7 +25,7 @@ def parts(path: Path, names: Sequence[str]) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError):
-        document = rundir.read_json(path) or {}
+        document = run_folder.read_json(path) or {}
         return {name: document[name] for name in names if name in document}
     known = {name: getattr(found, name) for name in names}
     return {name: value for name, value in known.items() if value is not msgspec.UNSET}
@@ -59,7 +59,7 @@ class StudyReader:
 
     def _file_of(self, state: StudyState) -> StudyFile | None:
         """The very same object as long as nothing in it changed: much is remembered beside it."""
-        document = state.file or rundir.read_json(self._folder / readers.STUDY)
+        document = state.file or run_folder.read_json(self._folder / readers.STUDY)
         if not self._asked or self._asked != (document, state.turned):
             self._asked, self._file = (document, state.turned), readers.file_of(document, state)
         return self._file
@@ -72,6 +72,6 @@ class StudyReader:
             return None
         signature = (found.st_mtime_ns, found.st_size, found.st_ino, whole)
         if signature != self._signature:
-            self._result = rundir.read_json(path) if whole else parts(path, BESIDE_JOURNAL)
+            self._result = run_folder.read_json(path) if whole else parts(path, BESIDE_JOURNAL)
             self._signature = signature
         return self._result

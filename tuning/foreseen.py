@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
 from tuning.posterior import Array, Belief
 from tuning.predict.forecast import forecasts
 from tuning.predict.target import Target

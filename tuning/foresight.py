@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import foreseen, nothing_runs, prior
 from tuning.nothing_runs import Nothing
 from tuning.points import Point, point_key

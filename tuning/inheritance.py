@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import journal, readers, studyfile
 from tuning.activity import acts
 from tuning.journal import Journal

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.state import Folding, Line, StudyState, fold
 from tuning.turns import TURN, FileLock
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import rundir
-from engine.calibration import fingerprint
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
+from engine.run.calibration import fingerprint
 from tuning import board, opening, owner, studyfile, succession
 from tuning.crew import Crew, Member
 from tuning.inheritance import inherit
@@ -52,13 +52,13 @@ def prepare(folder: Path, file: StudyFile, storage: str | None) -> None:
     Raises:
         InputError: the database does not answer or holds another study, or the study is in one that was not given.
     """
-    marked = rundir.read_json(folder / STORAGE)
+    marked = run_folder.read_json(folder / STORAGE)
     if storage is None:
         if marked is not None:
             remedy = f"is kept in {marked.get('storage')}; give that as --storage, or in WORKBENCH_STORAGE"
             raise InputError("study", file.name, remedy)
         return
-    if owner.is_alive(status := rundir.read_json(folder / rundir.STATUS)):
+    if owner.is_alive(status := run_folder.read_json(folder / run_folder.STATUS)):
         raise owner.busy(folder.name, (status or {})["owner"], _ways(storage))
     opening.prepare(folder, file)
     from tuning.postgres.journal import DatabaseJournal, adopt
@@ -101,9 +101,9 @@ def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: Study
             raise InputError("storage", database.address.shown, f"{problem}; try again") from None
     prepare(place, file, storage)
     succession.hand_over(folder, place, state)
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     if not status.get("continued_in"):  # no controller of this home was there when it was widened
-        board.write(folder / rundir.STATUS, status | {"state": "continued", "continued_in": file.name})
+        board.write(folder / run_folder.STATUS, status | {"state": "continued", "continued_in": file.name})
 
 
 def keep(

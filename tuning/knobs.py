@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
 
 #: What a fair comparison needs to hold still; a space that turns one of these is refused.
 FIXED_SECTIONS = ("model", "data", "train", "profile")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.environment import SECTION
+from engine.config.environment import SECTION
 from tuning.points import ACCUMULATION, NAMED_DEGREES, RANKS, TURNED_DEGREES, Point, Points
 
 WORDS = {

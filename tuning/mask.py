@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.knobs import Knob, checked_value
 from tuning.points import Point
 from tuning.space import Space

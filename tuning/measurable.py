@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine import devices
-from engine.devices import Devices
-from engine.errors import InputError
-from engine.workloads.peaks import peak_flops, why_unknown
+from engine.config.errors import InputError
+from engine.footprint.device_peaks import peak_flops, why_unknown
+from engine.run.devices import selection
+from engine.run.devices.selection import Devices
 from profilers.gpu import detection
 from profilers.gpu.library import GpuLibrary
 from tuning.limits import BOUNDS
@@ -24,7 +24,7 @@ def check(file: StudyFile, library: GpuLibrary | None = None) -> None:
         InputError: the first of them, with the reason.
     """
     library = library or detection.open_library()
-    found = devices.choose(file.config, file.ranks, library)
+    found = selection.choose(file.config, file.ranks, library)
     for field, value, measure in _asked(file):
         reason = _reason(measure, file, found, library)
         if reason:
@@ -57,7 +57,7 @@ def _reason(measure: str, file: StudyFile, found: Devices, library: GpuLibrary) 
 def _no_energy(file: StudyFile, found: Devices, library: GpuLibrary) -> str:
     if found.kind != "cuda":
         return f"joules are not measured on this machine: ranks run on CPUs ({found.reason}){_OTHERS}"
-    for gpu in devices.visible(library)[: file.ranks]:
+    for gpu in selection.visible(library)[: file.ranks]:
         if gpu is None or not library.tells_energy(gpu):
             name = "a part of a GPU (MIG)" if gpu is None else library.name(gpu)
             return (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.outcome import Ending, StopAnswer
+from engine.run.outcome import Ending, StopAnswer
 from tuning import telling
 from tuning.board import Board
 from tuning.control import Control

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from engine import rundir
+from engine.run import run_folder
 from tuning import owner, studyfile
 from tuning.encoding import Encoding
 from tuning.growing import JournalReader
@@ -72,10 +72,10 @@ def rebuild(folder: Path, tell: Callable[[str], None] = lambda _: None, most: in
 
 def _noted(folder: Path, lag: str) -> str:
     """Those words, which a study's status has from now on, too, unless somebody runs it."""
-    status = rundir.read_json(folder / rundir.STATUS)
+    status = run_folder.read_json(folder / run_folder.STATUS)
     if status and status.get(LAG, "") != lag and not owner.is_alive(status):
         with suppress(OSError):
-            rundir.write_json(folder / rundir.STATUS, status | {LAG: lag})
+            run_folder.write_json(folder / run_folder.STATUS, status | {LAG: lag})
     return lag
 
 

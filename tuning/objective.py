@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.exactness import is_lossy
-from engine.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
+from engine.config.lossy import is_lossy
+from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning import conditions
 from tuning.aims import Aim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 
 #: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.
 LONG_SEQUENCE = 8_192

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.environment import SECTION, silent
-from engine.environment_names import VARIABLES
+from engine.config.environment import SECTION, silent
+from engine.config.environment_catalog import VARIABLES
 
 _KIB, _MIB = 2**10, 2**20
 #: Values beside "as the machine has it". What can corrupt data or needs rare hardware is left to whoever types it in.

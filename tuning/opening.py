@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine import ownership, rundir
-from engine.calibration import fingerprint
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
+from engine.run.calibration import fingerprint
 from tuning import board, journal, readers, studyfile
 from tuning.journal import Journal
 from tuning.studyfile import StudyFile
@@ -21,7 +21,7 @@ def prepare(folder: Path, file: StudyFile) -> None:
     """
     check_same(journal.load(folder / readers.JOURNAL).file, file)
     try:
-        (folder / rundir.COMMANDS).mkdir(parents=True, exist_ok=True)
+        (folder / run_folder.COMMANDS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         remedy = f"the study's folder cannot be written ({error.strerror}); give another --home or free space"
         raise InputError("home", str(folder), remedy) from None

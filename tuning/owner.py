@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engine import ownership, rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
 from tuning.crew import FRESH_SECONDS, Member, present, words
 
 LOCK = ".lock"
@@ -43,7 +43,7 @@ def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
     try:
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
-            status = rundir.read_json(folder / rundir.STATUS)
+            status = run_folder.read_json(folder / run_folder.STATUS)
             others, owner = present(folder), ownership.me()
             if is_alive(status) and not others:
                 others = [(status or {})["owner"]]
@@ -52,7 +52,7 @@ def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
             if others:
                 return owner
             fresh = {"state": "running", "owner": owner, "updated_unix": time.time(), "current_run": None}
-            rundir.write_json(folder / rundir.STATUS, (status or {}) | fresh)
+            run_folder.write_json(folder / run_folder.STATUS, (status or {}) | fresh)
             return owner
     except OSError as error:
         remedy = f"the study's folder cannot be written ({error.strerror}); give another --home or free space"
@@ -61,10 +61,10 @@ def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
 
 def give_up(folder: Path) -> None:
     """After :func:`take`, when a study could not begin: nobody runs it, unless others do."""
-    status = rundir.read_json(folder / rundir.STATUS)
+    status = run_folder.read_json(folder / run_folder.STATUS)
     if status is not None and not present(folder):
         with suppress(OSError):
-            rundir.write_json(folder / rundir.STATUS, status | {"state": "interrupted"})
+            run_folder.write_json(folder / run_folder.STATUS, status | {"state": "interrupted"})
 
 
 def busy(name: str, owner: Member, ways: str) -> InputError:

@@ -14,9 +14,9 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
-from engine.config import RunConfig
-from engine.rules import problems
-from engine.schedules.named import KINDS
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.registry import KINDS
+from engine.validation.rules import problems
 from tuning.activity import AT_REST, DECIDING, acts, data_ranks
 from tuning.knobs import Knob
 from tuning.twins import best_known

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.outcome import EarlyEnd, Ending
+from engine.run.outcome import EarlyEnd, Ending
 from profilers.analysis.warmup import MINIMUM_STEPS, warmup_steps
 from tuning.confidence import NORMAL
 from tuning.quantiles import student

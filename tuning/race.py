@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from engine import rundir
-from engine.config import RunConfig
-from engine.outcome import EarlyEnd
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.outcome import EarlyEnd
 from profilers.records.reader import Tail
 from profilers.records.schema import StepSample
 from tuning import pruning, ranking
@@ -41,7 +41,7 @@ class Race:
 
     def began(self, run: Path) -> None:
         """The trial's run has this folder."""
-        self._records = StepRecords(run / rundir.RECORDS, self._ranks)
+        self._records = StepRecords(run / run_folder.RECORDS, self._ranks)
 
     def answer(self) -> EarlyEnd | None:
         """Whether and how the trial ends early; cheap enough to ask many times a second."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.outcome import FROM_OUTSIDE, RETRY_ONCE
+from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.limits import Checked, checked, is_about, worst
 from tuning.objective import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.points import Point, Points, point_key

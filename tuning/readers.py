@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tuning import journal, owner, studyfile
 from tuning.course import steered
 from tuning.state import StudyState
@@ -49,8 +49,8 @@ def load_study(folder: Path) -> StudyView:
     """
     state = journal.load(folder / JOURNAL)
     status = status_of(folder, state)
-    result = rundir.read_json(folder / RESULT)
-    file = file_of(state.file or rundir.read_json(folder / STUDY), state)
+    result = run_folder.read_json(folder / RESULT)
+    file = file_of(state.file or run_folder.read_json(folder / STUDY), state)
     return StudyView(folder, folder.name, state_of(status), state, status, result, file)
 
 
@@ -60,7 +60,7 @@ def status_of(folder: Path, state: StudyState) -> dict[str, Any]:
     Raises:
         InputError: there is no study in this folder.
     """
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     if state.file is None and not status:
         raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
     return status
@@ -80,7 +80,7 @@ def list_studies(home: Path) -> list[Path]:
 def latest(folder: Path) -> Path:
     """Where a study goes on by now, after its space was widened; the folder itself if it was not."""
     seen = {folder}
-    while name := (rundir.read_json(folder / rundir.STATUS) or {}).get("continued_in"):
+    while name := (run_folder.read_json(folder / run_folder.STATUS) or {}).get("continued_in"):
         following = folder.parent / str(name)
         if following in seen or not (following / JOURNAL).exists():
             break
@@ -91,7 +91,7 @@ def latest(folder: Path) -> Path:
 def history(home: Path, name: str) -> set[str]:
     """Every name that a study has had."""
     folder = latest(home / STUDIES / name)
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     return {name, folder.name, *map(str, status.get("continues") or ())}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine import rundir
-from engine.outcome import FROM_OUTSIDE, RunOutcome
+from engine.run import run_folder
+from engine.run.outcome import FROM_OUTSIDE, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning.state import Trial
 
@@ -15,8 +15,8 @@ def ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, float] 
     cannot be read.
     """
     folder = home / (trial.run or "")
-    status = rundir.read_json(folder / rundir.STATUS) if trial.run else None
-    summary = rundir.read_json(folder / rundir.SUMMARY) if trial.run else None
+    status = run_folder.read_json(folder / run_folder.STATUS) if trial.run else None
+    summary = run_folder.read_json(folder / run_folder.SUMMARY) if trial.run else None
     if status is None or summary is None or status.get("state") != "ended":
         return None
     try:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
-from engine.presets import resolve
+from engine.config.errors import InputError
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
 from tuning.execute import Played, Ran, played_summary
 from tuning.predict.cases import Array

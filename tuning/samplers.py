@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.encoding import EXPONENT, Encoding
 from tuning.space import Space
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine import devices
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.devices import selection
 from profilers.gpu import detection
 from tuning import crew, readers
 
@@ -40,7 +40,7 @@ class Slice:
     def take(self) -> None:
         """Keep this process, and all that it starts from now on, to it."""
         if self.gpus:
-            for name, value in devices.only(self.gpus).items():
+            for name, value in selection.only(self.gpus).items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:
@@ -69,8 +69,8 @@ def room(ranks: int, config: RunConfig) -> Room:
     """
     driver = detection.open_library()
     try:
-        if devices.choose(config, ranks, driver).kind == "cuda":
-            return Room("GPUs", tuple(devices.visible(driver)))
+        if selection.choose(config, ranks, driver).kind == "cuda":
+            return Room("GPUs", tuple(selection.visible(driver)))
     finally:
         driver.close()
     return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())

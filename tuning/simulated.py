@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from engine import rules, rundir
-from engine.config import RunConfig
-from engine.errors import LayoutError
-from engine.layout import layout_of
+from engine.config.errors import LayoutError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
 from engine.lifecycle import finish, summary_of
-from engine.outcome import Ending, RunOutcome
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
+from engine.validation import rules
 from profilers.records.schema import PHASES, MemorySample, StepSample
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
@@ -66,13 +67,13 @@ class Simulation:
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", SIMULATED, None)
         found = forecasts([config], self.target(ranks))[0]
-        folder = rundir.create(self.home, config, {**labels, SIMULATED: self.cluster})
-        with rundir.writable(self.home):
+        folder = run_folder.create(self.home, config, {**labels, SIMULATED: self.cluster})
+        with run_folder.writable(self.home):
             note_start(folder, config, found.target.cluster)
             if on_start is not None:
                 on_start(folder)
             outcome = _ending(found)
-            with RecordWriter(folder / rundir.RECORDS, "rank-0") as writer:
+            with RecordWriter(folder / run_folder.RECORDS, "rank-0") as writer:
                 self._write(writer, config, found, outcome.good)
         summary = finish(folder, config, SIMULATED, outcome)
         return outcome, _with_axes(folder, summary, found) if outcome.good else summary
@@ -123,7 +124,7 @@ def _with_axes(folder: Path, summary: RunSummary, found: Forecast) -> RunSummary
     """There are no records of collectives: who waits for which axis is known from the breakdown, bytes are not."""
     exposed = {axis: found.breakdown[term] for term, axis in _AXES.items() if found.breakdown[term] > 0}
     known = replace(summary, exposed_seconds_by_axis=exposed, wire_bytes_per_step=None)
-    rundir.write_json(folder / rundir.SUMMARY, known.as_dict())
+    run_folder.write_json(folder / run_folder.SUMMARY, known.as_dict())
     return known
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, TypeVar
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import listing
 from tuning.baseline import plain_or_nearest
 from tuning.knobs import STUDY_KEYS, Knob

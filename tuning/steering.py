@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import course, mask, ranking, samplers, succession
 from tuning.course import NO_BUDGET, changed
 from tuning.knobs import Knob

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from engine.errors import InputError
-from engine.outcome import Ending
+from engine.config.errors import InputError
+from engine.run.outcome import Ending
 from tuning import agenda, inheritance, keeping, opening, telling, waiting
 from tuning.agenda import Step
 from tuning.board import Board, Update

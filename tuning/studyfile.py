@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from engine import config as runconfig
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.sections import Count, Section
+from engine.config import run_config as runconfig
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.config.sections import Count, Section
 from tuning import surroundings
 from tuning.aims import Aim, Name
 from tuning.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space

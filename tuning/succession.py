@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tuning import board, journal, mask, readers, studyfile
 from tuning.knobs import Knob
 from tuning.state import Line, StudyState
@@ -85,7 +85,7 @@ def _begin(folder: Path, place: Path, file: StudyFile, state: StudyState) -> Non
     if not (place / readers.JOURNAL).exists():
         kept = lines(folder, file, state)
         try:
-            (place / rundir.COMMANDS).mkdir(parents=True, exist_ok=True)
+            (place / run_folder.COMMANDS).mkdir(parents=True, exist_ok=True)
             _write(place / readers.JOURNAL, kept)
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
@@ -132,7 +132,7 @@ def _write(path: Path, lines: list[Line]) -> None:
 
 def hand_over(folder: Path, place: Path, state: StudyState) -> None:
     """Commands that nobody answered yet are the successor's."""
-    old, new = folder / rundir.COMMANDS, place / rundir.COMMANDS
+    old, new = folder / run_folder.COMMANDS, place / run_folder.COMMANDS
     for path in sorted(old.glob("*.json")) if old.is_dir() else []:
         if path.stem not in state.answers:
             path.replace(new / path.name)

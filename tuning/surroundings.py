@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine import devices, environment
-from engine.config import RunConfig
-from engine.environment import SECTION
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config import environment
+from engine.config.environment import SECTION
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.devices import selection
+from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import without_effect
 from profilers.model.run_summary import RunSummary
 from tuning.activity import may_use_gpus
@@ -35,7 +36,7 @@ def check_here(config: RunConfig, knobs: Sequence[Knob], ranks: int, simulated: 
     for name, value in found.items() if simulated else ():
         raise InputError(name, value, "a simulated study has no processes to set it in; leave it out")
     if found:
-        chosen = devices.choose(config, ranks)
+        chosen = selection.choose(config, ranks)
         _refuse(found, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
 
 

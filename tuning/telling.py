@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.outcome import Ending, RunOutcome
+from engine.run.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
 from tuning import objective, ranking, recovered, surroundings
 from tuning.state import StudyState, Trial

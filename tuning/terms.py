@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from engine.errors import InputError
-from engine.sections import Count, Section
+from engine.config.errors import InputError
+from engine.config.sections import Count, Section
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MONEY = "money_per_billion_tokens"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from engine.schedules.actions import Action
-from engine.schedules.closed_forms import CHUNK_BY_CHUNK
-from engine.schedules.named import KINDS, plan
+from engine.parallel.schedules.actions import Action
+from engine.parallel.schedules.closed_forms import CHUNK_BY_CHUNK
+from engine.parallel.schedules.registry import KINDS, plan
 
 #: The names by which twins are called, best known first.
 KNOWN_AS = ("1f1b", "gpipe", *(kind for kind in KINDS if kind not in ("1f1b", "gpipe")))

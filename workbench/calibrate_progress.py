@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.output import progress_console, say
 
 if TYPE_CHECKING:
-    from engine.measure.calibrate import Progress as Measured
+    from engine.launch.measure.calibrate import Progress as Measured
     from tuning.interruption import Interruption
 
 _STOPPING = "stopping; what is done is kept"

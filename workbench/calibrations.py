@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from engine.calibration import fingerprint, store
-from engine.calibration.table import Calibration, Curve, Kind, Point
+from engine.run.calibration import fingerprint, store
+from engine.run.calibration.table import Calibration, Curve, Kind, Point
 
 #: Kind -> what its name, its sizes, its rates and its best rate are called.
 _KEYS: dict[Kind, tuple[str, str, str, str]] = {

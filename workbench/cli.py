@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from engine.errors import InputError, WorkbenchError
+from engine.config.errors import InputError, WorkbenchError
 from workbench.commands import (
     calibrate,
     control,

@@ -13,7 +13,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine import progress, rundir
+from engine.run import progress, run_folder
 from profilers.records.codec import FormatError, Header, decode_header, known_fields
 from profilers.records.reader import Tail
 from profilers.records.schema import STREAMS
@@ -57,7 +57,7 @@ def compact(folder: Path, least_bytes: int = LEAST_BYTES) -> Compacted:
     view = runs.load(folder)
     if view.state != "ended" or writers_live(view):
         return done
-    _remove_leftovers(folder / rundir.RECORDS)
+    _remove_leftovers(folder / run_folder.RECORDS)
     for path in candidates(folder, least_bytes):
         try:
             _compact_file(path, done)
@@ -83,7 +83,7 @@ def compact_at_end(folders: Iterable[Path]) -> None:
 
 def candidates(folder: Path, least_bytes: int = LEAST_BYTES) -> list[Path]:
     """The record files of a run that are still as they were written, and large enough."""
-    files = sorted((folder / rundir.RECORDS).glob("[!.]*.*"))
+    files = sorted((folder / run_folder.RECORDS).glob("[!.]*.*"))
     return [path for path in files if path.suffix[1:] in STREAMS and path.stat().st_size >= least_bytes]
 
 

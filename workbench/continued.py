@@ -6,9 +6,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from engine import live, rules, rundir
-from engine.config import RunConfig, load
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, load
+from engine.run import run_folder
+from engine.validation import live_changes, rules
 from workbench.output import say
 
 
@@ -20,14 +21,14 @@ def inherited(config: RunConfig, run: Path, given: Collection[str]) -> RunConfig
     Raises:
         InputError: such a value is not legal in this layout.
     """
-    last = rundir.last_config(run)
+    last = run_folder.last_config(run)
     if last is None:
         return config
-    first = load(run / rundir.STARTED)
+    first = load(run / run_folder.STARTED)
     kept = {
         change.key: change.new
-        for change in live.changes(first, last)
-        if change.key not in given and live.value_of(config, change.key) == change.old
+        for change in live_changes.changes(first, last)
+        if change.key not in given and live_changes.value_of(config, change.key) == change.old
     }
     after = config.with_values(kept)
     try:

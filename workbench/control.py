@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine import orders, rundir
-from engine.errors import InputError
-from engine.ownership import alive
+from engine.config.errors import InputError
+from engine.run import commands, run_folder
+from engine.run.ownership import alive
 from tuning import command
 from tuning.following import StudyReader
 from tuning.samplers import ASKED
@@ -60,15 +60,15 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     Raises:
         InputError: something is missing, too much, or not meant for runs.
     """
-    if target.kind == "run" and action not in ("stop", *orders.KINDS):
-        known = ", ".join(("stop", *orders.KINDS))
+    if target.kind == "run" and action not in ("stop", *commands.KINDS):
+        known = ", ".join(("stop", *commands.KINDS))
         raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
-    if action in orders.KINDS and target.kind != "run":
+    if action in commands.KINDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
-    if action == orders.SET:
+    if action == commands.SET:
         return turning.checked(target.folder, values)
-    if action in orders.STEPS:
-        return dict(orders.arguments_of(action, values))
+    if action in commands.STEPS:
+        return dict(commands.arguments_of(action, values))
     return _of_study(action, values)
 
 
@@ -131,7 +131,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
     sent = command.send(target.folder, action, arguments, by)
-    if action in orders.KINDS:
+    if action in commands.KINDS:
         return _ordered(target, sent, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
     after = runs.load(target.folder)
@@ -186,7 +186,7 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     _wait(lambda: sent in (now := reader.view()).journal.answers or not now.alive, patience)
     found = reader.view().journal.answers.get(sent)
     if found is None:
-        text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / rundir.COMMANDS}"
+        text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / run_folder.COMMANDS}"
         return Reply(sent, target.id, action, arguments, None, text)
     text = found.reason or f"{action} accepted"
     return Reply(sent, target.id, action, arguments, found.accepted, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import studyfile
 from tuning.readers import STUDIES, load_study
 from tuning.studyfile import StudyFile

@@ -83,12 +83,12 @@ def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Chec
 
 
 def _gpus() -> Iterator[Check]:
-    from engine import devices
+    from engine.run.devices import selection
     from profilers.gpu import detection
 
     library = detection.open_library()
     try:
-        names, hidden = devices.names(library), devices.hidden(library)
+        names, hidden = selection.names(library), selection.hidden(library)
         if not names:
             yield Check("gpu", "missing", "", library.reason or f"no GPU to use{hidden}")
             return
@@ -105,7 +105,7 @@ def _gpus() -> Iterator[Check]:
 
 def _torch_on(count: int) -> Check:
     """Takes some seconds, and a little memory of each GPU for as long."""
-    from engine import torch_gpus
+    from engine.run.devices import torch_gpus
 
     answer = torch_gpus.ask()
     if reason := answer.why_not(count):
@@ -147,7 +147,7 @@ def _compiler() -> Check:
 
 
 def _namespaces() -> Check:
-    from engine.netns import unavailable
+    from engine.run.netns import unavailable
 
     if reason := unavailable():
         return Check("network namespaces", "missing", "", reason)
@@ -173,7 +173,7 @@ def _home(home: Path) -> Check:
 
 
 def _calibration(home: Path) -> Check:
-    from engine.calibration.store import COMMAND
+    from engine.run.calibration.store import COMMAND
     from workbench.calibrations import found_here
 
     found = found_here(home)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from workbench.output import say
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from engine import config as runconfig
-from engine import rules
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config import run_config as runconfig
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.validation import rules
 from tuning.yamlfile import StrictLoader
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _absolute(path: str) -> str:
 
 
 def _check_data(path: str | None) -> None:
-    from engine.workloads.data import check_path
+    from engine.model.data import check_path
 
     check_path(path)
 
@@ -228,8 +228,8 @@ def _check_comparable(file: StudyFile) -> None:
 
 def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
-    from engine import devices
-    from engine.launch import lab
+    from engine.launch.lab import lab
+    from engine.run.devices import selection
     from tuning import measurable, samplers
 
     samplers.check(file.sampler, file.search_space)
@@ -240,7 +240,7 @@ def _check_startable(file: StudyFile) -> None:
     try:
         _check_data(file.config.data.path)
         lab.require(file.config.lab)
-        devices.choose(file.config, file.ranks)
+        selection.choose(file.config, file.ranks)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None
     measurable.check(file)

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from engine import ownership, rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
 from workbench.settings import HOME_VARIABLE, JOBS
 
 RECORD = "job.json"
@@ -61,7 +61,9 @@ def start(home: Path, arguments: list[str], environment: dict[str, str] | None =
     folder = new_folder(home)
     process = _spawn(home, folder / LOG, arguments, environment or {})
     job = Job(folder.name, folder, tuple(arguments), time.time(), _identity(process.pid))
-    rundir.write_json(folder / RECORD, {key: value for key, value in asdict(job).items() if key != "folder"})
+    run_folder.write_json(
+        folder / RECORD, {key: value for key, value in asdict(job).items() if key != "folder"}
+    )
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     return job
 
@@ -143,7 +145,7 @@ def _identity(pid: int) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> Job | None:
-    found = rundir.read_json(folder / RECORD)
+    found = run_folder.read_json(folder / RECORD)
     try:
         return Job(**found | {"folder": folder, "arguments": tuple(found["arguments"])}) if found else None
     except (KeyError, TypeError):

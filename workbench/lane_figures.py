@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from engine.schedules.actions import Work
+from engine.parallel.schedules.actions import Work
 from workbench.figures import (
     BARE,
     HIDDEN_COMMUNICATION,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.config import parse
-from engine.errors import InputError
-from engine.network import Shape, shape_of
+from engine.config.errors import InputError
+from engine.config.network import Shape, shape_of
+from engine.config.run_config import parse
 from workbench.live import Snapshot
 from workbench.series import Columns
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import progress, rundir
-from engine.calibration import store
+from engine.run import progress, run_folder
+from engine.run.calibration import store
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.events import change_rows
@@ -117,7 +117,7 @@ class LiveRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._records = folder / rundir.RECORDS
+        self._records = folder / run_folder.RECORDS
         self._sampled = RunRecords(self._records)
         self._streams: dict[tuple[str, str], Stream] = {}
         self._collectives: dict[int, _Collectives] = {}
@@ -129,12 +129,12 @@ class LiveRun:
         hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
         steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
-        status = rundir.read_json(self.folder / rundir.STATUS) or {}
+        status = run_folder.read_json(self.folder / run_folder.STATUS) or {}
         return Snapshot(
             id=self.folder.name,
             status=status,
-            config=rundir.read_json(self.folder / rundir.CONFIG) or {},
-            summary=rundir.read_json(self.folder / rundir.SUMMARY),
+            config=run_folder.read_json(self.folder / run_folder.CONFIG) or {},
+            summary=run_folder.read_json(self.folder / run_folder.SUMMARY),
             ranks=progress.read_all(self.folder),
             steps=steps,
             communication=self._communication(steps, status),

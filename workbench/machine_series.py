@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.calibration.table import Calibration, Curve
+from engine.run.calibration.table import Calibration, Curve
 from profilers.collectives.bandwidth import bus_bandwidth
 from profilers.model.links import expected_seconds
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import orders, progress, rundir
+from engine.run import commands, progress, run_folder
 from profilers.records.reader import RunRecords
 
 _POLL_SECONDS = 0.1
@@ -66,12 +66,12 @@ class Waiting:
 def asked(folder: Path, command: str) -> dict[str, int]:
     """The ids of all orders of a command, and over how many steps each was asked for."""
     found = {}
-    for path in (folder / rundir.COMMANDS).glob("*.json"):
-        told = rundir.read_json(path) or {}
+    for path in (folder / run_folder.COMMANDS).glob("*.json"):
+        told = run_folder.read_json(path) or {}
         if told.get("command") == command:
             arguments = told.get("arguments")
             steps = arguments.get("steps") if isinstance(arguments, dict) else None
-            found[path.stem] = steps if isinstance(steps, int) else orders.STEPS[command]
+            found[path.stem] = steps if isinstance(steps, int) else commands.STEPS[command]
     return found
 
 
@@ -79,7 +79,7 @@ def waiting(folder: Path, command: str) -> list[Waiting]:
     """Orders of a command that some rank has still to answer, the oldest first."""
     given, ranks = (
         of_run(folder),
-        int((rundir.read_json(folder / rundir.STATUS) or {}).get("world_size") or 1),
+        int((run_folder.read_json(folder / run_folder.STATUS) or {}).get("world_size") or 1),
     )
     found = []
     for key, steps in sorted(asked(folder, command).items()):
@@ -93,11 +93,11 @@ def waiting(folder: Path, command: str) -> list[Waiting]:
 def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int | None, int]:
     """State, first step, and steps done by all ranks of an order that goes on."""
     number, announced = progress.announced(folder)
-    order = orders.read(folder, number) if number else None
+    order = commands.read(folder, number) if number else None
     ranks = progress.read(folder)
     if order is None or order.id != key or not ranks:
         return "asked", None, 0
-    first = announced + orders.WARM_UP[command]
+    first = announced + commands.WARM_UP[command]
     done = max(0, min(rank.step for rank in ranks) - first)
     return ("writing" if done >= steps else "recording"), first, min(done, steps)
 
@@ -107,7 +107,7 @@ def answers(records: RunRecords) -> list[Answer]:
     found = []
     for rank in records.ranks():
         for event in records.events(rank):
-            if event.kind == orders.EVENT:
+            if event.kind == commands.EVENT:
                 found.append(_answer(rank, event.data))
     return sorted(found, key=lambda answer: (answer.id, answer.rank))
 
@@ -128,29 +128,29 @@ def _answer(rank: int, told: dict[str, Any]) -> Answer:
 
 def written(found: list[Answer]) -> list[Answer]:
     """Answers about files; what was changed is told by itself, and once for all ranks."""
-    return [answer for answer in found if answer.command != orders.SET]
+    return [answer for answer in found if answer.command != commands.SET]
 
 
 def refusals(found: list[Answer]) -> list[str]:
     """Changes that were asked for and refused, each once."""
-    turned = [answer for answer in found if answer.command == orders.SET and answer.problem]
+    turned = [answer for answer in found if answer.command == commands.SET and answer.problem]
     first = {answer.id: answer for answer in reversed(turned)}
     return [f"before step {one.step:,}: {one.problem}" for one in reversed(first.values())]
 
 
 def of_run(folder: Path) -> list[Answer]:
     """As :func:`answers`; none without any order."""
-    if not (folder / rundir.ORDERS).is_dir():
+    if not (folder / run_folder.ORDERS).is_dir():
         return []
-    return answers(RunRecords(folder / rundir.RECORDS))
+    return answers(RunRecords(folder / run_folder.RECORDS))
 
 
 def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answer]:
     """The answers to one order, once all ``ranks`` gave theirs or after ``patience`` seconds without any change."""
-    records = RunRecords(folder / rundir.RECORDS)
+    records = RunRecords(folder / run_folder.RECORDS)
     deadline, places = time.monotonic() + patience, None
     while True:
-        ended = (rundir.read_json(folder / rundir.STATUS) or {}).get("state") == "ended"
+        ended = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "ended"
         records.refresh()
         found = [answer for answer in answers(records) if answer.id == order]
         if len(found) >= ranks or ended or time.monotonic() >= deadline:
@@ -165,7 +165,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answ
 def _begun(folder: Path, order: str) -> bool:
     """Whether ranks have agreed on a step for an order, or for a later one."""
     number, _ = progress.announced(folder)
-    known = [orders.read(folder, earlier) for earlier in range(1, number + 1)]
+    known = [commands.read(folder, earlier) for earlier in range(1, number + 1)]
     return any(one is not None and one.id == order for one in known)
 
 
@@ -175,10 +175,10 @@ def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, st
     if problems:
         alike = {answer.problem for answer in found}
         return False, str(found[0].problem) if len(alike) == 1 else "; ".join(problems)
-    if not found and (rundir.read_json(folder / rundir.STATUS) or {}).get("state") == "ended":
+    if not found and (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "ended":
         return False, f"{folder.name} ended before its ranks came to it"
     if len(found) < ranks:
-        return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / rundir.ORDERS}"
+        return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / run_folder.ORDERS}"
     files = [folder / name for answer in found for name in answer.files]
     notes = dict.fromkeys(answer.note for answer in found if answer.note)
     if not files:

@@ -14,7 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from workbench.settings import HOME_VARIABLE
 
 DEFAULT_PORT = 8501

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
 from engine.lifecycle import referred, summary_of
+from engine.run import run_folder
 from workbench import archive
 from workbench.runs import RunView
 
@@ -19,6 +19,6 @@ def with_numbers_so_far(view: RunView) -> RunView:
         config = view.config()
     except InputError:
         return view
-    records = archive.records(view.folder / rundir.RECORDS)
+    records = archive.records(view.folder / run_folder.RECORDS)
     backend = str(view.status.get("backend", "none"))
     return replace(view, summary=summary_of(config, view.id, backend, records, referred(view.folder)))

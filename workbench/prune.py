@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine import rundir
-from engine.checkpoint.folders import CHECKPOINTS
-from engine.errors import InputError
+from engine.checkpoint.checkpoint_folder import CHECKPOINTS
+from engine.config.errors import InputError
+from engine.run import run_folder
 from workbench import compaction, runs
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -32,7 +32,7 @@ class Limits:
     @property
     def parts(self) -> tuple[str, ...]:
         """Folders of a run that may be removed."""
-        return (rundir.RECORDS, rundir.LOGS, *([CHECKPOINTS] if self.checkpoints else []))
+        return (run_folder.RECORDS, run_folder.LOGS, *([CHECKPOINTS] if self.checkpoints else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _ended(home: Path, given: Limits) -> Iterator[_Ended]:
         if view.state != "ended" or compaction.writers_live(view):
             continue
         size = sum(_size(folder / part) for part in given.parts)
-        ended = view.status.get("ended_unix") or (folder / rundir.STATUS).stat().st_mtime
+        ended = view.status.get("ended_unix") or (folder / run_folder.STATUS).stat().st_mtime
         yield _Ended(folder, float(ended), size)
 
 
@@ -136,7 +136,7 @@ def _going(ended: list[_Ended], given: Limits, now: float) -> dict[str, str]:
 def _remove(folder: Path, given: Limits, done: Pruned) -> None:
     """Set aside by one rename each, so that a kill in the middle leaves no half of a record folder."""
     try:
-        rundir.update_status(folder, pruned_unix=time.time())
+        run_folder.update_status(folder, pruned_unix=time.time())
         for part in given.parts:
             if (folder / part).is_dir():
                 (folder / part).rename(folder / f"{_GOING}{part}-{time.time_ns()}")

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.config import RunConfig, flatten
-from engine.errors import InputError
-from engine.exactness import arithmetic, exactly, lossy
+from engine.config.errors import InputError
+from engine.config.lossy import arithmetic, exactly, lossy
+from engine.config.run_config import RunConfig, flatten
+from engine.run import run_folder
 from workbench import runs
 from workbench.runs import RunView
 
@@ -49,7 +49,7 @@ def report(home: Path, view: RunView, chosen: RunView | None = None) -> dict[str
 
 def values_of(folder: Path) -> dict[str, Any]:
     """A run's values under their dotted keys; those that it was too old to know are the usual ones."""
-    return RunConfig().flat() | flatten(rundir.read_json(folder / rundir.CONFIG) or {})
+    return RunConfig().flat() | flatten(run_folder.read_json(folder / run_folder.CONFIG) or {})
 
 
 def rows_of(view: RunView) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def command(home: Path, view: RunView, values: Mapping[str, Any]) -> str:
     """What makes the baseline that is missing."""
     sets = exactly(values, RunConfig().flat())
     words = " ".join(f"--set {key}={_typed(value)}" for key, value in sets.items())
-    return f"workbench train {view.folder / rundir.CONFIG} --home {home} {words}"
+    return f"workbench train {view.folder / run_folder.CONFIG} --home {home} {words}"
 
 
 def compared(own: Sequence[Row], exact: Sequence[Row], tokens: int) -> dict[str, Any] | None:

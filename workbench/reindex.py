@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.readers import every_study
 from workbench.compaction import compact_all
 from workbench.runs import run_folders

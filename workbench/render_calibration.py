@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.calibration import store
-from engine.calibration.table import Calibration, Curve, Kind
+from engine.run.calibration import store
+from engine.run.calibration.table import Calibration, Curve, Kind
 from workbench import words
 from workbench.calibrations import segments, size
 

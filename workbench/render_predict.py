@@ -7,16 +7,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from engine.workloads.flops import parameters, workload_of
+from engine.footprint.flops import parameters, workload_of
 from workbench import words
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from engine.config import RunConfig
-    from engine.dryrun.check import DryRun
-    from engine.footprint import Footprint
+    from engine.config.run_config import RunConfig
+    from engine.dry_run.check import DryRun
+    from engine.footprint.footprint import Footprint
 
 #: Rows shown at the beginning and at the end of a long pipeline.
 _SHOWN = 5

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.readers import every_study, latest
 from workbench.portable import landing
 from workbench.runs import run_folders

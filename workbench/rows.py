@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
+from engine.run import run_folder
 from tuning import owner
 from tuning.following import parts
 from tuning.readers import RESULT
@@ -54,8 +54,8 @@ class StudyRow:
 
 def run_row(folder: Path) -> RunRow:
     """The row of a run folder."""
-    status = rundir.read_json(folder / rundir.STATUS) or {}
-    summary = parts(folder / rundir.SUMMARY, ("tokens_per_second", "step_seconds"))
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
     outcome = status.get("outcome") or {}
     labels = status.get("labels") or {}
     return RunRow(
@@ -80,7 +80,7 @@ def run_row(folder: Path) -> RunRow:
 
 def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
     return StudyRow(
         name=folder.name,

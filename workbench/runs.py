@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import rundir
-from engine.ownership import alive
+from engine.run import run_folder
+from engine.run.ownership import alive
 from tuning.readers import STUDIES
 from workbench import orders
 from workbench.settings import JOBS
 
 if TYPE_CHECKING:
-    from engine.config import RunConfig
+    from engine.config.run_config import RunConfig
     from profilers.model.rows import ChangeRow, PlanRow
     from profilers.summary import RunSummary
 
@@ -60,9 +60,9 @@ class RunView:
         from profilers.analysis.events import change_rows
         from profilers.records.reader import RunRecords
 
-        if not (self.folder / rundir.STARTED).exists():
+        if not (self.folder / run_folder.STARTED).exists():
             return []
-        return change_rows(RunRecords(self.folder / rundir.RECORDS))
+        return change_rows(RunRecords(self.folder / run_folder.RECORDS))
 
     @property
     def plans(self) -> list[PlanRow]:
@@ -72,9 +72,9 @@ class RunView:
         from profilers.analysis.events import plan_rows
         from profilers.records.reader import RunRecords
 
-        if not (self.folder / rundir.STARTED).exists():
+        if not (self.folder / run_folder.STARTED).exists():
             return []
-        return plan_rows(RunRecords(self.folder / rundir.RECORDS))
+        return plan_rows(RunRecords(self.folder / run_folder.RECORDS))
 
     @property
     def layout(self) -> dict[str, int]:
@@ -87,9 +87,9 @@ class RunView:
         Raises:
             InputError: the folder has no readable config.json.
         """
-        from engine import config
+        from engine.config import run_config
 
-        return config.load(self.folder / rundir.CONFIG)
+        return run_config.load(self.folder / run_folder.CONFIG)
 
 
 def run_folders(home: Path) -> Iterator[Path]:
@@ -99,14 +99,14 @@ def run_folders(home: Path) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
-        status = f"{home}/{name}/{rundir.STATUS}"
+        status = f"{home}/{name}/{run_folder.STATUS}"
         if name not in (STUDIES, JOBS) and os.path.isfile(status):  # noqa: PTH113
             yield home / name
 
 
 def load(folder: Path) -> RunView:
     """A run folder as it stands now; parts that are missing or unreadable are absent."""
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     state, outcome, reason = ending(status)
     return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder))
 
@@ -127,7 +127,7 @@ def layout_of(folder: Path, status: dict[str, Any]) -> dict[str, int]:
     """The layout a status names, else the one its configuration asks for."""
     layout = status.get("layout")
     if not isinstance(layout, dict):
-        layout = (rundir.read_json(folder / rundir.CONFIG) or {}).get("parallel") or {}
+        layout = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("parallel") or {}
     names = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
     return {name: int(layout.get(name, usual)) for name, usual in names.items()}
 
@@ -154,7 +154,7 @@ def document(view: RunView) -> dict[str, Any]:
         "labels": view.labels,
         **{name: view.status.get(name) for name in about + machine},
         "folder": str(view.folder),
-        "config": rundir.read_json(view.folder / rundir.CONFIG),
+        "config": run_folder.read_json(view.folder / run_folder.CONFIG),
     }
 
 
@@ -219,7 +219,7 @@ def _results(view: RunView) -> dict[str, Any]:
 def _summary(folder: Path) -> RunSummary | None:
     from profilers.summary import RunSummary
 
-    found = rundir.read_json(folder / rundir.SUMMARY)
+    found = run_folder.read_json(folder / run_folder.SUMMARY)
     try:
         return RunSummary.from_dict(found) if found else None
     except (KeyError, TypeError, ValueError):

@@ -6,7 +6,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from engine.schedules.actions import Work
+from engine.parallel.schedules.actions import Work
 from workbench.figures import PHASE_COLORS, figure
 from workbench.schedule_series import WORDS, Bar, ScheduleSeries
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.config import RunConfig
-from engine.layout import accumulation
-from engine.schedules.actions import Costs, Plan, Work
-from engine.schedules.named import plan
-from engine.schedules.timing import in_flight, simulate
+from engine.config.layout import accumulation
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.actions import Costs, Plan, Work
+from engine.parallel.schedules.registry import plan
+from engine.parallel.schedules.simulate import in_flight, simulate
 
 #: A backward takes twice a forward's time; split, each part takes as long as a forward.
 USUAL = Costs(forward=1.0, backward=2.0, input=1.0, weight=1.0)

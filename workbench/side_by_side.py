@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine import rundir
+from engine.run import run_folder
 from tuning.readers import STUDIES, STUDY
 from tuning.side_by_side import Slice
 from tuning.studyfile import StudyFile
@@ -105,7 +105,7 @@ class Children:
 
 def main(arguments: Sequence[str]) -> int:
     """``HOME STUDY CORES GPUS``: work on a study beside the controller that started this process."""
-    from engine.lifeline import die_with
+    from engine.run.processes import die_with
     from tuning import studyfile
 
     home, name, cores, gpus = arguments
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     die_with(lifeline)
     Slice(_numbers(cores), _numbers(gpus)).take()
-    _work(Path(home), studyfile.parse(rundir.read_json(Path(home) / STUDIES / name / STUDY)))
+    _work(Path(home), studyfile.parse(run_folder.read_json(Path(home) / STUDIES / name / STUDY)))
     return 0
 
 
@@ -136,7 +136,7 @@ def _work(home: Path, file: StudyFile) -> None:
 
 def _load() -> None:
     """Load torch here and in the server of warm ranks, which else comes with the first trial."""
-    from engine.launch.servers import Servers
+    from engine.launch.workers import Servers
 
     importlib.import_module("engine.launch.pool")
     process = Servers().start(int, (), {})
@@ -145,7 +145,7 @@ def _load() -> None:
 
 def _has_begun(folder: Path) -> bool:
     """Whether the first controller measures something: the first trial is its own."""
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     return bool(status.get("running") or status.get("trials_done") or status.get("state") != "running")
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tuning.readers import RESULT, history, list_studies
 from workbench.portable import landing
 from workbench.rows import RunRow, StudyRow, run_now, run_row, study_now, study_row
@@ -46,8 +46,8 @@ class Table(Generic[Row]):
         return [field.name for field in fields(self.row)]
 
 
-RUNS = Table("runs", "id", RunRow, run_row, (rundir.STATUS, rundir.SUMMARY))
-STUDIES = Table("studies", "name", StudyRow, study_row, (rundir.STATUS, RESULT))
+RUNS = Table("runs", "id", RunRow, run_row, (run_folder.STATUS, run_folder.SUMMARY))
+STUDIES = Table("studies", "name", StudyRow, study_row, (run_folder.STATUS, RESULT))
 
 
 @dataclass(frozen=True, slots=True)

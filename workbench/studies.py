@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import readers
 from tuning.following import StudyReader
 from tuning.readers import StudyView

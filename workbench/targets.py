@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 
 if TYPE_CHECKING:
-    from engine.calibration.fingerprint import Fingerprint
+    from engine.run.calibration.fingerprint import Fingerprint
     from tuning.predict.target import Target
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import rundir
-from engine.errors import WorkbenchError
-from engine.layout import Layout
+from engine.config.errors import WorkbenchError
+from engine.config.layout import Layout
+from engine.run import run_folder
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.trace.chrome import TraceError
@@ -120,7 +120,7 @@ def _sources(view: runs.RunView, files: Sequence[Path], steps: range) -> list[So
 
 def _records(view: runs.RunView, files: Sequence[Path], steps: range) -> RunRecords:
     """With those of the last step of each rank, if they come in time."""
-    records = archive.records(view.folder / rundir.RECORDS)
+    records = archive.records(view.folder / run_folder.RECORDS)
     deadline = time.monotonic() + _RECORDS_SECONDS
     while time.monotonic() < deadline and view.state != "ended":
         known = [records.table(_rank_of(path), "step").column("step") for path in files]

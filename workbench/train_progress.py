@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import progress as pages
+from engine.run import progress as pages
 from workbench.output import say
 from workbench.progress_bar import WatchedBar
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine import live, rundir
-from engine.config import RunConfig, load
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, load
+from engine.run import run_folder
+from engine.validation import live_changes
 from workbench.inputs import assignments
 
 
@@ -31,16 +32,16 @@ def check(folder: Path, values: dict[str, Any]) -> RunConfig:
     Raises:
         InputError: as :func:`checked`.
     """
-    labels = (rundir.read_json(folder / rundir.STATUS) or {}).get("labels") or {}
+    labels = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("labels") or {}
     if labels.get("study"):
         key, value = next(iter(values.items()))
         remedy = f"{folder.name} is a trial of {labels['study']}, which would take the result for the old value's; "
         raise InputError(
             key, value, remedy + f"give workbench control {labels['study']} enqueue {key}={value}"
         )
-    return live.changed(current(folder), values)
+    return live_changes.changed(current(folder), values)
 
 
 def current(folder: Path) -> RunConfig:
     """What a run's configuration is now. InputError if that cannot be read."""
-    return load(folder / rundir.CONFIG)
+    return load(folder / run_folder.CONFIG)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from engine import config as runconfig
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config import run_config as runconfig
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
 from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from workbench.inputs import assignments
 from workbench.runs import RunView

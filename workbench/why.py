@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
+from engine.run import run_folder
 from tuning.aims import aim_of
 from workbench import words
 
@@ -181,5 +181,5 @@ def _busiest(summary: Document) -> LinkUse | None:
 
 def _summary(home: Path, entry: Document) -> Document | None:
     run = entry.get("run")
-    found = rundir.read_json(home / run / rundir.SUMMARY) if run else None
+    found = run_folder.read_json(home / run / run_folder.SUMMARY) if run else None
     return found if found and found.get("phases") and found.get("tokens_per_step") else None

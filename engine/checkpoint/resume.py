@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint.folders import (
+from engine.checkpoint.checkpoint_folder import (
     CHECKPOINTS,
     MANIFEST,
     METADATA,
@@ -17,12 +17,12 @@ from engine.checkpoint.folders import (
     read_manifest,
     sweep,
 )
-from engine.compression.settings import keeps_errors
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.outer.settings import SAME
-from engine.presets import resolve
-from engine.sections import Model
+from engine.config.compression import keeps_errors
+from engine.config.errors import InputError
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.config.sections import Model
+from engine.parallel.local_updates.settings import SAME
 
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.

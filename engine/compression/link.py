@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine import pairwise
-from engine.channel import Group, Waitable, all_gather_single
-from engine.compression.content import Message
+from engine.comm import gloo_exchange
+from engine.comm.channel import Group, Waitable, all_gather_single
+from engine.compression.interface import Message
 from profilers.collectives.recorder import active_recorder
 
 
@@ -43,12 +43,12 @@ class Link:
         """Parts of ``x`` to the ranks in order, and theirs into ``out``; as many elements as the lists say, or equal
         parts. ``x`` is equally long on all ranks.
         """
-        if self._gloo is None or x.nbytes < self.size * pairwise.LARGE:
+        if self._gloo is None or x.nbytes < self.size * gloo_exchange.LARGE:
             work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
             return work
         recorder = active_recorder()
         call = recorder.issue("all_to_all", self._group, x) if recorder else None
-        return pairwise.start(self._gloo, out, x, receive or (), send or (), call)
+        return gloo_exchange.start(self._gloo, out, x, receive or (), send or (), call)
 
     def reduced(self, count: int, element_bytes: int) -> Message:
         """An all-reduce of so many elements."""

@@ -8,19 +8,17 @@ import time
 
 import psutil
 
-from engine import environment
-from engine.config import RunConfig
-from engine.environment_names import Environment
-from engine.launch.lab_build import LabError
-from engine.launch.launcher import Launch
-from engine.launch.place import Place
-from engine.launch.servers import Servers
-from engine.launch.warm import Worker
-from engine.launch.watch import Watch
-from engine.layout import devices_of
-from engine.messages import RankTask
-from engine.outcome import Ending, RunOutcome
-from engine.worker import serve
+from engine.config import environment
+from engine.config.environment_catalog import Environment
+from engine.config.layout import devices_of
+from engine.config.run_config import RunConfig
+from engine.launch.host_location import Place
+from engine.launch.lab.build import LabError
+from engine.launch.supervisor import Launch, Watch
+from engine.launch.workers import Servers, Worker
+from engine.rank.worker import serve
+from engine.run.messages import RankTask
+from engine.run.outcome import Ending, RunOutcome
 
 #: Threads and descriptors leak a little with every new group.
 _RUNS_PER_WORKER = 30

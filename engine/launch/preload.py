@@ -10,7 +10,7 @@ import gc
 
 import torch.distributed.fsdp  # noqa: F401  (loaded, not used)
 
-import engine.worker  # noqa: F401
+import engine.rank.worker  # noqa: F401
 
 gc.collect()
 gc.freeze()

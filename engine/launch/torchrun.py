@@ -21,24 +21,27 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from engine import backends, environment, layout, rules, rundir
 from engine.checkpoint import resume
-from engine.config import RunConfig, load
-from engine.devices import Devices
-from engine.errors import InputError, WorkbenchError
-from engine.launch import agreed, kernel_kills
-from engine.launch.hosts import accompanied
-from engine.launch.last_words import LastWords, leave
-from engine.launch.verdict import Death, decide
+from engine.comm.relay import private_store
+from engine.config import environment, layout
+from engine.config.errors import InputError, WorkbenchError
+from engine.config.run_config import RunConfig, load
+from engine.launch import ending
+from engine.launch.ending import Death, decide
+from engine.launch.sidecar import accompanied
+from engine.launch.torchrun_ending import LastWords, leave
 from engine.lifecycle import finish, note_start
-from engine.messages import RankReport
-from engine.outcome import Ending, RunOutcome
-from engine.progress import Progress
-from engine.progress import read as standings
-from engine.relay import private_store
-from engine.scheduling import yield_to_running_threads
-from engine.worker import device_of, failure, group_timeout, limit_memory, train_in_group
-from engine.workloads.data import check_path
+from engine.model.data import check_path
+from engine.rank.worker import device_of, failure, group_timeout, limit_memory, train_in_group
+from engine.run import run_folder
+from engine.run.devices import agreement, backends
+from engine.run.devices.selection import Devices
+from engine.run.messages import RankReport
+from engine.run.outcome import Ending, RunOutcome
+from engine.run.processes import yield_to_running_threads
+from engine.run.progress import Progress
+from engine.run.progress import read as standings
+from engine.validation import rules
 from profilers.collectives import flight_recorder
 
 
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _complete_environment()
     store, here, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
     try:
-        chosen = agreed.choose(config, store, here, len(layout.devices_of(config)))
+        chosen = agreement.choose(config, store, here, len(layout.devices_of(config)))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -96,7 +99,7 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     folder = _shared_folder(config, home, rank, chosen)
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)
-    dead = functools.partial(_dead, folder, kernel_kills.count())
+    dead = functools.partial(_dead, folder, ending.count())
     words = LastWords(private_store("last words"), rank, ranks, end, dead)
     with words.listening():
         with accompanied(folder, config, rank) as progress:
@@ -118,7 +121,7 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
 def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
     """Those of these ranks whose process on this host is gone; how, only torchrun is told."""
     return [
-        Death(one.rank, None, one.phase, (), kernel_kills.was_killed(one.pid, kills_before))
+        Death(one.rank, None, one.phase, (), ending.was_killed(one.pid, kills_before))
         for one in standings(folder)
         if one.rank in ranks and not _lives(one.pid)
     ]
@@ -169,12 +172,12 @@ def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: Devices) ->
     """Rank 0 makes the run folder and tells its name; other nodes make their own part of it."""
     name: list[str | None] = [None]
     if rank == 0:
-        folder = rundir.create(home, config, {"purpose": "torchrun"})
+        folder = run_folder.create(home, config, {"purpose": "torchrun"})
         note_start(folder, config, chosen, _network())
         name[0] = folder.name
     dist.broadcast_object_list(name, src=0)
     folder = home / str(name[0])
-    (folder / rundir.RECORDS).mkdir(parents=True, exist_ok=True)
+    (folder / run_folder.RECORDS).mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -198,7 +201,7 @@ def _train(
 
 def _ending(folder: Path, outcome: RunOutcome) -> RunOutcome:
     """A lost connection is only how a hang ends, if one was noted beside the ranks."""
-    hang = (rundir.read_json(folder / rundir.STATUS) or {}).get("hang")
+    hang = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("hang")
     return RunOutcome.from_dict(hang) if hang and outcome.ending is Ending.COMM_ERROR else outcome
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine import on_host
-from engine.channel import Channel
-from engine.compression.tokens import Format, coarse, row_bytes, whole
-from engine.workloads.autograd import apply
-from engine.workloads.experts import Compute
+from engine.comm import host_values
+from engine.comm.channel import Channel
+from engine.compression.activations import Format, coarse, row_bytes, whole
+from engine.model.axes import Compute
+from engine.model.linear import apply
 
 _COUNT_BYTES = 8
 
@@ -45,7 +45,7 @@ class ExpertParallel:
         Waits for the counts: the host has to know the sizes of what it sends and receives.
         """
         received = self.channel.all_to_all(counts).view(self.size, -1)
-        sizes = on_host.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
+        sizes = host_values.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
         send, receive = sizes
         order = _by_expert(received, sum(receive))
         arrived = _permute(self._exchange(rows, send, receive), order)

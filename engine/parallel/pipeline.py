@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from engine import on_host
-from engine.parallel.deferred import DeferredGradients
-from engine.parallel.post import Post
-from engine.parallel.replica import Replica
-from engine.schedules.actions import Action, Plan, Work
-from engine.schedules.order import result
-from engine.workloads.batches import MicroBatches
+from engine.comm import host_values
+from engine.model.batches import MicroBatches
+from engine.model.deferred_gradients import DeferredGradients
+from engine.parallel.data.replica import Replica
+from engine.parallel.pipeline_messages import Post
+from engine.parallel.schedules.actions import Action, Plan, Work
+from engine.parallel.schedules.dependencies import result
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
 
@@ -79,7 +79,7 @@ class PipelineExecutor:
         self._close()
         for replica in self.stages.values():
             replica.finish()
-        return on_host.number(torch.stack(losses).sum()) if losses else None
+        return host_values.number(torch.stack(losses).sum()) if losses else None
 
     def evaluate(self, batches: MicroBatches) -> float | None:
         """Forwards alone, without gradients; returns the mean loss where it is computed."""
@@ -89,7 +89,7 @@ class PipelineExecutor:
             for action in self._actions:
                 losses += self._forward(action, batches) if action.work is Work.FORWARD else []
         self._close()
-        return on_host.number(torch.stack(losses).sum()) if losses else None
+        return host_values.number(torch.stack(losses).sum()) if losses else None
 
     def close(self) -> None:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.channel import Channel
-from engine.parallel.chunks import Cut, chunked_columns, chunked_rows
-from engine.parallel.columns import regathered_products
-from engine.workloads.workload import Matrix
+from engine.comm.channel import Channel
+from engine.model.axes import Matrix
+from engine.parallel.tensor_chunked import Cut, chunked_columns, chunked_rows, regathered_products
 
 
 @dataclass(frozen=True, slots=True)

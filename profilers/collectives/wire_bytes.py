@@ -5,7 +5,8 @@ Headers of TCP, IP and Ethernet are left out; gloo's own few bytes around each m
 
 Sources: gloo's ring all-reduce and all-gather (its docs/algorithms.md), and its reduce-scatter, which in torch is an
 all-reduce of which each rank keeps a part; NCCL's rings (nccl-tests, doc/PERFORMANCE.md), whose trees send as much
-in total. ``exchange`` is ``engine/exchange.py``. Those of gloo are measured in ``tests/engine/test_wire.py``.
+in total. ``exchange`` is ``engine/comm/gloo_exchange.py``. Those of gloo are measured in
+``tests/engine/runs/test_wire_bytes.py``.
 """
 
 from __future__ import annotations

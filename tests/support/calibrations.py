@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine.calibration import fingerprint, store
-from engine.calibration.fit import fit
-from engine.calibration.table import Calibration, Curve, Kind, Point
+from engine.run.calibration import fingerprint, store
+from engine.run.calibration.fit import fit
+from engine.run.calibration.table import Calibration, Curve, Kind, Point
 from profilers.model.links import OPERATIONS
 
 ALPHA_SECONDS, BYTES_PER_SECOND = 50e-6, 2e9

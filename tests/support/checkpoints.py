@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from engine.checkpoint import folders
+from engine.checkpoint import checkpoint_folder
 from engine.checkpoint.resume import identity
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 
 
 def whole(checkpoint: Path, scratch: Path) -> dict[str, Tensor]:
@@ -31,12 +31,12 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 def made_up(run: Path, config: RunConfig, step: int, **files: str) -> Path:
     """A checkpoint folder whose files hold only text."""
-    folder = run / folders.CHECKPOINTS / folders.name_of(step)
+    folder = run / checkpoint_folder.CHECKPOINTS / checkpoint_folder.name_of(step)
     folder.mkdir(parents=True)
     for name, text in files.items():
         (folder / name).write_text(text)
     sizes = {name: [len(text), zlib.crc32(text.encode())] for name, text in files.items()}
-    manifest = folders.Manifest(step, identity(config.model), config.flat(), sizes)
-    (folder / folders.MANIFEST).write_text(json.dumps(asdict(manifest)))
-    (run / folders.CHECKPOINTS / folders.LAST).write_text(folder.name + "\n")
+    manifest = checkpoint_folder.Manifest(step, identity(config.model), config.flat(), sizes)
+    (folder / checkpoint_folder.MANIFEST).write_text(json.dumps(asdict(manifest)))
+    (run / checkpoint_folder.CHECKPOINTS / checkpoint_folder.LAST).write_text(folder.name + "\n")
     return folder

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from engine import groups
-from engine.config import RunConfig
-from engine.context import RankContext
-from engine.control import StopControl
-from engine.layout import accumulation, layout_of
-from engine.parallel.apply import build_stages
-from engine.parallel.optimizer import LocalOptimizer
-from engine.presets import resolve
-from engine.workloads.decoder import Decoder
+from engine.comm import groups
+from engine.comm.context import RankContext
+from engine.config.layout import accumulation, layout_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.model.decoder import Decoder
+from engine.parallel.build import build_stages
+from engine.parallel.data.optimizer import LocalOptimizer
+from engine.run.commands import StopControl
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for

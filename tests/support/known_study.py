@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from engine import rundir
+from engine.run import run_folder
 from tuning import results, studyfile
 from tuning.journal import Journal, load
 from tuning.points import Point
@@ -87,14 +87,16 @@ def write(home: Path, count: int = EVERY, worth: Value = value, spread: float = 
     folder = home / "studies" / NAME
     (folder / "commands").mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(TREE, sort_keys=False), "utf-8")
-    rundir.write_json(folder / "study.json", file().resolved())
+    run_folder.write_json(folder / "study.json", file().resolved())
     journal = Journal(folder / "journal.jsonl")
     for line in lines(count, worth, spread):
         journal.append(
             line["kind"], **{key: item for key, item in line.items() if key not in ("kind", "at_unix")}
         )
     journal.close()
-    rundir.write_json(folder / "status.json", {"state": "ended", "trials_done": count, "trials_total": count})
+    run_folder.write_json(
+        folder / "status.json", {"state": "ended", "trials_done": count, "trials_total": count}
+    )
     return folder
 
 
@@ -118,6 +120,6 @@ def add_trial(folder: Path, number: int) -> None:
 
 def write_result(folder: Path, more: dict[str, Any]) -> None:
     """The result that the owner of the study would leave, with more in it."""
-    rundir.write_json(
+    run_folder.write_json(
         folder / "result.json", results.result(load(folder / "journal.jsonl"), file(), "ended") | more
     )

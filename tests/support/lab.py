@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine import netns
+from engine.run import netns
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
 from profilers.system import procfs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
 
 MODELS = ("tiny", "350m", "1b", "7b", "22b")
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.model.axes import LocalExperts
+from engine.model.mixture import Mixture, MixtureShape, initialize_mixture
 from engine.parallel.tensor import TensorParallel
-from engine.workloads.experts import LocalExperts
-from engine.workloads.mixture import Mixture, MixtureShape, initialize_mixture
 
 SHAPE = MixtureShape(hidden=16, ffn_hidden=24, experts=6, top_k=2)
 SEQUENCE, BATCH = 8, 3

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine import groups, rundir
-from engine.config import RunConfig
-from engine.context import RankContext
-from engine.control import StopControl
-from engine.layout import layout_of
-from engine.outer.co2 import Co2Loop
-from engine.outer.fragments import FragmentLoop
-from engine.outer.link import Link
-from engine.outer.rounds import OuterLoop
-from engine.outer.settings import settings_of
-from engine.parallel.extent import extent_of
-from engine.parallel.replica import Piece
+from engine.comm import groups
+from engine.comm.context import RankContext
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.parallel.data.replica import Piece, extent_of
+from engine.parallel.local_updates.co2 import Co2Loop
+from engine.parallel.local_updates.diloco import FragmentLoop
+from engine.parallel.local_updates.link import Link
+from engine.parallel.local_updates.rounds import OuterLoop
+from engine.parallel.local_updates.settings import settings_of
+from engine.run import run_folder
+from engine.run.commands import StopControl
 from engine.session import Session
 from profilers.analysis.events import OuterAverage, outer_averages
 from profilers.collectives.recorder import CollectiveRecorder
@@ -53,7 +53,7 @@ def folder_of(session: Session, summary: RunSummary) -> Path:
 
 def averages(session: Session, summary: RunSummary, rank: int = 0) -> list[OuterAverage]:
     """Every average that a rank of a run took over."""
-    return outer_averages(RunRecords(folder_of(session, summary) / rundir.RECORDS), rank)
+    return outer_averages(RunRecords(folder_of(session, summary) / run_folder.RECORDS), rank)
 
 
 def context_of(rank: int, config: RunConfig, folder: Path) -> RankContext:

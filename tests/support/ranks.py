@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from engine.launch.place import Place
-from engine.launch.servers import PRELOAD
-from engine.sections import Lab
-from engine.worker import join
+from engine.config.sections import Lab
+from engine.launch.host_location import Place
+from engine.launch.workers import PRELOAD
+from engine.rank.worker import join
 
 PATIENCE_SECONDS = 60.0
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.config import RunConfig, parse
-from engine.outcome import RunOutcome
+from engine.config.run_config import RunConfig, parse
+from engine.run.outcome import RunOutcome
 from engine.session import Session
 from profilers.summary import RunSummary
 

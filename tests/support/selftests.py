@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from engine import rundir
+from engine.run import run_folder
 from workbench.selftest.bench import Bench
 from workbench.selftest.registry import Check
 from workbench.selftest.results import FOLDER, Row, Selftest, save
@@ -75,12 +75,14 @@ def chatty(bench: Bench) -> Verdict:
     )
     bench.keep("everything.txt", words)
     run = bench.home / "20260101-000000-abcd"
-    for part in (rundir.LOGS, rundir.FLIGHT):
+    for part in (run_folder.LOGS, run_folder.FLIGHT):
         (run / part).mkdir(parents=True)
     owner = {"host": os.uname().nodename, "pid": 1}
-    rundir.write_json(run / rundir.STATUS, {"labels": {"selftest": "told"}, "owner": owner, "why": words})
-    rundir.write_json(run / rundir.FLIGHT / "rank-0.json", {"dump": json.dumps({"frames": [words]})})
-    (run / rundir.LOGS / "rank-0.log").write_text(f"{words}\n{everything}\n")
+    run_folder.write_json(
+        run / run_folder.STATUS, {"labels": {"selftest": "told"}, "owner": owner, "why": words}
+    )
+    run_folder.write_json(run / run_folder.FLIGHT / "rank-0.json", {"dump": json.dumps({"frames": [words]})})
+    (run / run_folder.LOGS / "rank-0.log").write_text(f"{words}\n{everything}\n")
     return failed(f"told: {words}")
 
 

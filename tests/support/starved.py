@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from engine import progress
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
+from engine.run import progress
 from tests.support.runs import small
 
 STEP = 2

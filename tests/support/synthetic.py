@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import config, ownership, rundir
-from engine.layout import layout_of
-from engine.presets import resolve
-from engine.progress import Progress
+from engine.config import run_config
+from engine.config.layout import layout_of
+from engine.config.presets import resolve
+from engine.run import ownership, run_folder
+from engine.run.progress import Progress
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample, GpuSample, HostSample, MemorySample, StepSample
 from profilers.records.writer import RecordWriter
@@ -28,7 +29,7 @@ from tests.support.synthetic_study import write_study
 
 GIB = 2**30
 LAST_LINES = [
-    '  File "engine/loop.py", line 88, in train_step',
+    '  File "engine/rank/loop.py", line 88, in train_step',
     "    loss = self.workload.loss(self.model(tokens), targets)",
     "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: "
     "you tried to allocate 268435456 bytes. Error code 12 (Cannot allocate memory)",
@@ -51,7 +52,7 @@ class FakeRun:
     gpus: int = 0
 
     def __post_init__(self) -> None:
-        self.config = config.RunConfig().with_values(
+        self.config = run_config.RunConfig().with_values(
             {"train.steps": self.steps, "train.warmup": 4} | self.values
         )
         self.random = random.Random(self.id.rsplit("-", 1)[-1])  # what is before it is the time
@@ -114,20 +115,20 @@ class RunFolder:
 
     def __init__(self, home: Path, run: FakeRun) -> None:
         self.run, self.folder = run, home / run.id
-        for part in (rundir.RECORDS, rundir.LOGS, rundir.COMMANDS):
+        for part in (run_folder.RECORDS, run_folder.LOGS, run_folder.COMMANDS):
             (self.folder / part).mkdir(parents=True)
-        (self.folder / rundir.CONFIG).write_text(run.config.dumps(), "utf-8")
+        (self.folder / run_folder.CONFIG).write_text(run.config.dumps(), "utf-8")
         labels = {"study": run.study, "trial": str(run.trial)} if run.study else {"purpose": "train"}
-        rundir.write_json(self.folder / rundir.STATUS, self._status(labels))
+        run_folder.write_json(self.folder / run_folder.STATUS, self._status(labels))
         self.progress = Progress(self.folder, run.world_size)
-        records = self.folder / rundir.RECORDS
+        records = self.folder / run_folder.RECORDS
         self.ranks = [RecordWriter(records, f"rank-{rank}") for rank in range(run.world_size)]
         self.launcher = RecordWriter(records, "launcher")
         if not run.gpus:
             self.launcher.event("nvml_unavailable", reason="libnvidia-ml.so.1 was not found")
         for rank in range(run.world_size):
             log = f"rank {rank} of {run.world_size}: pid {os.getpid()}, gloo\nmodel tiny, 1.4 M parameters\n"
-            (self.folder / rundir.LOGS / f"rank-{rank}.log").write_text(log, "utf-8")
+            (self.folder / run_folder.LOGS / f"rank-{rank}.log").write_text(log, "utf-8")
 
     def _status(self, labels: dict[str, str]) -> dict[str, Any]:
         return {
@@ -189,8 +190,8 @@ class RunFolder:
             "killed_from_outside": False,
         }
         ended = run.started_unix + run.steps * run.step_seconds
-        rundir.update_status(self.folder, state="ended", outcome=outcome, ended_unix=ended)
-        rundir.write_json(self.folder / rundir.SUMMARY, summary(self.folder, run))
+        run_folder.update_status(self.folder, state="ended", outcome=outcome, ended_unix=ended)
+        run_folder.write_json(self.folder / run_folder.SUMMARY, summary(self.folder, run))
         for writer in (*self.ranks, self.launcher):
             writer.close()
 
@@ -225,7 +226,7 @@ def summary(folder: Path, run: FakeRun) -> dict[str, Any]:
         peak_source="no table entry for this CPU",
         parameters=resolve(run.config.model).parameters,
     )
-    return summarize(RunRecords(folder / rundir.RECORDS), facts).as_dict()
+    return summarize(RunRecords(folder / run_folder.RECORDS), facts).as_dict()
 
 
 def finished_runs(now: float) -> list[FakeRun]:

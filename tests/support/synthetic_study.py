@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from engine import ownership, rundir
+from engine.run import ownership, run_folder
 from tuning import results, studyfile
 from tuning.journal import Journal, load
 
@@ -81,7 +81,7 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
     (folder / "commands").mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False), "utf-8")
     file = studyfile.parse(STUDY)
-    rundir.write_json(folder / "study.json", file.resolved())
+    run_folder.write_json(folder / "study.json", file.resolved())
     journal, live = Journal(folder / "journal.jsonl"), None
     journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
     for number, trial in enumerate(TRIALS):
@@ -96,9 +96,9 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
     )
     journal.close()
     assert live is not None
-    rundir.write_json(folder / "status.json", _status(live.run.id))
+    run_folder.write_json(folder / "status.json", _status(live.run.id))
     document = results.result(load(folder / "journal.jsonl"), file, "running")
-    rundir.write_json(folder / "result.json", document | {"importance": IMPORTANCE})
+    run_folder.write_json(folder / "result.json", document | {"importance": IMPORTANCE})
     return live
 
 

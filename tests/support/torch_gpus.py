@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.torch_gpus import TorchGpu, TorchGpus
+from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 
 
 def answer(count: int, **changes: Any) -> TorchGpus:
@@ -19,4 +19,4 @@ def answer(count: int, **changes: Any) -> TorchGpus:
 
 def torch_can_use(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let this process believe that torch can."""
-    monkeypatch.setattr("engine.torch_gpus.ask", lambda: answer(count))
+    monkeypatch.setattr("engine.run.devices.torch_gpus.ask", lambda: answer(count))

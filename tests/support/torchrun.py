@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine import progress
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
+from engine.run import progress
 from tests.support.runs import small
 from tests.support.waiting import wait_until
 

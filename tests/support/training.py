@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine import progress
+from engine.run import progress
 from engine.session import Session
-from tests.engine.test_faults import LONG
+from tests.engine.runs.test_faults import LONG
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
 

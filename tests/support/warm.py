@@ -13,14 +13,15 @@ from typing import NamedTuple
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine import malloc, rundir, worker
-from engine.config import RunConfig
-from engine.launch.place import Place
-from engine.launch.servers import PRELOAD
-from engine.layout import layout_of
-from engine.messages import RankReport, RankTask
-from engine.progress import Progress
-from engine.sections import Lab
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.config.sections import Lab
+from engine.launch.host_location import Place
+from engine.launch.workers import PRELOAD
+from engine.rank import worker
+from engine.run import processes, run_folder
+from engine.run.messages import RankReport, RankTask
+from engine.run.progress import Progress
 
 PATIENCE_SECONDS = 120.0
 #: Smaller ones are counters and the like.
@@ -55,7 +56,7 @@ class WarmRanks:
 
     def run(self, config: RunConfig, stop: bool = False) -> list[Left]:
         """One run on as many of them as it needs, stopped early if asked; what it left behind on each rank."""
-        folder = rundir.create(self._home, config, {})
+        folder = run_folder.create(self._home, config, {})
         needed = self._pipes[: layout_of(config).world_size]
         progress = Progress(folder, len(needed))
         if stop:
@@ -124,7 +125,7 @@ def alive() -> list[Tensor]:
 
 def used_bytes() -> int:
     """What the C library has given out and not taken back, in all its arenas: also tensors that C++ alone holds."""
-    libc = malloc._libc()
+    libc = processes._libc()
     if libc is None:
         return 0
     counters = libc.mallinfo2()

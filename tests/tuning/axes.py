@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from engine.config import RunConfig
-from engine.layout import accumulation, layout_of
-from engine.rules import problems
-from engine.schedules.closed_forms import CHUNK_BY_CHUNK
-from engine.schedules.named import plan
+from engine.config.layout import accumulation, layout_of
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.closed_forms import CHUNK_BY_CHUNK
+from engine.parallel.schedules.registry import plan
+from engine.validation.rules import problems
 from tuning.space import Space
 from tuning.studyfile import StudyFile, parse
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
-from engine.rules import problems
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
+from engine.validation.rules import problems
 from profilers.analysis.statistics import median_interval
 from profilers.summary import RunSummary
 from tuning.studyfile import StudyFile, parse

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from engine import rundir
-from engine.config import RunConfig
-from engine.outcome import EarlyEnd, Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.outcome import EarlyEnd, Ending, RunOutcome
 from profilers.analysis.statistics import median_interval
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
@@ -40,7 +40,7 @@ class Recording(Machine):
         self.configs.append(config)
         self.labels.append(labels)
         run = self.home / f"run-{number}"
-        (run / rundir.RECORDS).mkdir(parents=True)
+        (run / run_folder.RECORDS).mkdir(parents=True)
         if on_start:
             on_start(run)
         whole = self._summary(run.name, config, RunOutcome(Ending.COMPLETED), number)
@@ -53,7 +53,7 @@ class Recording(Machine):
     def _steps(
         self, run: Path, seconds: list[float], warmup: int, should_stop: Should
     ) -> tuple[int, EarlyEnd | None]:
-        writers = [RecordWriter(run / rundir.RECORDS, f"rank-{rank}") for rank in range(4)]
+        writers = [RecordWriter(run / run_folder.RECORDS, f"rank-{rank}") for rank in range(4)]
         end, early = len(seconds), None
         for step, took in enumerate(seconds):
             answer = None if early else should_stop()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.postgres.address import address
 from tuning.postgres.database import Database
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from profilers.model.rows import GpuRow, HostRow, QualityRow
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door

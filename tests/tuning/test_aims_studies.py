@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.tuning.fake import Machine
 from tests.tuning.weighed import GIB, Weighed, asked
 from tuning import mirror_drain, readers
@@ -44,7 +44,7 @@ def test_several_objectives_end_in_a_front(folder: Path) -> None:
         f"one of {len(front)} on the front of tokens_per_second and peak_memory_bytes" in found["result_line"]
     )
     assert (found["objective"], found["objectives"]) == ("tokens_per_second", SEVERAL)
-    assert rundir.read_json(folder / "result.json") == json.loads(json.dumps(found))
+    assert run_folder.read_json(folder / "result.json") == json.loads(json.dumps(found))
 
 
 def test_what_is_preferred_decides_and_is_confirmed(folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_optuna_knows_all_of_them_in_their_own_units(folder: Path) -> None:
 
 def test_the_sampler_learns_from_several_objectives_and_failures(folder: Path) -> None:
     """Started again it goes on; what ran out of memory has no value, and is no point of a front."""
-    from engine.outcome import Ending, RunOutcome
+    from engine.run.outcome import Ending, RunOutcome
 
     oom = RunOutcome(Ending.OOM, "too large")
     machine = Weighed(by_config=lambda config: oom if config.batch.micro_batch == 4 else None)
@@ -175,6 +175,6 @@ def test_money_ends_a_study_and_may_grow(folder: Path) -> None:
     assert found["trials_done"] < 9
     assert found["budget"]["stopped_by"] == "money"
     assert found["confirmations"] and found["budget"]["money"]["used"] > 0
-    assert rundir.read_json(folder / "status.json")["budget"] == found["budget"]  # type: ignore[index]
+    assert run_folder.read_json(folder / "status.json")["budget"] == found["budget"]  # type: ignore[index]
     more = run_study(asked(price=price, budget={"money": 80.0}), folder, machine)
     assert (more["trials_done"], more["budget"]["stopped_by"]) == (9, "trials")

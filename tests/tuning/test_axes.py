@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine import config as runconfig
-from engine.rules import check
-from engine.schedules.named import KINDS, plan
+from engine.config import run_config as runconfig
+from engine.parallel.schedules.registry import KINDS, plan
+from engine.validation.rules import check
 from tests.tuning.axes import (
     BASE,
     DENSE,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.command import pending, send
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.tuning.fake import Machine, study

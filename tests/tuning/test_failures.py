@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
 from tuning import failures
 from tuning.failure_rules import Case, Rule, learn

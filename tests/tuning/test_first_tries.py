@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
 from tuning.first_tries import first_tries, fitting_tries
 from tuning.study import run_study

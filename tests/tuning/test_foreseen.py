@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.config import parse
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import parse
 from tuning.foreseen import belief, features
 from tuning.posterior import Seen
 from tuning.predict import target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.outcome import Ending, RunOutcome
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
 from tuning.foresight import SAMPLED, Foresight
 from tuning.predict.forecast import forecasts

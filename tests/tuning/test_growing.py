@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.support.synthetic import write_home
 from tuning import growing, journal, readers
 from tuning.following import StudyReader, parts
@@ -187,7 +187,9 @@ def test_a_study_that_is_followed_has_the_document_of_one_that_is_read(tmp_path:
 def test_parts_of_a_document_are_as_in_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     assert parts(path, ("best",)) == {}
-    rundir.write_json(path, {"best": {"trial": 3}, "gain": None, "trials": [1.5] * 9, "odd": float("nan")})
+    run_folder.write_json(
+        path, {"best": {"trial": 3}, "gain": None, "trials": [1.5] * 9, "odd": float("nan")}
+    )
     assert parts(path, ("best", "gain", "importance")) == {"best": {"trial": 3}, "gain": None}
     path.write_text("[1, 2]")
     assert parts(path, ("best",)) == {}

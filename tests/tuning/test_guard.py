@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import QualityRow
 from profilers.summary import RunSummary
 from tests.tuning.fake import Machine, study

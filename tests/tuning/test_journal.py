@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import journal
 from tuning.journal import Journal
 from tuning.state import fold

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tests.tuning.fake import study
 from tuning import agenda, mask
 from tuning.encoding import Encoding

@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.tuning.fake import Machine, study
 from tuning import journal, mirror_drain, readers
 from tuning.board import Update
@@ -162,7 +162,7 @@ def test_the_first_proposal_does_not_wait_for_the_database(
     seen, notes = [], list[str]()
 
     def during(number: int, run: Path | None) -> None:
-        status = rundir.read_json(folder / rundir.STATUS) or {}
+        status = run_folder.read_json(folder / run_folder.STATUS) or {}
         seen.append((len(rows(folder)), status[readers.LAG]))
 
     def news(update: Update) -> None:
@@ -173,7 +173,7 @@ def test_the_first_proposal_does_not_wait_for_the_database(
     assert notes[0].startswith("optuna.db lacks 9 trials: they are added while")
     assert any(note.startswith("optuna.db lacks 4 trials; adding them") for note in notes)
     assert (found["state"], found[readers.LAG], len(rows(folder))) == ("ended", "", TRIALS + 1)
-    assert (rundir.read_json(folder / rundir.STATUS) or {})[readers.LAG] == ""
+    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[readers.LAG] == ""
 
 
 def test_ctrl_c_leaves_the_rest_for_later(folder: Path, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_the_rest_for_later(folder: Path, done: Path, monkeypatch:
     assert 0 < len(rows(folder)) < TRIALS
     assert rebuild(folder) == ""
     assert rows(folder) == rows(done)
-    assert (rundir.read_json(folder / rundir.STATUS) or {})[readers.LAG] == ""
+    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[readers.LAG] == ""
 
 
 def test_rebuilding_says_how_many_are_left(folder: Path, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +205,6 @@ def test_a_large_study_is_left_as_it_is_where_nobody_waits(folder: Path) -> None
     note = rebuild(folder, most=TRIALS - 1)
     assert note.startswith(f"optuna.db lacks {TRIALS} trials: they are added while the study runs, or by")
     assert not (folder / readers.DATABASE).exists()
-    assert (rundir.read_json(folder / rundir.STATUS) or {})[readers.LAG] == note
+    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[readers.LAG] == note
     assert rebuild(folder, most=TRIALS) == ""
     assert len(rows(folder)) == TRIALS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.config import RunConfig
-from engine.environment_names import VARIABLES
+from engine.config.environment_catalog import VARIABLES
+from engine.config.run_config import RunConfig
 from tuning import surroundings
 from tuning.knobs import parse_space
 from tuning.offered_environment import offered_environment

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tests.tuning.fake import Machine
 from tuning import journal, readers, studyfile
 from tuning.points import point_key

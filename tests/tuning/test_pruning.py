@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import rundir
-from engine.errors import InputError
-from engine.outcome import Ending
+from engine.config.errors import InputError
+from engine.run import run_folder
+from engine.run.outcome import Ending
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.fake import study
@@ -174,9 +174,9 @@ def test_a_trial_of_fewer_ranks_races_too(tmp_path: Path) -> None:
     far_ahead = Trial(0, {}, "sampler", value=1e9, samples=(1e9, 1.01e9, 0.99e9), outcome="completed")
     trial = Trial(1, file.search_space.point({"ranks": 2}), "sampler")
     one = race.race_of(trial, StudyState(trials=(far_ahead,)), file)
-    (tmp_path / rundir.RECORDS).mkdir()
+    (tmp_path / run_folder.RECORDS).mkdir()
     for rank in range(2):
-        writer = RecordWriter(tmp_path / rundir.RECORDS, f"rank-{rank}")
+        writer = RecordWriter(tmp_path / run_folder.RECORDS, f"rank-{rank}")
         for step in range(12):
             writer.write(step_sample(step, measured=True, forward=1.0 + 0.001 * step))
         writer.close()

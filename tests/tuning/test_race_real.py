@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
-from engine.outcome import EarlyEnd, Ending
+from engine.run import run_folder
+from engine.run.outcome import EarlyEnd, Ending
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
@@ -54,9 +54,11 @@ def test_a_slow_trial_is_raced_out_and_the_result_is_the_same(session: Session) 
 
 
 def assert_ended_together(run: Path, steps: int) -> None:
-    records = RunRecords(run / rundir.RECORDS)
+    records = RunRecords(run / run_folder.RECORDS)
     assert {len(records.table(rank, "step")) for rank in (0, 1)} == {steps}
-    status, summary = (rundir.read_json(run / name) or {} for name in (rundir.STATUS, rundir.SUMMARY))
+    status, summary = (
+        run_folder.read_json(run / name) or {} for name in (run_folder.STATUS, run_folder.SUMMARY)
+    )
     assert status["outcome"]["ending"] == "pruned"
     assert summary["measured_steps"] == steps - 2
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.layout import accumulation, layout_of
+from engine.config.errors import InputError
+from engine.config.layout import accumulation, layout_of
 from tests.tuning.fake import Machine, study
 from tuning.encoding import Encoding
 from tuning.space import Space

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
-from engine.config import RunConfig
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
 from profilers.summary import RunSummary
 from tests.tuning.fake import Machine, study
 from tuning.readers import JOURNAL, STUDIES
@@ -29,9 +29,9 @@ class Keeping(Machine):
     def _summary(self, run: str, config: RunConfig, outcome: RunOutcome, number: int) -> RunSummary:
         summary = super()._summary(run, config, outcome, number)
         (self.home / run).mkdir(parents=True)
-        rundir.write_json(self.home / run / rundir.SUMMARY, summary.as_dict())
+        run_folder.write_json(self.home / run / run_folder.SUMMARY, summary.as_dict())
         status = {"state": "ended", "ended_unix": 2e9, "outcome": outcome.as_dict()}
-        rundir.write_json(self.home / run / rundir.STATUS, status)
+        run_folder.write_json(self.home / run / run_folder.STATUS, status)
         return summary
 
 
@@ -76,11 +76,11 @@ def test_the_folder_of_a_run_says_how_its_trial_ended(tmp_path: Path, outcome: R
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        (rundir.STATUS, '{"state": "running"}'),
-        (rundir.STATUS, '{"state": "ended", "outcome": {"ending": "no such"}, "ended_unix": 1}'),
-        (rundir.STATUS, '{"state": "ended", "outcome": {"ending": "lost"}, "ended_unix": 1}'),
-        (rundir.SUMMARY, '{"id": '),
-        (rundir.SUMMARY, '{"id": 3}'),
+        (run_folder.STATUS, '{"state": "running"}'),
+        (run_folder.STATUS, '{"state": "ended", "outcome": {"ending": "no such"}, "ended_unix": 1}'),
+        (run_folder.STATUS, '{"state": "ended", "outcome": {"ending": "lost"}, "ended_unix": 1}'),
+        (run_folder.SUMMARY, '{"id": '),
+        (run_folder.SUMMARY, '{"id": 3}'),
     ],
 )
 def test_what_cannot_be_read_is_lost_and_measured_again(tmp_path: Path, name: str, text: str) -> None:

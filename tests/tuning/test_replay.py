@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import _search_methods as methods
 from benchmarks import _search_runs as runs
-from engine.errors import InputError
-from engine.outcome import Ending
+from engine.config.errors import InputError
+from engine.run.outcome import Ending
 from profilers.model.run_summary import RunSummary
 from tuning import replay
 from tuning.predict import beliefs

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import InputError
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, seconds, study
 from tuning import course, journal, readers, samplers
 from tuning.command import send

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tests.support import known_study as known
 from tests.test_house import import_all, modules
 from tuning.readers import load_study

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import ownership, rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
 from tests.support.controllers import Controller, check, no_controller_stays
 from tests.tuning.fake import Machine, study
 from tuning import confirm, journal, readers
@@ -189,15 +189,17 @@ def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     assert [member["pid"] for member in present(tmp_path)] == [me["pid"]]
     gone, far = me | {"start_time": 1.0}, {"host": "far", "pid": 7, "start_time": 5.0}
     controllers = tmp_path / "controllers"
-    rundir.write_json(controllers / "gone.json", gone | {"answered_before": 0})
-    rundir.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time()})
+    run_folder.write_json(controllers / "gone.json", gone | {"answered_before": 0})
+    run_folder.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time()})
     late = Crew(tmp_path, me | {"host": "late"})
     assert late.join(9) == 2
     assert (late.has(far), late.has(me), late.has(gone), late.has(None)) == (True, True, False, False)
     assert late.may_be_gone(gone)
     late.leave()
     assert {member["host"] for member in present(tmp_path)} == {me["host"], "far"}
-    rundir.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61})
+    run_folder.write_json(
+        controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61}
+    )
     assert {member["host"] for member in present(tmp_path)} == {me["host"]}
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import optuna
 import pytest
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tests.support.controllers import Controller, check, no_controller_stays
 from tests.support.postgres import PASSWORD, Server, missing, server
 from tests.support.waiting import wait_until
@@ -197,7 +197,7 @@ def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: st
     send(folder, "pause", by="test")
     successor = folder.parent / "first.2"
     assert wait_until(
-        lambda: (rundir.read_json(successor / rundir.STATUS) or {}).get("state") == "paused", 20.0
+        lambda: (run_folder.read_json(successor / run_folder.STATUS) or {}).get("state") == "paused", 20.0
     )
     done = len(journal.load(successor / "journal.jsonl").trials)
     time.sleep(0.5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine import ownership
+from engine.run import ownership
 from tuning.journal import UnreachableError
 from tuning.postgres.crew import DatabaseCrew
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.config import parse
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import parse
 from tests.support.torch_gpus import torch_can_use
 from tests.tuning.fake import study
 from tuning import side_by_side

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.config import RunConfig, parse
-from engine.outcome import Ending
+from engine.config.run_config import RunConfig, parse
+from engine.run.outcome import Ending
 from tests.tuning.fake import study
 from tuning.predict.forecast import forecast
 from tuning.predict.target import named

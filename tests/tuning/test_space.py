@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
-from engine.rules import check
+from engine.config.errors import InputError
+from engine.validation.rules import check
 from tests.tuning.axes import EXPERTS, THIRDS
 from tests.tuning.fake import study
 from tuning.encoding import Encoding

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import InputError
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
 from tuning import control, journal, readers
 from tuning.command import send

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from engine import ownership, rundir
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run import ownership, run_folder
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, Should, study
 from tuning import journal, readers
 from tuning.board import Update
@@ -38,7 +38,7 @@ def test_a_study_from_file_to_result(folder: Path) -> None:
     assert (found["state"], found["gain"]["verdict"], found["gain"]["confirmed"]) == ("ended", "better", True)
     assert found["best"]["config"]["parallel.pp"] == 2
     assert machine.labels[0] == {"study": "first", "trial": "0", "purpose": "baseline"}
-    assert rundir.read_json(folder / "result.json") == json.loads(json.dumps(found))
+    assert run_folder.read_json(folder / "result.json") == json.loads(json.dumps(found))
     assert sum(found["importance"]["values"].values()) == pytest.approx(1)
     assert news[-1].state == "ended"
     assert (news[-1].trials_done, news[-1].phase) == (10, "done")
@@ -155,7 +155,7 @@ def test_a_study_has_one_owner(folder: Path) -> None:
 def test_a_dead_owner_is_replaced(folder: Path) -> None:
     folder.mkdir(parents=True)
     dead = ownership.me() | {"start_time": 1.0}
-    rundir.write_json(folder / "status.json", {"state": "running", "owner": dead})
+    run_folder.write_json(folder / "status.json", {"state": "running", "owner": dead})
     assert readers.load_study(folder).state == "interrupted"
     assert run_study(study(trials=2), folder, Machine())["state"] == "ended"
 

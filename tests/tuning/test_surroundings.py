@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import InputError
+from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import NO, YES, EnvironmentRow
 from tests.tuning.fake import Machine, study
 from tuning import surroundings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.config import RunConfig
-from engine.outcome import RunOutcome
+from engine.config.run_config import RunConfig
+from engine.run.outcome import RunOutcome
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.tuning.fake import Machine, study
 from tuning.studyfile import StudyFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 from tuning.studyfile import StudyFile
 from workbench.ui import forms
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.table import Column
 from tests.support import prometheus
 from tests.support.nvml_library import build
@@ -61,7 +61,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(100)
-    assert rundir.read_json(run / rundir.SUMMARY)
+    assert run_folder.read_json(run / run_folder.SUMMARY)
     return Box(driver, home, run)
 
 
@@ -73,7 +73,7 @@ def _lose_a_gpu(driver: Scenario, home: Path) -> Path:
     [run] = home.glob("2*")
 
     def readings(field: str) -> Column:
-        return archive.records(run / rundir.RECORDS).table("launcher", "gpu").column(field)
+        return archive.records(run / run_folder.RECORDS).table("launcher", "gpu").column(field)
 
     assert wait_until(lambda: bool(readings("ranks_memory_bytes").count()))
     driver.change(2, lost=LOST)
@@ -82,7 +82,7 @@ def _lose_a_gpu(driver: Scenario, home: Path) -> Path:
     gone = time.time()
 
     def steps_since() -> int:
-        times = archive.records(run / rundir.RECORDS).table(0, "step").column("start_unix")
+        times = archive.records(run / run_folder.RECORDS).table(0, "step").column("start_unix")
         return int((times > gone + LONG_SECONDS).sum())
 
     assert wait_until(lambda: steps_since() > 10, 120)
@@ -90,7 +90,7 @@ def _lose_a_gpu(driver: Scenario, home: Path) -> Path:
 
 
 def _pids(home: Path) -> list[int]:
-    told = [rundir.read_json(path) or {} for path in home.glob(f"2*/{rundir.STATUS}")]
+    told = [run_folder.read_json(path) or {} for path in home.glob(f"2*/{run_folder.STATUS}")]
     return [pid for status in told for pid in status.get("rank_pids") or []]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.progress import PAGE_OF_HOST, Progress
+from engine.run import run_folder
+from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.writer import RecordWriter
 from tests.support.waiting import wait_until
 from tests.ui.homes import full_home
@@ -25,14 +25,14 @@ def test_each_rank_is_shown_on_its_own_host(home: Path) -> None:
     before = ranks_of(run)
     assert "host" not in before  # nobody told one
     folder = home / run
-    world_size = int((rundir.read_json(folder / rundir.STATUS) or {})["world_size"])
+    world_size = int((run_folder.read_json(folder / run_folder.STATUS) or {})["world_size"])
     page, other = Progress(folder), Progress(folder, world_size, PAGE_OF_HOST.format("second"))
     last = world_size - 1
     standing = {rank.rank: rank for rank in page.ranks()}[last]
     other.enter_state(last, standing.step + 1, "backward")
-    (folder / rundir.PROGRESS).write_bytes((folder / rundir.PROGRESS).read_bytes()[:-64] + bytes(64))
+    (folder / run_folder.PROGRESS).write_bytes((folder / run_folder.PROGRESS).read_bytes()[:-64] + bytes(64))
     for rank in range(world_size):
-        with RecordWriter(folder / rundir.RECORDS, f"rank-{rank}") as writer:
+        with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
             writer.event("environment", host="second" if rank == last else "first")
     assert wait_until(lambda: "host" in ranks_of(run))  # a look is shared for some time
     rows = ranks_of(run)
@@ -46,7 +46,7 @@ def test_each_rank_is_shown_on_its_own_host(home: Path) -> None:
 def test_a_run_whose_process_is_gone_has_no_time_left(home: Path) -> None:
     folder = home / full_home(home)
     assert " left" in texts(visit("live", run=folder.name))
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     gone = {"owner": status["owner"] | {"start_time": 1.0}}
-    rundir.write_json(folder / rundir.STATUS, status | gone)
+    run_folder.write_json(folder / run_folder.STATUS, status | gone)
     assert wait_until(lambda: " left" not in texts(visit("live", run=folder.name)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.calibration import fingerprint, store
+from engine.run.calibration import fingerprint, store
 from tests.support import selftests
 from tests.support.calibrations import calibration, write_stale
 from tests.ui.conftest import Visit

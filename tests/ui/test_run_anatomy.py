@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from engine.session import Session
 from profilers.steps.spans import SpanChoice
 from tests.support.runs import execute, small
@@ -27,7 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def worth_keeping(folder: Path) -> set[int]:
     """Every eighth step, and those that took long by what was recorded of them, on any rank."""
-    records = archive.records(folder / rundir.RECORDS)
+    records = archive.records(folder / run_folder.RECORDS)
     found: set[int] = set()
     for rank in records.ranks():
         choice, steps = SpanChoice(), records.table(rank, "step")

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.model.environment import NO, YES, EnvironmentRow
 from profilers.model.run_summary import RunSummary
 from tests.ui.homes import full_home
@@ -23,9 +23,9 @@ ROWS = [
 def test_a_run_shows_what_came_of_its_variables(home: Path) -> None:
     full_home(home)
     folder = next(one for one in runs.run_folders(home) if runs.load(one).summary)
-    found = json.loads((folder / rundir.SUMMARY).read_text())
+    found = json.loads((folder / run_folder.SUMMARY).read_text())
     rows = [asdict(row) for row in ROWS]
-    (folder / rundir.SUMMARY).write_text(json.dumps(found | {"environment": rows}))
+    (folder / run_folder.SUMMARY).write_text(json.dumps(found | {"environment": rows}))
     assert runs.document(runs.load(folder))["environment"] == rows
     app = visit("runs", id=folder.name)
     assert not app.exception

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.writer import RecordWriter
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
@@ -27,11 +27,11 @@ def test_a_run_with_gpus_has_their_numbers_and_charts(home: Path) -> None:
 def test_the_table_shows_which_ranks_used_a_gpu(home: Path) -> None:
     full_home(home)
     run = next(path for path in home.iterdir() if path.name.endswith("a7e2"))
-    summary = rundir.read_json(run / rundir.SUMMARY)
+    summary = run_folder.read_json(run / run_folder.SUMMARY)
     assert summary is not None
     for row, ranks in zip(summary["gpus"], ([0], [1, 1_002], [], None), strict=True):
         row["ranks"] = ranks
-    rundir.write_json(run / rundir.SUMMARY, summary)
+    run_folder.write_json(run / run_folder.SUMMARY, summary)
     app = visit("runs")
     app.selectbox(key="id").set_value(run.name).run()
     assert not app.exception
@@ -51,7 +51,7 @@ def test_a_run_without_gpus_says_why(home: Path) -> None:
 def test_of_several_hosts_one_is_chosen(home: Path) -> None:
     full_home(home)
     run = next(path for path in home.iterdir() if path.name.endswith("a7e2"))
-    records = run / rundir.RECORDS
+    records = run / run_folder.RECORDS
     for path in [*records.glob("launcher.*")]:
         path.rename(records / path.name.replace("launcher", "host-first"))
     with RecordWriter(records, "host-second") as writer:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.model.rows import PlanRow
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
@@ -50,9 +50,9 @@ def test_a_plan_in_words(plan: dict[str, Any], text: str) -> None:
 def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
     full_home(home)
     folder = next(one for one in runs.run_folders(home) if runs.load(one).summary)
-    found = json.loads((folder / rundir.SUMMARY).read_text())
+    found = json.loads((folder / run_folder.SUMMARY).read_text())
     plans = [row(layers={}, taken_from="a-run"), row(layers=LAYERS, **SENT, **ERRORS) | {"step": 200}]
-    (folder / rundir.SUMMARY).write_text(json.dumps(found | {"plans": plans}))
+    (folder / run_folder.SUMMARY).write_text(json.dumps(found | {"plans": plans}))
     assert [one["step"] for one in runs.document(runs.load(folder))["plans"]] == [10, 200]
     app = visit("runs", id=folder.name)
     assert not app.exception

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 from workbench import runs
@@ -29,13 +29,13 @@ def pair(home: Path) -> tuple[Path, Path]:
     full_home(home)
     ended = [folder for folder in runs.run_folders(home) if runs.load(folder).outcome == "completed"]
     lossy, exact = ended[-1], ended[0]
-    config = json.loads((exact / rundir.CONFIG).read_text())
+    config = json.loads((exact / run_folder.CONFIG).read_text())
     config["compression"] = {"method": "none"}
-    rundir.write_json(exact / rundir.CONFIG, config)
-    rundir.write_json(lossy / rundir.CONFIG, config | {"compression": {"method": "sign"}})
+    run_folder.write_json(exact / run_folder.CONFIG, config)
+    run_folder.write_json(lossy / run_folder.CONFIG, config | {"compression": {"method": "sign"}})
     for folder, values in ((lossy, rows(2.02, 0.2, 1e6)), (exact, rows(2.0, 0.8, 8e6))):
-        summary = json.loads((folder / rundir.SUMMARY).read_text())
-        rundir.write_json(folder / rundir.SUMMARY, summary | {"quality": values})
+        summary = json.loads((folder / run_folder.SUMMARY).read_text())
+        run_folder.write_json(folder / run_folder.SUMMARY, summary | {"quality": values})
     return lossy, exact
 
 
@@ -61,9 +61,9 @@ def test_a_lossy_run_stands_beside_its_baseline(home: Path) -> None:
 
 def test_without_a_baseline_it_says_what_makes_one(home: Path) -> None:
     lossy, exact = pair(home)
-    config = json.loads((exact / rundir.CONFIG).read_text())
+    config = json.loads((exact / run_folder.CONFIG).read_text())
     config["train"] = (config.get("train") or {}) | {"seed": 99}
-    rundir.write_json(exact / rundir.CONFIG, config)
+    run_folder.write_json(exact / run_folder.CONFIG, config)
     app = visit("runs", id=lossy.name)
     assert not app.exception
     assert "no exact run of the same configuration" in texts(app)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import orders as engine_orders
-from engine import progress, rundir
+from engine.run import commands as engine_orders
+from engine.run import progress, run_folder
 from engine.session import Session
-from tests.engine.test_faults import LONG
+from tests.engine.runs.test_faults import LONG
 from tests.support import chrome_traces
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
@@ -137,7 +137,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
     assert (one.done, one.answered, one.fraction) == (4, 0, 0.8)
     page.close()
     ended = {"ending": "stopped", "reason": "stopped on request"}
-    rundir.update_status(folder, state="ended", outcome=ended)
+    run_folder.update_status(folder, state="ended", outcome=ended)
     assert any(f"The run ended with 0 of {ranks} snapshots written." in line for line in lines())
 
 

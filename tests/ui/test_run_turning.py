@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.support.training import going_on
 from tests.support.waiting import wait_until
 from tests.ui.homes import full_home
@@ -31,7 +31,9 @@ def ask(app: AppTest, key: str, value: str) -> None:
 
 
 def sent(folder: Path) -> list[dict[str, Any]]:
-    return [rundir.read_json(path) or {} for path in sorted((folder / rundir.COMMANDS).glob("*.json"))]
+    return [
+        run_folder.read_json(path) or {} for path in sorted((folder / run_folder.COMMANDS).glob("*.json"))
+    ]
 
 
 def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
@@ -39,7 +41,7 @@ def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
     app = opened(folder.name)
     ask(app, "overlap.bucket_mb", "3")
     assert "is a trial of quickstart" in app.error[0].value
-    rundir.update_status(folder, labels={"purpose": "train"})
+    run_folder.update_status(folder, labels={"purpose": "train"})
     ask(app, "batch.micro_batch", "1000")
     assert "nearest legal" in app.error[0].value
     ask(app, "batch.micro_batch", "[")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import ownership
+from engine.run import ownership
 from tests.support import known_study as known
 from tests.ui.conftest import Visit
 from tests.ui.test_pages import charts, texts, visit

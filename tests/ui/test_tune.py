@@ -10,8 +10,8 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 from tuning import studyfile
@@ -146,8 +146,8 @@ def test_buttons_leave_a_command_and_show_its_answer(home: Path) -> None:
 
 def test_a_paused_study_can_be_resumed(home: Path) -> None:
     full_home(home)
-    status = rundir.read_json(home / STUDY / "status.json") or {}
-    rundir.write_json(home / STUDY / "status.json", status | {"state": "paused"})
+    status = run_folder.read_json(home / STUDY / "status.json") or {}
+    run_folder.write_json(home / STUDY / "status.json", status | {"state": "paused"})
     app = visit("tune")
     app.button(key="resume").click().run()
     assert commands(home)[0]["command"] == "resume"
@@ -192,9 +192,9 @@ def test_a_point_that_cannot_run_is_refused_at_once(home: Path) -> None:
 
 def test_an_interrupted_study_can_be_continued(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_home(home)
-    status = rundir.read_json(home / STUDY / "status.json") or {}
+    status = run_folder.read_json(home / STUDY / "status.json") or {}
     dead = status["owner"] | {"start_time": 1.0}
-    rundir.write_json(home / STUDY / "status.json", status | {"owner": dead})
+    run_folder.write_json(home / STUDY / "status.json", status | {"owner": dead})
     started: list[list[str]] = []
 
     def start(home: Path, arguments: list[str]) -> jobs.Job:

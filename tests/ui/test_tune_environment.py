@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 from tests.support.torch_gpus import torch_can_use
 from tests.ui.test_pages import texts, visit
 from tests.ui.test_tune import draft

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine import config
+from engine.config import run_config
 from tests.ui.conftest import Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420), pytest.mark.drawn(1, of="walks")]
@@ -118,5 +118,5 @@ def check_winner(home: Path, archive: Path) -> None:
     assert provenance["study"] == NAME
     assert provenance["is_recommended_by_study"]
     run = home / provenance["run"]
-    assert config.parse(json.loads(content["config.json"])) == config.load(run / "config.json")
+    assert run_config.parse(json.loads(content["config.json"])) == run_config.load(run / "config.json")
     assert "torch.distributed.run" in content["run.sh"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine import environment
+from engine.config import environment
 from tuning import labels
 from workbench import words
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine import torch_gpus
-from engine.torch_gpus import TorchGpu, TorchGpus
+from engine.run.devices import torch_gpus
+from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.amd_smi import AmdSmi
 from tests.support.fake_amdsmi import MI300X, FakeAmdSmi, amd_door, sampled_by_amd
 from tests.support.synthetic import FakeRun, RunFolder

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.calibration import fingerprint, store
+from engine.run.calibration import fingerprint, store
 from tests.support.calibrations import write_stale
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.codec import FormatError
 from profilers.records.reader import RunRecords
 from profilers.records.schema import FixedRecord
@@ -58,18 +58,18 @@ def rows(records: RunRecords) -> dict[tuple[str, str], list[FixedRecord]]:
 
 
 def files(folder: Path) -> set[str]:
-    return {path.name for path in (folder / rundir.RECORDS).iterdir()}
+    return {path.name for path in (folder / run_folder.RECORDS).iterdir()}
 
 
 def test_every_reader_sees_the_same_before_and_after(ended: Path) -> None:
-    before, live = rows(archive.records(ended / rundir.RECORDS)), LiveRun(ended).read()
-    events = archive.records(ended / rundir.RECORDS).events("rank-1")
+    before, live = rows(archive.records(ended / run_folder.RECORDS)), LiveRun(ended).read()
+    events = archive.records(ended / run_folder.RECORDS).events("rank-1")
     done = compaction.compact(ended, 0)
     assert (done.files, done.notes) == (8, [])  # step, comm, memory of two ranks, gpu and host
     assert not {
         name for name in files(ended) if name.endswith((".step", ".comm", ".gpu", ".host", ".memory"))
     }
-    after, again = archive.records(ended / rundir.RECORDS), LiveRun(ended).read()
+    after, again = archive.records(ended / run_folder.RECORDS), LiveRun(ended).read()
     assert rows(after) == before
     assert (after.ranks(), after.events("rank-1"), after.problems) == ([0, 1], events, [])
     assert again.communication == live.communication
@@ -86,27 +86,27 @@ def test_nothing_is_compacted_while_a_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_small_files_stay(ended: Path) -> None:
-    small = (ended / rundir.RECORDS / "rank-0.step").stat().st_size + 1
+    small = (ended / run_folder.RECORDS / "rank-0.step").stat().st_size + 1
     compaction.compact(ended, small)
     assert "rank-0.step" in files(ended)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_kill_9_loses_nothing(ended: Path, stage: str) -> None:
-    before = rows(archive.records(ended / rundir.RECORDS))
+    before = rows(archive.records(ended / run_folder.RECORDS))
     script = KILLED.format(change=STAGES[stage])
     died = subprocess.run([sys.executable, "-c", script, str(ended)], check=False, timeout=60)
     assert died.returncode == -signal.SIGKILL
-    assert rows(archive.records(ended / rundir.RECORDS)) == before
+    assert rows(archive.records(ended / run_folder.RECORDS)) == before
     assert compaction.compact(ended, 0).notes == []
-    assert rows(archive.records(ended / rundir.RECORDS)) == before
+    assert rows(archive.records(ended / run_folder.RECORDS)) == before
     assert not {name for name in files(ended) if name.startswith(".") or name.endswith(".step")}
 
 
 def test_a_follower_reads_on_across_the_compaction(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, FakeRun("20260101-000000-aaaa", {}, 0.1, 9, ending=None))
     run.write(5)
-    tail, live = archive.tail(run.folder / rundir.RECORDS / "rank-0.step"), LiveRun(run.folder)
+    tail, live = archive.tail(run.folder / run_folder.RECORDS / "rank-0.step"), LiveRun(run.folder)
     assert (len(tail.read_new()), len(live.read().steps[0]["step"])) == (5, 5)
     run.write_step(5)
     run.run.ending = "completed"
@@ -119,12 +119,12 @@ def test_a_follower_reads_on_across_the_compaction(tmp_path: Path) -> None:
 
 
 def written(folder: Path, *records: FixedRecord) -> Path:
-    rundir.write_json(folder / rundir.STATUS, {"state": "ended", "outcome": {"ending": "completed"}})
-    (folder / rundir.RECORDS).mkdir(exist_ok=True)
-    with RecordWriter(folder / rundir.RECORDS, "rank-0") as writer:
+    run_folder.write_json(folder / run_folder.STATUS, {"state": "ended", "outcome": {"ending": "completed"}})
+    (folder / run_folder.RECORDS).mkdir(exist_ok=True)
+    with RecordWriter(folder / run_folder.RECORDS, "rank-0") as writer:
         for record in records:
             writer.write(record)
-    return folder / rundir.RECORDS
+    return folder / run_folder.RECORDS
 
 
 def test_not_a_number_and_absent_stay_what_they_were(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_what_could_not_be_given_back_stays_as_it_is(tmp_path: Path, damage: str
 
 def test_a_damaged_parquet_file_is_reported_in_one_line(ended: Path) -> None:
     compaction.compact(ended, 0)
-    path = ended / rundir.RECORDS / "rank-0.step.parquet"
+    path = ended / run_folder.RECORDS / "rank-0.step.parquet"
     path.write_bytes(path.read_bytes()[:-9])
-    records = archive.records(ended / rundir.RECORDS)
+    records = archive.records(ended / run_folder.RECORDS)
     assert len(records.table(0, "step")) == 0
     assert len(records.problems) == 1
     assert records.problems[0].startswith("rank-0.step: not a whole Parquet file")
@@ -187,7 +187,7 @@ def test_a_damaged_parquet_file_is_reported_in_one_line(ended: Path) -> None:
 
 def test_a_reader_without_the_workbench_says_who_can_read_it(ended: Path) -> None:
     compaction.compact(ended, 0)
-    records = RunRecords(ended / rundir.RECORDS)
+    records = RunRecords(ended / run_folder.RECORDS)
     assert len(records.table(0, "step")) == 0
     assert records.problems == [
         "rank-0.step: was compacted to rank-0.step.parquet, which only the workbench reads"

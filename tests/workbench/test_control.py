@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
 from tuning.command import Command, pending
 from tuning.journal import Journal
@@ -64,8 +64,8 @@ def test_an_accepted_command(
 def test_the_journal_can_say_who_asked(
     own_home: Furnished, command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status = rundir.read_json(study(own_home) / "status.json") or {}
-    rundir.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
+    status = run_folder.read_json(study(own_home) / "status.json") or {}
+    run_folder.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
     monkeypatch.setenv("LOGNAME", "ada")
     command("control", "quickstart", "pause")
     (sent,) = pending(study(own_home), ())
@@ -91,12 +91,12 @@ def test_no_answer_in_time(own_home: Furnished, command: Run, monkeypatch: pytes
 
 
 def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
-    status = rundir.read_json(study(own_home) / "status.json") or {}
-    rundir.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
+    status = run_folder.read_json(study(own_home) / "status.json") or {}
+    run_folder.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
     done = command("control", "quickstart", "enqueue", "batch.micro_batch=2")
     assert done.code == 0
     assert "nobody runs quickstart now; it will be applied when the study is started again" in done.out
-    rundir.write_json(study(own_home) / STORAGE, {"storage": "postgresql://db/one"})
+    run_folder.write_json(study(own_home) / STORAGE, {"storage": "postgresql://db/one"})
     elsewhere = command("control", "quickstart", "enqueue", "batch.micro_batch=4")
     assert "nobody runs quickstart in this home now" in elsewhere.out
     assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"] * 2
@@ -108,9 +108,9 @@ def test_stop_of_a_run(own_home: Furnished, command: Run) -> None:
     folder = own_home.home / own_home.live
 
     def owner() -> None:
-        while not list((folder / rundir.COMMANDS).glob("*.json")):
+        while not list((folder / run_folder.COMMANDS).glob("*.json")):
             time.sleep(0.02)
-        rundir.update_status(folder, state="ended", outcome={"ending": "stopped", "reason": "on request"})
+        run_folder.update_status(folder, state="ended", outcome={"ending": "stopped", "reason": "on request"})
 
     thread = threading.Thread(target=owner)
     thread.start()
@@ -174,10 +174,12 @@ def test_a_command_that_makes_no_sense_is_not_sent(
 def test_all_names_of_a_study_mean_the_one_that_goes_on(own_home: Furnished, command: Run) -> None:
     old = study(own_home)
     shutil.copytree(old, old.with_name("quickstart.2"))
-    status = rundir.read_json(old / "status.json") or {}
-    rundir.write_json(old / "status.json", status | {"state": "continued", "continued_in": "quickstart.2"})
-    new = rundir.read_json(old.with_name("quickstart.2") / "status.json") or {}
-    rundir.write_json(old.with_name("quickstart.2") / "status.json", new | {"continues": ["quickstart"]})
+    status = run_folder.read_json(old / "status.json") or {}
+    run_folder.write_json(
+        old / "status.json", status | {"state": "continued", "continued_in": "quickstart.2"}
+    )
+    new = run_folder.read_json(old.with_name("quickstart.2") / "status.json") or {}
+    run_folder.write_json(old.with_name("quickstart.2") / "status.json", new | {"continues": ["quickstart"]})
     for name in ("quickstart", "quickstart.2", "quick"):
         assert resolve(own_home.home, name).id == "quickstart.2"
     listed = command("ls", "--json").document

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engine import rundir
+from engine.run import run_folder
 from tuning import studyfile
 from tuning.journal import Journal
 from workbench import demo, jobs
@@ -39,7 +39,7 @@ def left(home: Path, name: str, state: str, **changes: Any) -> None:
     journal = Journal(folder / "journal.jsonl")
     journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
     journal.close()
-    rundir.write_json(folder / "status.json", {"state": state})
+    run_folder.write_json(folder / "status.json", {"state": state})
 
 
 def given(started: list[list[str]]) -> str:

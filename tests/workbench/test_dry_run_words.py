@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from engine.config import parse
-from engine.dryrun.check import DryRun
-from engine.footprint import footprints
+from engine.config.run_config import parse
+from engine.dry_run.check import DryRun
+from engine.footprint.footprint import footprints
 from workbench.render_predict import print_dry_run
 
 

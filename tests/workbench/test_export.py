@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import config, rundir
+from engine.config import run_config
+from engine.run import run_folder
 from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
@@ -36,14 +37,14 @@ def test_a_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
     done = command("export", run.name, "--to", "torchrun", "--out", out, "--home", furnished.home)
     assert done.code == 0
     assert sorted(path.name for path in out.iterdir()) == FILES
-    assert config.load(out / "config.json") == config.load(run / rundir.CONFIG)
+    assert run_config.load(out / "config.json") == run_config.load(run / run_folder.CONFIG)
     said = json.loads((out / "provenance.json").read_text())
     assert said["run"] == run.name
     assert said["study"] is None
     assert said["config_sha256"] == hashlib.sha256((out / "config.json").read_bytes()).hexdigest()
     assert said["measured"]["tokens_per_second"] > 0
     assert said["measured"]["tokens_per_second_interval"]["low"] > 0
-    assert said["measured_on"]["backend"] == (rundir.read_json(run / rundir.STATUS) or {})["backend"]
+    assert said["measured_on"]["backend"] == (run_folder.read_json(run / run_folder.STATUS) or {})["backend"]
     assert set(said["versions"]) == {"python", "torch", "training-workbench"}
     assert "4 ranks" in (out / "README.md").read_text()
     assert stat.S_IMODE((out / "run.sh").stat().st_mode) == 0o755
@@ -51,26 +52,26 @@ def test_a_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
 
 def test_a_placement_is_told_with_who_sees_to_it(tmp_path: Path) -> None:
     """The engine numbers its ranks by itself; what other trainers need is said in the notes."""
-    folder = rundir.create(tmp_path, small(parallel__dp=2, parallel__placement=[1, 0]), {})
+    folder = run_folder.create(tmp_path, small(parallel__dp=2, parallel__placement=[1, 0]), {})
     readme = torchrun.render(tmp_path, runs.load(folder)).files["README.md"]
     assert "- Placement: rank r works on device placement[r] of [1, 0]" in readme
     assert "host file or rank file" in readme
     assert "no key of this trainer says so" in str(note(small(parallel__dp=2, parallel__placement=[1, 0])))
     assert note(small(parallel__dp=2)) is None
-    plain = rundir.create(tmp_path, small(parallel__dp=2), {})
+    plain = run_folder.create(tmp_path, small(parallel__dp=2), {})
     assert "Placement" not in torchrun.render(tmp_path, runs.load(plain)).files["README.md"]
 
 
 def test_the_script_sets_what_the_run_asked_for(tmp_path: Path) -> None:
     asked = FEW_ARENAS | {"environment__allocator_max_split_size_mb": 64}
-    folder = rundir.create(tmp_path, small(**asked), {})
+    folder = run_folder.create(tmp_path, small(**asked), {})
     script = torchrun.render(tmp_path, runs.load(folder)).files["run.sh"]
     assert (
         "\nexport MALLOC_ARENA_MAX=2\nexport PYTORCH_ALLOC_CONF=max_split_size_mb:64\nunset PYTORCH_CUDA"
         in script
     )
     assert 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"' in script
-    threads = rundir.create(tmp_path, small(environment__OMP_NUM_THREADS=2), {})
+    threads = run_folder.create(tmp_path, small(environment__OMP_NUM_THREADS=2), {})
     assert "\nexport OMP_NUM_THREADS=2\n" in torchrun.render(tmp_path, runs.load(threads)).files["run.sh"]
 
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_exported(command: Run, own_home: Furnished, tmp_path: Pa
     file = tmp_path / "full" / "mine.txt"
     command("export", run.name, "--to", "torchrun", "--out", file).refused("--out")
     command("export", run.name, "--to", "torchrun", "--out", file / "o").refused("--out")
-    (run / rundir.CONFIG).unlink()
+    (run / run_folder.CONFIG).unlink()
     command("export", run.name, "--to", "torchrun", "--out", tmp_path / "o").refused("config")
     assert file.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "home"]
@@ -174,7 +175,7 @@ def test_a_continued_run_leaves_as_a_fresh_start(command: Run, home: Path, tmp_p
     assert command("export", continued.id, "--to", "torchrun", "--out", tmp_path / "out").code == 0
     shutil.rmtree(home)
     files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert config.load(tmp_path / "out" / "config.json") == small(model__layers=1)
+    assert run_config.load(tmp_path / "out" / "config.json") == small(model__layers=1)
     assert [name for name, text in files.items() if resume in text or "step-000002" in text] == []
     said = json.loads(files["provenance.json"])
     assert said["continued"] == {"run": saved.id, "step": 2}
@@ -184,7 +185,7 @@ def test_a_continued_run_leaves_as_a_fresh_start(command: Run, home: Path, tmp_p
     here = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([tmp_path / "out" / "run.sh", "--out", tmp_path / "runs"], env=here, check=True)
     (run,) = (tmp_path / "runs").iterdir()
-    summary = rundir.read_json(run / rundir.SUMMARY) or {}
+    summary = run_folder.read_json(run / run_folder.SUMMARY) or {}
     assert summary["losses"] == [*saved.losses, *continued.losses]
     # The script was made without this variable, which malloc reads at its start: the rank began again to have it.
     (row,) = summary["environment"]
@@ -194,8 +195,8 @@ def test_a_continued_run_leaves_as_a_fresh_start(command: Run, home: Path, tmp_p
 def test_a_run_that_never_ended_tells_where_it_began(own_home: Furnished) -> None:
     run = run_named(own_home, "-a7e2")
     checkpoint = "/elsewhere/20250101-000000-abcd/checkpoints/step-000012"
-    begun = config.load(run / rundir.CONFIG).with_values({"train.resume": checkpoint})
-    (run / rundir.CONFIG).write_text(begun.dumps())
+    begun = run_config.load(run / run_folder.CONFIG).with_values({"train.resume": checkpoint})
+    (run / run_folder.CONFIG).write_text(begun.dumps())
     made = torchrun.render(own_home.home, runs.load(run))
     assert "/elsewhere" not in "".join(made.files.values())
     said = json.loads(made.files["provenance.json"])

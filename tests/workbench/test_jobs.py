@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tests.support.waiting import wait_until
 from workbench import jobs
 

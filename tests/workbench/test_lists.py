@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
 from workbench.resolve import resolve
 
@@ -77,7 +77,7 @@ def test_show_of_a_live_run_has_the_numbers_so_far(command: Run, furnished: Furn
     assert (document["state"], document["outcome"]) == ("running", None)
     assert len(document["losses"]) == 12
     assert document["tokens_per_second"] > 0
-    assert not (furnished.home / furnished.live / rundir.SUMMARY).exists()
+    assert not (furnished.home / furnished.live / run_folder.SUMMARY).exists()
 
 
 def test_show_of_a_study(command: Run, furnished: Furnished) -> None:
@@ -94,8 +94,10 @@ def test_show_of_a_study(command: Run, furnished: Furnished) -> None:
 
 def test_a_run_whose_owner_is_gone_is_lost(command: Run, own_home: Furnished) -> None:
     folder = own_home.home / own_home.live
-    status = rundir.read_json(folder / rundir.STATUS) or {}
-    rundir.write_json(folder / rundir.STATUS, status | {"owner": status["owner"] | {"start_time": 1.0}})
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    run_folder.write_json(
+        folder / run_folder.STATUS, status | {"owner": status["owner"] | {"start_time": 1.0}}
+    )
     document = command("show", own_home.live, "--json").document
     assert (document["state"], document["outcome"]) == ("ended", "lost")
     row = next(row for row in command("ls", "--json").document["runs"] if row["id"] == own_home.live)
@@ -104,8 +106,8 @@ def test_a_run_whose_owner_is_gone_is_lost(command: Run, own_home: Furnished) ->
 
 def test_a_damaged_run_is_still_listed_and_shown(command: Run, own_home: Furnished) -> None:
     run = next(path for path in own_home.home.iterdir() if path.name.endswith("-3c01"))
-    (run / rundir.SUMMARY).write_text("{half")
-    (run / rundir.CONFIG).write_text("nonsense")
+    (run / run_folder.SUMMARY).write_text("{half")
+    (run / run_folder.CONFIG).write_text("nonsense")
     assert command("show", run.name, "--json").document["tokens_per_second"] is None
     assert len(command("ls", "--json").document["runs"]) == 11
 
@@ -130,8 +132,8 @@ def test_an_id_that_names_several_or_nothing(command: Run, furnished: Furnished)
 
 def test_json_never_holds_what_json_cannot(command: Run, own_home: Furnished) -> None:
     run = next(path for path in own_home.home.iterdir() if path.name.endswith("-3c01"))
-    summary = json.loads((run / rundir.SUMMARY).read_text())
-    (run / rundir.SUMMARY).write_text(json.dumps(summary | {"validation_loss": float("nan")}))
+    summary = json.loads((run / run_folder.SUMMARY).read_text())
+    (run / run_folder.SUMMARY).write_text(json.dumps(summary | {"validation_loss": float("nan")}))
     done = command("show", run.name, "--json")
     assert "NaN" not in done.out
     assert done.document["validation_loss"] is None

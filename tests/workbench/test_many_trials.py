@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.support.synthetic import write_home
 from tuning import readers
 from tuning.aims import Aim
@@ -154,7 +154,7 @@ def test_a_store_that_is_asked_again_reads_only_changed_rows(
     monkeypatch.setattr(store, "select", lambda *given: (asked.append(given[2]), select(*given))[1])
     assert kept.lists() == before
     assert asked == []
-    rundir.update_status(tmp_path / run, backend="nccl")
+    run_folder.update_status(tmp_path / run, backend="nccl")
     assert next(row for row in kept.runs() if row.id == run).backend == "nccl"
     assert asked == [[run]]
     assert kept.lists() == Store(tmp_path).lists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from tests.support import prometheus
@@ -65,7 +65,7 @@ def one(found: Found, name: str, **labels: str) -> float:
 
 def test_a_scrape_tells_what_the_records_hold(going: RunFolder, endpoint: Endpoint) -> None:
     going.write(30)
-    found, records = fetched(endpoint), archive.records(going.folder / rundir.RECORDS)
+    found, records = fetched(endpoint), archive.records(going.folder / run_folder.RECORDS)
     for rank in (0, 1):
         steps, calls = records.table(rank, "step"), records.table(rank, "comm")
         of_rank = {"run": going.run.id, "rank": str(rank)}
@@ -93,7 +93,7 @@ def test_a_scrape_tells_what_the_records_hold(going: RunFolder, endpoint: Endpoi
 def test_readings_of_gpus_and_host_in_base_units(going: RunFolder, endpoint: Endpoint) -> None:
     going.write(3)
     found = fetched(endpoint)
-    last = archive.records(going.folder / rundir.RECORDS).table("launcher", "gpu").rows()[-2:]
+    last = archive.records(going.folder / run_folder.RECORDS).table("launcher", "gpu").rows()[-2:]
     for gpu in last:
         assert gpu.gpu in (0, 1)  # type: ignore[union-attr]
         watts = one(found, "workbench_gpu_power_watts", run=going.run.id, gpu=str(gpu.gpu))  # type: ignore[union-attr]
@@ -108,7 +108,7 @@ def test_the_rate_is_that_of_the_slowest_rank_over_the_last_steps(
     going: RunFolder, endpoint: Endpoint
 ) -> None:
     going.write(60)
-    records = archive.records(going.folder / rundir.RECORDS)
+    records = archive.records(going.folder / run_folder.RECORDS)
     slowest = sum(
         map(max, *(records.table(rank, "step").column("step_seconds")[-20:].tolist() for rank in (0, 1)))
     )
@@ -119,7 +119,7 @@ def test_the_rate_is_that_of_the_slowest_rank_over_the_last_steps(
 def test_a_second_scrape_reads_only_what_is_new(going: RunFolder, endpoint: Endpoint) -> None:
     going.write(5)
     fetched(endpoint)
-    content = {path: path.read_bytes() for path in (going.folder / rundir.RECORDS).glob("rank-0.*")}
+    content = {path: path.read_bytes() for path in (going.folder / run_folder.RECORDS).glob("rank-0.*")}
     for path, old in content.items():  # whatever was read already may not be looked at again
         if path.suffix == ".step":
             path.write_bytes(old[:300] + b"\xff" * (len(old) - 300))
@@ -135,7 +135,7 @@ def test_states_and_the_end_of_a_run(going: RunFolder, home: Path) -> None:
     going.ranks[0].dropped, going.ranks[0].drop_reason = 7, "No space left on device"
     going.run.ending = "diverged"
     going.end()
-    rundir.update_status(going.folder, ended_unix=now[0])
+    run_folder.update_status(going.folder, ended_unix=now[0])
     assert [(run.state, dict(run.dropped)) for run in follower.runs()] == [("diverged", {"rank-0": 7})]
     now[0] += 61
     assert follower.runs() == []
@@ -145,7 +145,7 @@ def test_buckets_hold_their_upper_bound(tmp_path: Path, going: RunFolder) -> Non
     for seconds in (0.001, 0.0011, 60.0, 61.0):
         going.ranks[0].write(step_sample(step_seconds=seconds))
     sums = StepSums()
-    sums.add(archive.records(going.folder / rundir.RECORDS).table(0, "step"))
+    sums.add(archive.records(going.folder / run_folder.RECORDS).table(0, "step"))
     assert (sums.buckets[0], sums.buckets[1], sums.buckets[-2], sums.buckets[-1]) == (1, 1, 1, 1)
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_told_once_and_counted(
     going: RunFolder, endpoint: Endpoint, told: list[str]
 ) -> None:
     going.write(2)
-    records = going.folder / rundir.RECORDS
+    records = going.folder / run_folder.RECORDS
     (records / "rank-7.step").write_bytes(b"not one of our files, but long enough")
     (records / "rank-0.colour").write_bytes((records / "rank-0.step").read_bytes())
     assert one(fetched(endpoint), "workbench_unreadable_parts", run=going.run.id) == 2
@@ -247,7 +247,7 @@ def test_a_real_server_scrapes_a_real_run(
         assert wait_until(
             lambda: server.value(f'workbench_run_state{{run="{run}", state="stopped"}}') == 1, 60.0
         )
-        records = archive.records(home / run / rundir.RECORDS)
+        records = archive.records(home / run / run_folder.RECORDS)
         for rank in (0, 1):
             _as_recorded(server, records, run, rank)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import ownership, rundir
+from engine.run import ownership, run_folder
 from profilers.records.schema import NetworkSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
@@ -24,9 +24,9 @@ def endpoint(home: Path) -> Iterator[Endpoint]:
 @pytest.fixture
 def records(home: Path) -> Path:
     """Where the records of a run that goes on belong; there are none yet."""
-    folder = home / "20260101-000000-bbbb" / rundir.RECORDS
+    folder = home / "20260101-000000-bbbb" / run_folder.RECORDS
     folder.mkdir(parents=True)
-    rundir.write_json(folder.parent / rundir.STATUS, {"state": "running", "owner": ownership.me()})
+    run_folder.write_json(folder.parent / run_folder.STATUS, {"state": "running", "owner": ownership.me()})
     return folder
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.calibration import store
+from engine.run.calibration import store
 from tests.support import calibrations
 from tests.workbench.conftest import Run
 

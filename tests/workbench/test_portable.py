@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tests.tuning.fake import Machine, study
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_tune import machine  # noqa: F401
@@ -121,7 +121,7 @@ def test_a_study_that_goes_on_is_taken_as_far_as_it_is(own_home: Furnished, tmp_
     assert packed.left_out[-1] == "1 commands that nobody has answered yet"
     unpacking.unpack(tmp_path / "b", tmp_path / "q.zip")
     assert (tmp_path / "b" / JOURNAL).read_bytes() == whole
-    status = rundir.read_json(tmp_path / "b" / "studies" / NAME / "status.json") or {}
+    status = run_folder.read_json(tmp_path / "b" / "studies" / NAME / "status.json") or {}
     assert (status["state"], status["owner"], status["current_run"]) == ("interrupted", None, None)
 
 
@@ -225,7 +225,7 @@ def test_a_home_that_is_full_or_cannot_be_written_keeps_nothing(
         with pytest.raises(InputError, match="free space"):
             unpacking.unpack(away.home, away.file)
     with monkeypatch.context() as patched:
-        patched.setattr(rundir, "write_json", refuse)
+        patched.setattr(run_folder, "write_json", refuse)
         with pytest.raises(InputError, match="No space left on device"):
             unpacking.unpack(away.home, away.file)
     assert everything(away.home) == []
@@ -285,7 +285,7 @@ def test_runs_that_are_here_stay_and_others_of_the_same_id_are_refused(
     done = unpacking.unpack(own_home.home, away.file, "again")
     assert done.runs_here_before == done.runs == 8
     assert {path: path.read_bytes() for path in own_home.home.glob("20*/*.json")} == before
-    rundir.update_status(own_home.home / own_home.live, created_unix=1.0)
+    run_folder.update_status(own_home.home / own_home.live, created_unix=1.0)
     with pytest.raises(InputError, match="another run of this home has this id"):
         unpacking.unpack(own_home.home, away.file, "third")
     assert not (own_home.home / "studies" / "third").exists()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import rundir
-from engine.calibration import fingerprint, store
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.calibration import fingerprint, store
 from tests.support import calibrations
 from tests.workbench.conftest import Run
 from tuning.predict import target
@@ -205,11 +205,13 @@ def test_finished_runs_of_this_machine_count(command: Run, home: Path) -> None:
 
 def finished_run(home: Path, config: RunConfig, seconds: float) -> None:
     """A run folder with what a prediction reads of it."""
-    folder = rundir.create(home, config, {})
+    folder = run_folder.create(home, config, {})
     step = {"median": seconds, "p95": seconds, "low": None, "high": None}
-    rundir.write_json(folder / rundir.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 400 * 2**20})
+    run_folder.write_json(
+        folder / run_folder.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 400 * 2**20}
+    )
     told = {"outcome": {"ending": "completed"}, "backend": "gloo", "state": "ended"}
-    rundir.update_status(folder, **told, fingerprint=fingerprint.here().as_dict())
+    run_folder.update_status(folder, **told, fingerprint=fingerprint.here().as_dict())
 
 
 def test_a_stale_calibration_is_not_used(command: Run, home: Path) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from engine import config, progress, rundir
+from engine.config import run_config
+from engine.run import progress, run_folder
 from tests.workbench.test_bad_input import free_port
 
 COMMAND = [sys.executable, "-m", "workbench"]
@@ -96,7 +97,7 @@ def test_a_run_its_export_and_the_same_first_losses(
     document = json.loads(out)
     assert document["outcome"] == "completed"
     assert len(document["losses"]) == 3
-    assert config.load(home / document["id"] / rundir.CONFIG).parallel.dp == 2
+    assert run_config.load(home / document["id"] / run_folder.CONFIG).parallel.dp == 2
     code, _, err = finish(start("export", document["id"], "--to", "torchrun", "--out", tmp_path / "out"))
     assert code == 0, err
     script = [tmp_path / "out" / "run.sh", "--out", tmp_path / "again"]
@@ -106,7 +107,7 @@ def test_a_run_its_export_and_the_same_first_losses(
     )
     assert again.returncode == 0, again.stderr
     folder = next((tmp_path / "again").iterdir())
-    summary = rundir.read_json(folder / rundir.SUMMARY) or {}
+    summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}
     assert summary["losses"] == pytest.approx(document["losses"], abs=1e-5)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import rundir
-from engine.checkpoint.folders import CHECKPOINTS
+from engine.checkpoint.checkpoint_folder import CHECKPOINTS
+from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
 from workbench import prune
 from workbench.live import LiveRun
@@ -19,7 +19,7 @@ def snapshot(home: Path) -> dict[Path, int]:
 
 
 def recorded(folder: Path) -> int:
-    return sum(path.stat().st_size for path in (folder / rundir.RECORDS).iterdir())
+    return sum(path.stat().st_size for path in (folder / run_folder.RECORDS).iterdir())
 
 
 def test_without_apply_it_only_shows(command: Run, own_home: Furnished) -> None:
@@ -54,7 +54,9 @@ def test_by_size_the_oldest_go_first(own_home: Furnished) -> None:
     ended = sorted(
         (folder for folder in run_folders(own_home.home) if folder.name != own_home.live), key=ended_unix
     )
-    sizes = [prune._size(folder / rundir.RECORDS) + prune._size(folder / rundir.LOGS) for folder in ended]
+    sizes = [
+        prune._size(folder / run_folder.RECORDS) + prune._size(folder / run_folder.LOGS) for folder in ended
+    ]
     done = prune.prune(own_home.home, prune.Limits(None, sum(sizes) - sizes[0] - 1), apply=False)
     assert [run.id for run in done.runs] == [folder.name for folder in ended[:2]]
     assert (done.freed_bytes, done.left_bytes) == (sizes[0] + sizes[1], sum(sizes[2:]))
@@ -81,7 +83,7 @@ def test_reindex_compacts_too(command: Run, own_home: Furnished) -> None:
 
 
 def ended_unix(folder: Path) -> float:
-    return float((rundir.read_json(folder / rundir.STATUS) or {})["ended_unix"])
+    return float((run_folder.read_json(folder / run_folder.STATUS) or {})["ended_unix"])
 
 
 @pytest.mark.parametrize(("option", "value"), [("--older-than", "soon"), ("--larger-than", "10")])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
 from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Run
@@ -40,9 +40,9 @@ def kept(home: Path, config: RunConfig, name: str, rows: list[dict[str, Any]], *
     """A run's folder as it is left behind."""
     folder = home / name
     folder.mkdir(parents=True)
-    rundir.write_json(folder / rundir.CONFIG, config.model_dump(mode="json"))
+    run_folder.write_json(folder / run_folder.CONFIG, config.model_dump(mode="json"))
     outcome = {"outcome": {"ending": "completed", "reason": ""}, "state": "ended"}
-    rundir.write_json(folder / rundir.STATUS, outcome | status)
+    run_folder.write_json(folder / run_folder.STATUS, outcome | status)
     tree = {
         "id": name,
         "layout": {},
@@ -51,7 +51,7 @@ def kept(home: Path, config: RunConfig, name: str, rows: list[dict[str, Any]], *
         "parameters": 1,
         "tokens_per_step": 64,
     }
-    rundir.write_json(folder / rundir.SUMMARY, tree | {"quality": rows})
+    run_folder.write_json(folder / run_folder.SUMMARY, tree | {"quality": rows})
     return runs.load(folder)
 
 

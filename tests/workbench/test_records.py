@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.schema import STREAMS
 from tests.workbench.conftest import Furnished, Run
 from workbench import archive, compaction
@@ -24,7 +24,7 @@ def folder(own_home: Furnished) -> Path:
 def test_what_pyarrow_reads_is_what_was_recorded(
     command: Run, folder: Path, tmp_path: Path, compacted: bool
 ) -> None:
-    records = archive.records(folder / rundir.RECORDS)
+    records = archive.records(folder / run_folder.RECORDS)
     wanted = {
         stream: [
             (process, row) for process in records.processes() for row in records.table(process, stream).rows()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from engine import rundir
-from engine.checkpoint import folders
-from engine.config import RunConfig, parse
+from engine.checkpoint import checkpoint_folder
+from engine.config.run_config import RunConfig, parse
 from engine.lifecycle import finish
-from engine.outcome import Ending, RunOutcome
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
 from tests.support.checkpoints import made_up
 from tests.workbench.conftest import Furnished, Run
@@ -28,7 +28,7 @@ CONFIG = parse({"train": {"learning_rate": 1e-3}, "parallel": {"dp": 2}})
 @pytest.fixture
 def saved(home: Path) -> Path:
     """A run folder with two checkpoints."""
-    run = rundir.create(home, CONFIG, {})
+    run = run_folder.create(home, CONFIG, {})
     made_up(run, CONFIG, 4, a="older")
     made_up(run, CONFIG, 8, a="some", b="thing")
     return run
@@ -52,7 +52,7 @@ def test_without_the_pointer_the_newest_checkpoint_is_the_last_one(
     command: Run, session: type[FakeSession], saved: Path
 ) -> None:
     for pointer in ("", "step-000099\n", None):
-        path = saved / "checkpoints" / folders.LAST
+        path = saved / "checkpoints" / checkpoint_folder.LAST
         path.unlink() if pointer is None else path.write_text(pointer)
         done = command("train", "run.yaml", "--resume", saved.name, "--json")
         assert done.document["config"]["train"]["resume"].endswith("step-000008")
@@ -87,10 +87,14 @@ def test_a_study_is_not_a_run(command: Run, session: type[FakeSession], own_home
     [
         ("b", None, "b is missing"),
         ("b", "th", "b has 2 of 5 bytes"),
-        (folders.MANIFEST, "{", "description is not readable"),
-        (folders.MANIFEST, '{"step": 8}', "description is not readable"),
-        (folders.MANIFEST, None, "description is not readable"),
-        (folders.MANIFEST, '{"step": 8, "model": {}, "config": {}, "files": {"b": 5}}', "not readable"),
+        (checkpoint_folder.MANIFEST, "{", "description is not readable"),
+        (checkpoint_folder.MANIFEST, '{"step": 8}', "description is not readable"),
+        (checkpoint_folder.MANIFEST, None, "description is not readable"),
+        (
+            checkpoint_folder.MANIFEST,
+            '{"step": 8, "model": {}, "config": {}, "files": {"b": 5}}',
+            "not readable",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_refused_and_the_older_one_named(
@@ -121,8 +125,8 @@ def test_checkpoints_are_shown(command: Run, home: Path) -> None:
 
 def finished(home: Path, config: RunConfig) -> Path:
     """A run folder with the events of a save, of one that failed, and of one that is not readable."""
-    folder = rundir.create(home, config, {})
-    with RecordWriter(folder / rundir.RECORDS, "rank-0") as writer:
+    folder = run_folder.create(home, config, {})
+    with RecordWriter(folder / run_folder.RECORDS, "rank-0") as writer:
         origin = {"run": "20260101-000000-abcd", "step": 4, "folder": "x", "seconds": 0.5}
         writer.event("resumed", **origin, changed={"train.seed": [0, 1]})
         times = {"seconds": 1.5, "paused_seconds": 0.125, "asynchronous": True}

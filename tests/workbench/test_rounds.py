@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from engine import rundir
+from engine.run import run_folder
 from tests.tuning.fake import study
 from tests.tuning.test_confirm import rerun, searched
 from tests.workbench.conftest import Run
@@ -44,13 +44,13 @@ def write(home: Path, state: StudyState) -> None:
         run = home / f"run-{trial.number}"
         run.mkdir()
         config = FILE.search_space.config(trial.config)
-        (run / rundir.CONFIG).write_text(config.dumps(), "utf-8")
+        (run / run_folder.CONFIG).write_text(config.dumps(), "utf-8")
         status = {
             "id": run.name,
             "state": "ended",
             "labels": {"study": FILE.name, "trial": str(trial.number)},
         }
-        rundir.write_json(run / rundir.STATUS, status | {"outcome": {"ending": "completed"}})
+        run_folder.write_json(run / run_folder.STATUS, status | {"outcome": {"ending": "completed"}})
     journal.close()
 
 

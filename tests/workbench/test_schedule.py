@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from engine.schedules.named import KINDS, plan
+from engine.parallel.schedules.registry import KINDS, plan
 from tests.support.runs import small
 from tests.workbench.conftest import Run
 from workbench.schedule_figures import schedule, schedule_svg

@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
-from engine.activations import Part
-from engine.schedules.named import KINDS
-from engine.sections import Parallel
+from engine.config.sections import Parallel
+from engine.footprint.activations import Part
+from engine.parallel.schedules.registry import KINDS
 from tests.support import selftests
 from tests.support.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
@@ -151,7 +151,7 @@ def test_every_check_is_told_in_the_documentation() -> None:
 
 @pytest.mark.parametrize("ranks", runner.RANKS)
 def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tmp_path: Path) -> None:
-    from engine.rules import problems
+    from engine.validation.rules import problems
 
     bench = Bench("cpu", ranks, tmp_path)
     kinds = (layouts.data, layouts.tensor, layouts.context, layouts.expert, layouts.pipeline)
@@ -167,8 +167,8 @@ def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tm
 @pytest.mark.parametrize("ranks", runner.RANKS)
 def test_gradients_of_data_parallelism_take_many_buckets(ranks: int, tmp_path: Path) -> None:
     """With one bucket a rank that averages only its first would look exact."""
-    from engine.parallel.buckets import GradientBuckets
-    from engine.weights import held
+    from engine.footprint.weights import held
+    from engine.parallel.data.buckets import GradientBuckets
 
     bench = Bench("cpu", ranks, tmp_path)
     for values in (layouts.data(ranks) | layouts.expert(ranks)).values():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.support.selftests import made_up
 from tests.workbench.conftest import Run
 from workbench.render_selftest import losses
@@ -178,7 +178,7 @@ def test_a_check_that_fails_for_want_of_room_is_no_failure(
 ) -> None:
     """Unless there is room: then it was another disk's, and the check's own words say so."""
     little_room(free)
-    rundir.write_json(tmp_path / ANSWER, asdict(failed(said, {"steps_count": 1})))
+    run_folder.write_json(tmp_path / ANSWER, asdict(failed(said, {"steps_count": 1})))
     verdict = apart._answer(0, tmp_path)
     assert (verdict.outcome, verdict.reason, verdict.measured) == (outcome, reason, {"steps_count": 1})
 
@@ -195,7 +195,7 @@ def test_a_check_that_is_too_slow_on_a_full_disk_is_no_failure(
     assert verdict.reason.endswith("took longer than its limit of 0 s, and was ended")
 
 
-@pytest.mark.parametrize("broken", ["tempfile.mkdtemp", "engine.rundir.write_json"])
+@pytest.mark.parametrize("broken", ["tempfile.mkdtemp", "engine.run.run_folder.write_json"])
 def test_a_check_that_cannot_begin_for_want_of_room_is_not_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

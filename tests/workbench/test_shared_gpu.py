@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config import parse
+from engine.config.run_config import parse
 from tests.support import like_nccl
 from workbench.selftest import layouts, shared_gpu
 from workbench.selftest.bench import SMALL, Bench

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine import ownership, rundir
+from engine.run import ownership, run_folder
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
 from tuning import side_by_side
@@ -55,7 +55,7 @@ def test_trials_run_beside_each_other_and_are_confirmed_alone(home: Path, tmp_pa
     assert all(row["beside"] == 0 for row in done["trials"] if row["confirms"] is not None)
     assert (searched[0]["source"], searched[0]["beside"]) == ("baseline", 0)
     assert len({row["run"] for row in done["trials"]}) == len(done["trials"])
-    assert (rundir.read_json(home / "studies" / "beside" / rundir.STATUS) or {})["state"] == "ended"
+    assert (run_folder.read_json(home / "studies" / "beside" / run_folder.STATUS) or {})["state"] == "ended"
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
@@ -72,10 +72,10 @@ def test_who_joins_has_parts_of_a_host_that_nobody_else_uses(
     """Another controller here may have all devices; one on another host has none of ours."""
     path, place = study_file(tmp_path, side_by_side=2), home / "studies" / "beside" / "controllers"
     place.mkdir(parents=True)
-    rundir.write_json(place / "here.json", ownership.me())
+    run_folder.write_json(place / "here.json", ownership.me())
     command("tune", path, "--join").refused("side_by_side", f"process {os.getpid()} on", "join it with 1")
     elsewhere = ownership.me() | {"host": "elsewhere", "seen_unix": time.time()}
-    rundir.write_json(place / "here.json", elsewhere)
+    run_folder.write_json(place / "here.json", elsewhere)
     side_by_side.check_alone(place.parent, 2)
 
 
@@ -83,10 +83,10 @@ def test_who_joins_has_parts_of_a_host_that_nobody_else_uses(
 def test_nothing_outlives_a_controller_that_is_killed(home: Path, tmp_path: Path) -> None:
     long = ["--set", "base.train.steps=4000", "--set", "base.train.warmup=1"]
     command = tune(home, study_file(tmp_path, trials=50), "--side-by-side", 2, *long)
-    status = home / "studies" / "beside" / rundir.STATUS
+    status = home / "studies" / "beside" / run_folder.STATUS
 
     def controllers() -> set[int]:
-        return {member["pid"] for member in (rundir.read_json(status) or {}).get("controllers") or []}
+        return {member["pid"] for member in (run_folder.read_json(status) or {}).get("controllers") or []}
 
     known = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=known, stderr=subprocess.DEVNULL) as parent:

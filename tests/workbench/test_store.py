@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
 from workbench import rows, store
 from workbench.settings import INDEX
@@ -32,7 +32,7 @@ def test_a_second_look_reads_only_what_changed(own_home: Furnished, monkeypatch:
     monkeypatch.setattr(store, "RUNS", counted)
     assert lists(own_home.home) == before
     assert read == []
-    rundir.update_status(own_home.home / own_home.live, backend="nccl")
+    run_folder.update_status(own_home.home / own_home.live, backend="nccl")
     assert next(row for row in lists(own_home.home)[0] if row.id == own_home.live).backend == "nccl"
     assert read == [own_home.live]
 
@@ -91,7 +91,7 @@ def test_an_index_that_others_hold_does_not_matter(
     other = sqlite3.connect(own_home.home / INDEX)
     try:
         other.execute("BEGIN EXCLUSIVE")
-        rundir.update_status(own_home.home / own_home.live, backend="nccl")
+        run_folder.update_status(own_home.home / own_home.live, backend="nccl")
         found = Store(own_home.home)
         assert [row.id for row in found.runs()] == [row.id for row in before[0]]
         assert "locked" in (found.note or "")

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine import progress, rundir
+from engine.run import progress, run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.runs import execute
@@ -36,7 +36,7 @@ def test_it_is_sampled_and_takes_orders(command: Run, tmp_path: Path) -> None:
         assert traced["accepted"], traced
         written = command("control", folder.name, "snapshot", "--home", folder.parent, "--json").document
         assert written["accepted"], written
-        taker = rundir.read_json(folder / rundir.STATUS)["takes_orders"]["pid"]  # type: ignore[index]
+        taker = run_folder.read_json(folder / run_folder.STATUS)["takes_orders"]["pid"]  # type: ignore[index]
         stopped = command("control", folder.name, "stop", "--home", folder.parent, "--json").document
         assert stopped["accepted"], stopped
         assert process.wait(PATIENCE_SECONDS) == 0, process.stdout and process.stdout.read()
@@ -50,7 +50,7 @@ def test_it_is_sampled_and_takes_orders(command: Run, tmp_path: Path) -> None:
         (0, first), (1, first)
     ]  # fmt: skip
     (host,) = shown["hosts"]
-    assert (host["host"], host["ranks"]) == (RunRecords(folder / rundir.RECORDS).hosts()[0][5:], [0, 1])
+    assert (host["host"], host["ranks"]) == (RunRecords(folder / run_folder.RECORDS).hosts()[0][5:], [0, 1])
     assert 0 < host["cpu_fraction"] <= 1
     assert 0 < host["memory_used_bytes"] < host["memory_total_bytes"]
     assert f"host {host['host']}" in command("show", folder.name, "--home", folder.parent).out
@@ -66,13 +66,13 @@ def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
 ) -> None:
     with on_one_host(tiny(), tmp_path / "runs") as process:
         folder = at_step(tmp_path / "runs", 3)
-        taker = rundir.read_json(folder / rundir.STATUS)["takes_orders"]["pid"]  # type: ignore[index]
+        taker = run_folder.read_json(folder / run_folder.STATUS)["takes_orders"]["pid"]  # type: ignore[index]
         os.kill(taker, signal.SIGKILL)
         assert wait_until(lambda: psutil.Process(taker).status() == "zombie")
         refused = command("control", folder.name, "trace", "--home", folder.parent)
         assert (refused.code, refused.err.count("\n")) == (2, 1), refused
         assert "the process beside its ranks is gone" in refused.err
-        assert not list((folder / rundir.COMMANDS).iterdir())
+        assert not list((folder / run_folder.COMMANDS).iterdir())
         assert at_step(tmp_path / "runs", progress.read(folder)[0].step + 20) == folder
         assert process.poll() is None
 
@@ -128,7 +128,7 @@ def test_a_hang_is_told_while_it_lasts(command: Run, tmp_path: Path) -> None:
         assert "warning: rank 1 made no progress for" in (process.stdout.read() if process.stdout else "")
     shown = command("show", folder.name, "--home", folder.parent, "--json").document
     assert shown["outcome"] == "stopped"
-    records = RunRecords(folder / rundir.RECORDS)
+    records = RunRecords(folder / run_folder.RECORDS)
     told = [event.kind for event in records.events(records.hosts()[0])]
     assert [kind for kind in told if kind.startswith("hang")] == ["hang", "hang_over"]
 
@@ -152,7 +152,7 @@ def test_a_run_that_its_hang_ends_has_ended_by_it(command: Run, tmp_path: Path) 
 
 
 def status(folder: Path) -> dict[str, Any]:
-    return rundir.read_json(folder / rundir.STATUS) or {}
+    return run_folder.read_json(folder / run_folder.STATUS) or {}
 
 
 def noted(folder: Path) -> dict[str, Any]:
@@ -187,5 +187,7 @@ def test_several_hosts_begin_an_order_at_the_same_step(command: Run, tmp_path: P
     seen = LiveRun(folder).read()
     assert list(seen.hosts) == ["first", "second-site"]
     assert [set(seen.of_host(name).processes["rank"]) for name in (None, *seen.hosts)] == [{0}, {0}, {1}]
-    lasts = [RunRecords(folder / rundir.RECORDS).table(rank, "step").column("step")[-1] for rank in (0, 1)]
+    lasts = [
+        RunRecords(folder / run_folder.RECORDS).table(rank, "step").column("step")[-1] for rank in (0, 1)
+    ]
     assert lasts[0] == lasts[1]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from engine import progress, rundir
-from engine.outcome import Ending
+from engine.run import progress, run_folder
+from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.analysis.intervals import overlap_seconds, union_seconds
 from profilers.records.reader import RunRecords
@@ -22,7 +22,7 @@ from profilers.records.schema import PHASES
 from profilers.steps.clock_offset import ClockOffset, Offset
 from profilers.summary import RunSummary
 from profilers.trace.lanes import communication, computation, overlap_fraction
-from tests.engine.test_faults import LONG, when_at_step
+from tests.engine.runs.test_faults import LONG, when_at_step
 from tests.support import chrome_traces
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
@@ -129,7 +129,7 @@ def torn(lane: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def test_our_records_are_lanes_beside_those_of_the_profiler(traced: Traced) -> None:
-    document, records = traced.document, RunRecords(traced.folder / rundir.RECORDS)
+    document, records = traced.document, RunRecords(traced.folder / run_folder.RECORDS)
     for rank in (0, 1):
         lanes = chrome_traces.lanes(document["traceEvents"], rank)
         assert [event["name"] for event in lanes["steps"]] == [f"step {step}" for step in traced.steps]
@@ -151,7 +151,7 @@ def test_our_records_are_lanes_beside_those_of_the_profiler(traced: Traced) -> N
 @pytest.mark.drawn(2, of="long looks at traces")
 def test_hidden_communication_can_be_read_from_the_ranks_own_files(traced: Traced) -> None:
     """By the definition of Holistic Trace Analysis; benchmarks/hta_overlap.py asks it itself."""
-    records = RunRecords(traced.folder / rundir.RECORDS)
+    records = RunRecords(traced.folder / run_folder.RECORDS)
     for rank in (0, 1):
         path = Path(traced.reply.file or "").parent / traces.EACH / f"rank-{rank}.json.gz"
         head = gzip.decompress(path.read_bytes()).decode().partition('"traceEvents"')[0]
@@ -198,7 +198,7 @@ def test_clocks_that_differ_are_aligned(traced: Traced, tmp_path: Path) -> None:
 
 
 def test_traced_steps_are_not_measured(traced: Traced) -> None:
-    steps = RunRecords(traced.folder / rundir.RECORDS).table(0, "step")
+    steps = RunRecords(traced.folder / run_folder.RECORDS).table(0, "step")
     left_out = steps.column("step")[~steps.column("measured").astype(bool)].tolist()
     assert left_out == [0, traced.steps.start - 1, *traced.steps, traced.steps.stop]
     assert traced.summary.measured_steps == len(steps) - len(left_out)
@@ -223,7 +223,7 @@ def test_a_damaged_part_is_told_and_nothing_half_is_left(traced: Traced, tmp_pat
 
 def test_ranks_that_wrote_nothing_are_named(traced: Traced, tmp_path: Path) -> None:
     folder = shutil.copytree(traced.folder, tmp_path / traced.folder.name)
-    (folder / rundir.RECORDS / "rank-1.events").unlink()
+    (folder / run_folder.RECORDS / "rank-1.events").unlink()
     (trace,) = traces.of_run(folder)
     assert (trace.state, len(trace.files)) == ("recorded", 1)
     assert trace.problems == ["the run ended before rank 1 wrote its part"]

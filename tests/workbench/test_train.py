@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 from engine.lifecycle import finish
-from engine.outcome import Ending, RunOutcome
-from engine.ownership import me
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
+from engine.run.ownership import me
 from tests.workbench.conftest import Run
 
 
@@ -39,8 +39,8 @@ class FakeSession:
         should_stop: Callable[[], bool],
         on_start: Callable[[Path], None],
     ) -> Any:
-        folder = rundir.create(self._home, config, labels)
-        rundir.update_status(folder, state="running", owner=me(), backend="gloo", world_size=1)
+        folder = run_folder.create(self._home, config, labels)
+        run_folder.update_status(folder, state="running", owner=me(), backend="gloo", world_size=1)
         on_start(folder)
         self.during()
         outcome = RunOutcome(Ending.STOPPED, "on request") if should_stop() else self.outcome

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.outcome import Ending, RunOutcome
+from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine
 from tests.tuning.fake import study as fake_study
 from tests.workbench.conftest import Run

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine import orders, progress, rundir
-from engine.checkpoint import folders
-from engine.config import load, parse
+from engine.checkpoint import checkpoint_folder
+from engine.config.run_config import load, parse
+from engine.run import commands, progress, run_folder
 from tests.support.checkpoints import made_up
 from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.training import at_least, going_on
@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 60.0
 def alone(own_home: Furnished) -> str:
     """The live run, as nobody's trial."""
     folder = own_home.home / own_home.live
-    rundir.update_status(folder, labels={"purpose": "train"})
+    run_folder.update_status(folder, labels={"purpose": "train"})
     return own_home.live
 
 
@@ -67,10 +67,10 @@ def test_a_running_job_is_changed_shown_and_exported(command: Run, home: Path, t
         done = command("control", name, "set", "overlap.bucket_mb=0.5", "batch.micro_batch=2")
         assert done.code == 0, done
         assert "batch.micro_batch 1 -> 2, overlap.bucket_mb 25.0 -> 0.5 from step " in done.out
-        assert load(folder / rundir.CONFIG).batch.micro_batch == 2
+        assert load(folder / run_folder.CONFIG).batch.micro_batch == 2
         again = command("control", name, "set", "batch.micro_batch=2", "--json").document
         assert (again["accepted"], "already" in again["text"]) == (True, True)
-        sent = send(folder, orders.SET, {"batch.micro_batch": 3})
+        sent = send(folder, commands.SET, {"batch.micro_batch": 3})
         refused = wait_for(folder, sent, 2, PATIENCE_SECONDS)
         assert ["nearest legal" in str(answer.problem) for answer in refused] == [True, True]
         going = command("show", name, "--json").document["changes"]
@@ -123,9 +123,9 @@ def test_killed_after_a_change_it_is_resumed_with_the_last_values(
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), 20)
-    last = folders.last_of(folder)
+    last = checkpoint_folder.last_of(folder)
     assert last is not None
-    manifest = folders.read_manifest(last)
+    manifest = checkpoint_folder.read_manifest(last)
     assert manifest is not None
     assert manifest.step >= step
     assert manifest.config["compression.ratio"] == 0.25
@@ -150,9 +150,9 @@ def test_a_value_of_the_file_or_beside_it_goes_before_an_inherited_one(
     command: Run, session: type[FakeSession], home: Path
 ) -> None:
     first = parse({"parallel": {"dp": 2}})
-    run = rundir.create(home, first, {})
+    run = run_folder.create(home, first, {})
     made_up(run, first, 4, a="x")
-    rundir.change_config(run, first.with_values({"batch.micro_batch": 4, "memory.recompute": "full"}))
+    run_folder.change_config(run, first.with_values({"batch.micro_batch": 4, "memory.recompute": "full"}))
     ask = ("train", "run.yaml", "parallel.dp=2", "--resume", run.name)
     found = command(*ask, "--json").document["config"]
     assert (found["batch"]["micro_batch"], found["memory"]["recompute"]) == (4, "full")

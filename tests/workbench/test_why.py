@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
+from engine.run import run_folder
 from workbench import why
 
 PHASES = {"data": 0.001, "forward": 0.1, "backward": 0.2, "optimizer": 0.01, "bubble": 0.0, "other": 0.0}
@@ -69,7 +69,7 @@ def test_bytes_that_read_alike_are_not_told_twice() -> None:
 def left_behind(home: Path, run: str, found: dict[str, Any]) -> dict[str, Any]:
     """A run's folder, and the study's entry for it."""
     (home / run).mkdir(parents=True)
-    (home / run / rundir.SUMMARY).write_text(json.dumps(found), encoding="utf-8")
+    (home / run / run_folder.SUMMARY).write_text(json.dumps(found), encoding="utf-8")
     return {"run": run, "config": {"name": run}, "label": run}
 
 

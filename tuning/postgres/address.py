@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _EXAMPLE = "postgresql://USER@HOST/DATABASE"

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from engine import ownership
+from engine.run import ownership
 from tuning.crew import BEAT_SECONDS, FRESH_SECONDS, Crew, Member, same
 from tuning.journal import UnreachableError
 from tuning.postgres.database import Database

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.journal import UnreachableError
 from tuning.postgres.address import Address
 

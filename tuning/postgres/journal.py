@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.journal import Journal, UnreachableError, line_of
 from tuning.postgres.database import Database
 from tuning.postgres.outbox import Outbox

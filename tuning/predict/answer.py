@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from engine.config import RunConfig
-from engine.footprint import Footprint
-from engine.layout import layout_of
-from engine.outside import Outside
-from engine.workloads.flops import CONVENTION
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.footprint.flops import CONVENTION
+from engine.footprint.footprint import Footprint
+from engine.footprint.outside_allocator import Outside
 from tuning.predict import room
 from tuning.predict.target import Target
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engine import rules
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.layout import layout_of
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.validation import rules
 from tuning.predict import plans
 from tuning.predict.answer import WORDS, Forecast, percent
 from tuning.predict.families import lost

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.predict import beliefs, cost
 from tuning.predict.cases import Array, Cases
 from tuning.predict.constants import Constants

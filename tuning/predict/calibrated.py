@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.calibration.table import Calibration, Curve, Kind
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run.calibration.table import Calibration, Curve, Kind
 from profilers.model.links import Segment
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link
 

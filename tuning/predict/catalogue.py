@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from engine.calibration.table import Calibration
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run.calibration.table import Calibration
 from tuning.predict import calibrated, clusterbuild, clusterfile
 from tuning.predict.hardware import FORMATS, Accelerator, Cluster
 from tuning.predict.tables.reading import DATA, read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.predict.clusterfile import Chip, ClusterFile, Nodes, Wire
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link, Measured
 from tuning.predict.tables import playbook

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.activations import Part
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.layout import layout_of
-from engine.schedules.actions import Costs, Plan
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Part
+from engine.parallel.schedules.actions import Costs, Plan
 from tuning.predict import kernels
 from tuning.predict.cases import Array, Cases
 from tuning.predict.configured import cases_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine import rules
-from engine.calibration.fingerprint import Fingerprint
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.layout import layout_of
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.run.calibration.fingerprint import Fingerprint
+from engine.validation import rules
 from tuning.predict import unmodelled
 from tuning.predict.calibrate import CONTRADICTION
 from tuning.predict.configured import cases_of

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine import footprint
-from engine.calibration.fingerprint import Fingerprint
-from engine.layout import layout_of
+from engine.config.layout import layout_of
+from engine.footprint import footprint
+from engine.run.calibration.fingerprint import Fingerprint
 from tuning.predict import allowances, calibrate
 from tuning.predict.allowances import Peaks
 from tuning.predict.calibrate import Calibrated, Measured

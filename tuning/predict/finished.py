@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import environment, rundir
-from engine.config import load
-from engine.errors import InputError
+from engine.config import environment
+from engine.config.errors import InputError
+from engine.config.run_config import load
+from engine.run import run_folder
 from tuning.predict.trials import Trial, is_complete
 
 #: What was read of runs that have ended, in their home; made anew where it is missing or of another version.
 KEPT = "trials.json"
 _FORMAT = 1
-_FILES = (rundir.STATUS, rundir.SUMMARY)
+_FILES = (run_folder.STATUS, run_folder.SUMMARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +53,18 @@ class Finished:
 
 def finished_of(folder: Path) -> Finished | None:
     """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
-    status = rundir.read_json(folder / rundir.STATUS) or {}
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
     if not is_complete(status):
         return None
     told = folder.name, str(status.get("backend")), status.get("fingerprint")
-    if (folder / rundir.STARTED).exists():
+    if (folder / run_folder.STARTED).exists():
         return Finished(*told, None, "was changed as it went")
-    summary = rundir.read_json(folder / rundir.SUMMARY) or {}
+    summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}
     seconds = (summary.get("step_seconds") or {}).get("median")
     if not seconds:
         return Finished(*told, None, "has no measured step")
     try:
-        config = load(folder / rundir.CONFIG)
+        config = load(folder / run_folder.CONFIG)
     except InputError as error:
         return Finished(*told, None, str(error))
     if environment.asked(config.environment):
@@ -109,7 +110,7 @@ def _mark(folder: Path) -> str:
 
 
 def _read(kept: Path) -> dict[str, list[Any]]:
-    document = rundir.read_json(kept) or {}
+    document = run_folder.read_json(kept) or {}
     runs = document.get("runs") if document.get("format") == _FORMAT else None
     return runs if isinstance(runs, dict) else {}
 

@@ -1,4 +1,4 @@
-"""What the fullest rank holds, for many configurations at a time: ``engine.footprint`` on arrays. Pure.
+"""What the fullest rank holds, for many configurations at a time: ``engine.footprint.footprint`` on arrays. Pure.
 
 For 1F1B and its interleaved form, without experts, offloading, compression or an outer loop. The fullest rank is at one
 of three places of the pipeline: the first has the embedding and most in flight, the second a copy of its input, the

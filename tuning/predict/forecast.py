@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine import footprint, rules
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.footprint import Footprint
-from engine.outside import Outside
-from engine.workloads.flops import model_flops_per_step, workload_of
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.footprint import footprint
+from engine.footprint.flops import model_flops_per_step, workload_of
+from engine.footprint.footprint import Footprint
+from engine.footprint.outside_allocator import Outside
+from engine.validation import rules
 from tuning.predict import cost, neighbours, outside, room, unmodelled
 from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cases import Array, Cases

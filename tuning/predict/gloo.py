@@ -1,7 +1,7 @@
 """What one call costs gloo ranks: its messages, its bytes, and its seconds on a link of a known rate. Pure.
 
-The algorithms are those of ``engine.channel``: rings of gloo's own, and one exchange for reduce-scatter and for what is
-small. ``profilers.collectives.wire_bytes`` counts their bytes.
+The algorithms are those of ``engine.comm.channel``: rings of gloo's own, and one exchange for reduce-scatter and for
+what is small. ``profilers.collectives.wire_bytes`` counts their bytes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.layout import layout_of
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
 from profilers.collectives.wire_bytes import EXCHANGE, GLOO_MESSAGE_BYTES, message_bytes, wire_bytes
 from tuning.predict.core_constants import CoreConstants
 from tuning.predict.messages.calls import Call

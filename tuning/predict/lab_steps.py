@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 from tuning.predict import core_work
 from tuning.predict.cases import Array
 from tuning.predict.core_constants import OF_STEPS, START, CoreConstants, byte_seconds

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.presets import ModelShape, resolve
+from engine.config.errors import InputError
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
 from tuning.predict.cases import FULL, NO_RECOMPUTE, SELECTIVE, Cases
 from tuning.predict.configured import cases_of
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from engine import rules
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.presets import resolve
+from engine.config.errors import InputError
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.validation import rules
 
 _AXES = ("dp", "tp", "pp")
 _LOSSY = ("bf16", "int8", "powersgd")

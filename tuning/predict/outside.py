@@ -1,4 +1,6 @@
-"""``engine.outside`` for a target, and for many layouts at a time; ranks on a CPU hold nothing of it. Pure."""
+"""``engine.footprint.outside_allocator`` for a target, and for many layouts at a time; ranks on a CPU hold nothing of
+it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.config import RunConfig
-from engine.layout import layout_of
-from engine.outside import Outside, asked, of_layout, outside_allocator
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.footprint.outside_allocator import Outside, asked, of_layout, outside_allocator
 from tuning.predict.cases import Cases
 from tuning.predict.room import NOTHING, Beside
 from tuning.predict.target import Target

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from engine import footprint, rules
-from engine.config import RunConfig
-from engine.layout import layout_of
-from engine.network import shape_of
-from engine.presets import resolve
+from engine.config.layout import layout_of
+from engine.config.network import shape_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.footprint import footprint
+from engine.validation import rules
 from tuning.predict import catalogue, cost, kernels, outside, room
 from tuning.predict.configured import cases_of
 from tuning.predict.hardware import Accelerator, Link

@@ -12,8 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from engine.layout import Layout
-from engine.stages import layers_of_stages
+from engine.config.layout import Layout, layers_of_stages
 from tuning.predict.hardware import Cluster
 from tuning.predict.placing.islands import crossing_groups, fitting_stages, island_orders, stages_fit
 from tuning.predict.placing.links import Floats, Ints, Links, of_cluster

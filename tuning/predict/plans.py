@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
 from tuning.predict import answer, footprints, outside, placed, room
 from tuning.predict.answer import Forecast
 from tuning.predict.cases import Array

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.config import RunConfig
-from engine.footprint import parts_of, plan_of
-from engine.schedules.actions import Costs
+from engine.config.run_config import RunConfig
+from engine.footprint.footprint import parts_of, plan_of
+from engine.parallel.schedules.actions import Costs
 from tuning.predict import cost, kernels, simulate
 from tuning.predict.configured import cases_of
 from tuning.predict.constants import Constants

@@ -1,8 +1,8 @@
 """Whether what a rank holds fits on its device: an allowance for what no formula counts, and a probability. Pure.
 
-``engine.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds kernels'
-workspace and the allocator's gaps: an allowance that is believed, or learned from runs. On a GPU its context and the
-buffers of NCCL's communicators come on top (``outside``).
+``engine.footprint.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds
+kernels' workspace and the allocator's gaps: an allowance that is believed, or learned from runs. On a GPU its context
+and the buffers of NCCL's communicators come on top (``outside``).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from engine.calibration.table import Calibration, Kind
-from engine.config import RunConfig
-from engine.layout import layout_of
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.run.calibration.table import Calibration, Kind
 from tuning.predict.gloo import payload_rate
 from tuning.predict.hardware import Cluster, Group, Link
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.calibration.table import Calibration
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.calibration.table import Calibration
 from tuning.predict import catalogue, kernels, room, sharing, shipped
 from tuning.predict.calibrate import Calibrated
 from tuning.predict.cost import Machine

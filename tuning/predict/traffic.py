@@ -8,8 +8,8 @@ known, too; without a capacity the tokens decide how many rows come to a rank's 
 
 from __future__ import annotations
 
-from engine.config import RunConfig
-from engine.layout import layout_of
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
 from tuning.predict.messages.calls import Call, Join, NotKnown, Section, Traffic
 from tuning.predict.messages.rank import Pipeline, RankStep
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from engine import rundir
-from engine.config import RunConfig, load, parse
-from engine.errors import InputError
-from engine.outcome import Ending
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, load, parse
+from engine.run import run_folder
+from engine.run.outcome import Ending
 from profilers.analysis.memory import memory_rows, peak
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import Archive, RunRecords
@@ -63,9 +63,9 @@ def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
     Raises:
         InputError: it was changed as it went, or a rank left no measured step.
     """
-    if (folder / rundir.STARTED).exists():
+    if (folder / run_folder.STARTED).exists():
         raise InputError("run", folder.name, "was changed as it went; take one that kept its configuration")
-    records = RunRecords(folder / rundir.RECORDS, archive)
+    records = RunRecords(folder / run_folder.RECORDS, archive)
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).measured()
     if not len(steps.steps):
         raise InputError(
@@ -74,7 +74,7 @@ def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
     slowest = np.max(steps.values["step_seconds"], axis=0)
     cpu = [float(np.median(one.compressed())) for one in steps.values["cpu_seconds"]]
     known = peak(memory_rows(records)).get("peak_memory_bytes")
-    return Trial(load(folder / rundir.CONFIG), float(np.median(slowest.compressed())), tuple(cpu), known)
+    return Trial(load(folder / run_folder.CONFIG), float(np.median(slowest.compressed())), tuple(cpu), known)
 
 
 def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Trial]:
@@ -92,7 +92,7 @@ def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Tria
 
 def is_completed(folder: Path) -> bool:
     """Whether a folder is that of a run whose ranks came to their end; nobody simulated it."""
-    return is_complete(rundir.read_json(folder / rundir.STATUS) or {})
+    return is_complete(run_folder.read_json(folder / run_folder.STATUS) or {})
 
 
 def is_complete(status: Mapping[str, Any]) -> bool:

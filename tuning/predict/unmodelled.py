@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine import environment
-from engine.config import RunConfig
-from engine.layout import layout_of
+from engine.config import environment
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
 
 #: Schedules of which more than the bubble is another than 1F1B's.
 _ORDERS = ("breadth_first", "layered")

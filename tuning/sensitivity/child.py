@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from engine.errors import WorkbenchError
+from engine.config.errors import WorkbenchError
 from tuning.sensitivity import kept
 from tuning.sensitivity.extra import NAMES, Method, check
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.outcome import Ending
+from engine.run.outcome import Ending
 from tuning import ranking
 from tuning.points import Point
 from tuning.space import Space

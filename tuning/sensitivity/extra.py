@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Literal
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 
 Method = Literal["fanova", "shap"]
 METHODS: tuple[Method, ...] = ("fanova", "shap")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
+from engine.run import run_folder
 from tuning.sensitivity.extra import Method
 
 FOLDER = "sensitivity"
@@ -24,7 +24,7 @@ def write(study: Path, method: Method, trials: int, document: dict[str, Any]) ->
     """Keep an outcome, whole or not at all."""
     (study / FOLDER).mkdir(exist_ok=True)
     known = {"version": VERSION, "method": method, "of_trials": trials}
-    rundir.write_json(path(study, method, trials), known | document)
+    run_folder.write_json(path(study, method, trials), known | document)
 
 
 def read(study: Path, method: Method, trials: int) -> dict[str, Any] | None:
@@ -45,5 +45,5 @@ def newest(study: Path, method: Method, trials: int) -> dict[str, Any] | None:
 
 
 def _checked(file: Path) -> dict[str, Any] | None:
-    found = rundir.read_json(file)
+    found = run_folder.read_json(file)
     return found if found and found.get("version") == VERSION else None

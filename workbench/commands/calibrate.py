@@ -10,9 +10,9 @@ import typer
 from workbench.commands.options import Home, Json
 
 if TYPE_CHECKING:
-    from engine.calibration.store import Found
-    from engine.calibration.table import Calibration
-    from engine.measure.calibrate import Asked
+    from engine.launch.measure.calibrate import Asked
+    from engine.run.calibration.store import Found
+    from engine.run.calibration.table import Calibration
 
 
 def calibrate(
@@ -33,7 +33,7 @@ def calibrate(
     if show:
         _report(home, found_here(home), json)
         return 0
-    from engine.measure.calibrate import Asked
+    from engine.launch.measure.calibrate import Asked
 
     done = _measured(home, Asked(ranks, quick, device))
     _report(home, found_here(home), json)
@@ -41,7 +41,7 @@ def calibrate(
 
 
 def _measured(home: Path, asked: Asked) -> Calibration:
-    from engine.measure.calibrate import calibrate as measure
+    from engine.launch.measure.calibrate import calibrate as measure
     from tuning.interruption import Interruption
     from workbench.calibrate_progress import CalibrateProgress
     from workbench.output import stdout_for_results

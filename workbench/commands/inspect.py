@@ -53,7 +53,7 @@ def show(
     json: Json = False,
 ) -> int:
     """Show a run or a study: what it did, how fast, and where the time went."""
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from workbench.resolve import resolve
 
     target = resolve(home, identity)
@@ -94,7 +94,7 @@ def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
 
 
 def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
-    from engine import rundir
+    from engine.run import run_folder
     from workbench import runs
     from workbench.output import emit_json, result_console
     from workbench.partial import with_numbers_so_far
@@ -103,7 +103,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
 
     view = with_numbers_so_far(runs.load(folder))
     if thresholds:
-        view = rejudged(view, thresholds, rundir.read_json(folder / rundir.CONFIG))
+        view = rejudged(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
     if json:
         emit_json(runs.document(view))
     else:

@@ -9,8 +9,8 @@ import typer
 from workbench.commands.options import Json
 
 if TYPE_CHECKING:
-    from engine.launch.lab import Lab
-    from engine.network import Shape
+    from engine.config.network import Shape
+    from engine.launch.lab.lab import Lab
 
 app = typer.Typer(
     name="lab", no_args_is_help=True, help="Hosts in network namespaces, links of chosen rates."
@@ -43,7 +43,7 @@ def up(
     json: Json = False,
 ) -> int:
     """Set a lab up that stays until `lab down`, and measure its links; runs that ask for the same one use it."""
-    from engine.launch import lab, labs
+    from engine.launch.lab import lab, registry
 
     asked: dict[str, Any] = {
         "hosts": hosts,
@@ -56,18 +56,18 @@ def up(
         asked["hosts"] = 2
     shape = _shape(asked)
     lab.require_means("--hosts", shape.hosts)
-    _tell([labs.keep(shape)], json)
+    _tell([registry.keep(shape)], json)
     return 0
 
 
 @app.command()
 def down(json: Json = False) -> int:
     """Remove kept labs, and what runs that were killed left behind; labs in use stay."""
-    from engine.launch import lab, labs
+    from engine.launch.lab import lab, registry
     from workbench.output import emit_json
 
     lab.require_means("lab", None)
-    removed, left = labs.take_down()
+    removed, left = registry.take_down()
     if json:
         emit_json({"removed": [document(one) for one in removed], "in_use": [document(one) for one in left]})
         return 0
@@ -80,12 +80,12 @@ def down(json: Json = False) -> int:
 @app.command()
 def status(json: Json = False) -> int:
     """Show the labs of this machine: their links, what these carry and have sent, and the ranks on each host."""
-    from engine import netns
-    from engine.launch import labs
+    from engine.launch.lab import registry
+    from engine.run import netns
     from workbench.output import emit_json
 
     reason = netns.unavailable()
-    found = [] if reason else labs.standing()
+    found = [] if reason else registry.standing()
     if json:
         emit_json({"available": reason is None, "reason": reason, "labs": [document(one) for one in found]})
     elif found:
@@ -99,7 +99,7 @@ def status(json: Json = False) -> int:
 
 def document(one: Lab) -> dict[str, Any]:
     """A lab as JSON; counters include headers, and a link is told from its host's or its island's end."""
-    from engine.launch import labs
+    from engine.launch.lab import registry
 
     rates = [_mbit(rate) for rate in one.shape.rates_kbit]
     return {
@@ -112,7 +112,7 @@ def document(one: Lab) -> dict[str, Any]:
         "owner_pid": one.pid or None,
         "deserted": one.deserted,
         "namespaces": one.namespaces,
-        "ranks": [[seen._asdict() for seen in host] for host in labs.ranks_in(one.namespaces)],
+        "ranks": [[seen._asdict() for seen in host] for host in registry.ranks_in(one.namespaces)],
         "links": _links(one),
     }
 
@@ -124,14 +124,14 @@ def words(one: Lab) -> str:
 
 
 def _links(one: Lab) -> list[dict[str, Any]]:
-    from engine.launch import labs
-    from engine.launch.lab_build import noted
-    from engine.launch.lab_links import down_links
+    from engine.launch.lab import registry
+    from engine.launch.lab.build import noted
+    from engine.launch.lab.links import down_links
 
     measured, down = noted(one.links), down_links(one.links)
     rows = []
     for link in one.links:
-        rates, traffic = measured.get(link), labs.traffic(link.near)
+        rates, traffic = measured.get(link), registry.traffic(link.near)
         rows.append(
             {
                 "name": link.name,
@@ -164,7 +164,7 @@ def _tell(found: list[Lab], json: bool) -> None:
 
 
 def _link_words(row: dict[str, Any]) -> str:
-    from engine.network import rate_words
+    from engine.config.network import rate_words
 
     parts = [rate_words(round((row["rate_mbit"] or 0) * 1000)) if row["up"] else "down"]
     if row["measured_sent_mbit"] is not None:
@@ -178,9 +178,9 @@ def _link_words(row: dict[str, Any]) -> str:
 
 def _shape(asked: dict[str, Any]) -> Shape:
     """What the options describe, checked as a configuration's ``lab`` is."""
-    from engine.config import parse
-    from engine.errors import InputError
-    from engine.network import shape_of
+    from engine.config.errors import InputError
+    from engine.config.network import shape_of
+    from engine.config.run_config import parse
 
     try:
         shape = shape_of(parse({"lab": asked}).lab)
@@ -202,7 +202,7 @@ def _rates(text: str) -> list[float | None]:
 
 
 def _numbers(option: str, text: str, number: Any) -> list[Any]:
-    from engine.errors import InputError
+    from engine.config.errors import InputError
 
     try:
         return [number(part.strip()) for part in text.split(",")]

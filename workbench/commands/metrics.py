@@ -26,7 +26,7 @@ def metrics(
     ] = 300.0,
 ) -> int:
     """Serve steps, collectives, memory, GPUs and host of all running runs to a Prometheus server, until Ctrl-C."""
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from tuning.interruption import Interruption
     from workbench.output import say
 

@@ -11,7 +11,7 @@ from workbench.commands.options import Home, Json, Sets
 from workbench.commands.predict import Cluster, Nodes, WithoutRuns
 
 if TYPE_CHECKING:
-    from engine.config import RunConfig
+    from engine.config.run_config import RunConfig
     from tuning.predict.plans import Planned
 
 #: Of a model without a file: mixed precision, and sequences as the papers on its sizes take them.
@@ -69,7 +69,7 @@ def _report(found: Planned, json: bool) -> None:
 
 def _asked(path: Path | None, sets: list[str], given: dict[str, Any]) -> tuple[RunConfig, int | None]:
     """A file's configuration with what was given beside it, and a study's ranks; else a named model's."""
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from workbench.inputs import planned
 
     if path is None and "model.preset" not in given:
@@ -79,7 +79,7 @@ def _asked(path: Path | None, sets: list[str], given: dict[str, Any]) -> tuple[R
 
 
 def _of_model(sets: list[str]) -> RunConfig:
-    from engine.config import parse
+    from engine.config.run_config import parse
     from workbench.inputs import assignments, set_dotted
 
     tree: dict[str, Any] = {

@@ -10,8 +10,8 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
-    from engine.config import RunConfig
-    from engine.dryrun.check import DryRun
+    from engine.config.run_config import RunConfig
+    from engine.dry_run.check import DryRun
     from tuning.predict.answer import Forecast
     from tuning.predict.behind import WhyNot
     from tuning.predict.placed import Placed
@@ -67,7 +67,7 @@ def predict(
     asked = parsed(config, [*(sets or []), *(more or [])])
     if dry_run:
         return _dry_run(asked, json)
-    from engine.layout import layout_of
+    from engine.config.layout import layout_of
 
     target = target_of(home, cluster, nodes, layout_of(asked).world_size, not without_runs)
     if simulate:
@@ -112,7 +112,7 @@ def _why_not(found: WhyNot, json: bool) -> int:
 
 def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     """Keep the run, and show it as any other."""
-    from engine import rules
+    from engine.validation import rules
     from tuning.predict.rehearsal import rehearse
     from tuning.predict.simulate import write_run
     from workbench import runs
@@ -136,7 +136,7 @@ def _dry_run(config: RunConfig, json: bool) -> int:
 
 
 def _found(config: RunConfig) -> DryRun:
-    from engine.dryrun.check import dry_run
+    from engine.dry_run.check import dry_run
     from workbench.output import stdout_for_results
 
     with stdout_for_results():

@@ -43,7 +43,7 @@ def quality(
 
 
 def _view(home: Path, field: str, text: str) -> RunView:
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from workbench import runs
     from workbench.partial import with_numbers_so_far
     from workbench.resolve import resolve

@@ -10,7 +10,7 @@ import typer
 from workbench.commands.options import Json
 
 if TYPE_CHECKING:
-    from engine.schedules.actions import Plan
+    from engine.parallel.schedules.actions import Plan
 
 
 def schedule(
@@ -45,8 +45,8 @@ def schedule(
 
 def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:
     """With two chunks where the kind allows more than one, and nothing else was asked for."""
-    from engine.errors import InputError
-    from engine.schedules.named import KINDS, plan
+    from engine.config.errors import InputError
+    from engine.parallel.schedules.registry import KINDS, plan
 
     if kind not in KINDS:
         raise InputError("schedule.kind", kind, f"choose one of {', '.join(KINDS)}")

@@ -87,14 +87,14 @@ def _report(found: Selftest, folder: Path, packed: Path | None, json: bool) -> N
 
 
 def _look_at(device: str, ranks: int) -> None:
-    from engine import devices
-    from engine.config import RunConfig
-    from engine.errors import InputError
+    from engine.config.errors import InputError
+    from engine.config.run_config import RunConfig
+    from engine.run.devices import selection
     from workbench.selftest.runner import RANKS
 
     if ranks not in RANKS:
         raise InputError("--ranks", ranks, f"must be one of {', '.join(map(str, RANKS))}")
-    devices.choose(RunConfig().with_values({"device": device}), 1)
+    selection.choose(RunConfig().with_values({"device": device}), 1)
 
 
 def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_host_names: bool) -> Selftest:

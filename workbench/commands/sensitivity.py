@@ -70,7 +70,7 @@ def _work_out(view: StudyView, method: Way, limit: float) -> None:
 
 
 def _view(home: Path, study: str) -> tuple[StudyView, StudyFile]:
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from tuning.readers import load_study
     from workbench.resolve import resolve
 

@@ -32,7 +32,7 @@ def export_study(
     json: Json = False,
 ) -> int:
     """Write a study, with all its trials and what it continues, as one file. It may go on meanwhile."""
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from workbench.output import emit_json, say
     from workbench.portable import packing
     from workbench.portable.left_out import spoken

@@ -10,7 +10,7 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
-    from engine.config import RunConfig
+    from engine.config.run_config import RunConfig
     from workbench.runs import RunView
 
 
@@ -65,7 +65,7 @@ def _report(view: RunView, json: bool) -> None:
 
 def _origin(home: Path, text: str) -> Path:
     """The folder of the run to continue, or the checkpoint that was named itself."""
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from workbench.resolve import resolve
 
     folder = Path(text).expanduser()
@@ -100,8 +100,8 @@ def _run(home: Path, config: RunConfig) -> RunView:
 
 def _note_killed(folder: Path, config: RunConfig) -> None:
     from engine.lifecycle import finish
-    from engine.outcome import Ending, RunOutcome
-    from engine.rundir import STATUS, read_json
+    from engine.run.outcome import Ending, RunOutcome
+    from engine.run.run_folder import STATUS, read_json
 
     backend = str((read_json(folder / STATUS) or {}).get("backend"))
     finish(folder, config, backend, RunOutcome(Ending.STOPPED, "killed by a second Ctrl-C"))

@@ -78,7 +78,7 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
 
 def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> list[Slice]:
     """The devices of each controller; none where there is one, which has all."""
-    from engine.errors import InputError
+    from engine.config.errors import InputError
     from tuning import side_by_side
     from tuning.surroundings import most_ranks
 

@@ -9,7 +9,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from profilers.records.codec import Field, fields_of
 from profilers.records.reader import RunRecords
 from profilers.records.schema import STREAMS, Event
@@ -52,7 +52,7 @@ def export(folder: Path, out: Path) -> dict[str, int]:
 
 
 def _write_all(folder: Path, scratch: Path) -> dict[str, int]:
-    records = archive.records(folder / rundir.RECORDS)
+    records = archive.records(folder / run_folder.RECORDS)
     made = {}
     for stream in STREAMS:
         tables = {process: records.table(process, stream) for process in records.processes()}

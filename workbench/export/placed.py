@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 
 #: A trainer that starts ranks as its launcher numbers them.
 _BY_LAUNCHER = (

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.readers import STUDIES
 from workbench import studies
 from workbench.runs import RunView

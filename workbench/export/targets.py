@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from workbench.export import torchrun
 from workbench.export.bundle import Bundle
 from workbench.runs import RunView

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine import environment
-from engine.config import RunConfig
-from engine.layout import layout_of
+from engine.config import environment
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
 from tuning.aims import aim_of
 from workbench.export.bundle import Bundle
 from workbench.export.placed import note

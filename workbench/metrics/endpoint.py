@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from workbench.metrics.families import families
 from workbench.metrics.follow import KEEP_SECONDS, Follower
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from engine.outcome import Ending
+from engine.run.outcome import Ending
 from profilers.records.schema import STREAMS
 from workbench.metrics.follow import KEYS, FollowedRun
 from workbench.metrics.sums import STEP_BOUNDS, CallSums

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.records.reader import EventTail, RunRecords, Tail, host_name, unknown_streams
 from profilers.records.schema import STREAMS
 from workbench import archive, runs
@@ -40,13 +40,13 @@ class FollowedRun:
         self.readings: dict[str, dict[str, Readings]] = {}
         self.dropped: defaultdict[str, int] = defaultdict(int)
         self.tokens_per_step = _tokens_per_step(folder)
-        self._records = folder / rundir.RECORDS
+        self._records = folder / run_folder.RECORDS
         self._tails: dict[tuple[str, str], Tail] = {}
         self._events: dict[str, EventTail] = {}
 
     def refresh(self) -> None:
         """Reads on in every file of the run."""
-        self.status = rundir.read_json(self.folder / rundir.STATUS) or self.status
+        self.status = run_folder.read_json(self.folder / run_folder.STATUS) or self.status
         state, outcome, _ = runs.ending(self.status)
         self.state = outcome or state
         if self.tokens_per_step is None:
@@ -129,15 +129,15 @@ class Follower:
         return list(self._followed.values())
 
     def _is_past(self, folder: Path) -> bool:
-        status = rundir.read_json(folder / rundir.STATUS)
+        status = run_folder.read_json(folder / run_folder.STATUS)
         if status is None or runs.ending(status)[0] != "ended":
             return False
-        ended = status.get("ended_unix") or (folder / rundir.STATUS).stat().st_mtime
+        ended = status.get("ended_unix") or (folder / run_folder.STATUS).stat().st_mtime
         return self._clock() - float(ended) > self._keep_seconds
 
 
 def _tokens_per_step(folder: Path) -> int | None:
-    config = rundir.read_json(folder / rundir.CONFIG) or {}
+    config = run_folder.read_json(folder / run_folder.CONFIG) or {}
     try:
         return int(config["batch"]["global_batch"]) * int(config["data"]["sequence_length"])
     except (KeyError, TypeError, ValueError):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import studyfile
 from tuning.state import Line
 

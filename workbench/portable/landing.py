@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning import readers
 from workbench.portable.manifest import RUNS, STUDIES
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine import rundir
-from engine.checkpoint.folders import CHECKPOINTS
+from engine.checkpoint.checkpoint_folder import CHECKPOINTS
+from engine.run import run_folder
 from tuning import readers
 from tuning.state import StudyState
 from workbench.portable.manifest import RUN_FOLDERS
 
 #: Never taken along: too large, or of no use elsewhere.
-_STAYING = (CHECKPOINTS, rundir.TRACES, rundir.SNAPSHOTS, rundir.ORDERS, rundir.FLIGHT)
+_STAYING = (CHECKPOINTS, run_folder.TRACES, run_folder.SNAPSHOTS, run_folder.ORDERS, run_folder.FLIGHT)
 
 
 def lines(
@@ -78,5 +78,5 @@ def _bytes(home: Path, runs: list[str], parts: tuple[str, ...]) -> int:
 
 
 def _unanswered(folder: Path, state: StudyState) -> int:
-    waiting = (folder / rundir.COMMANDS).glob("*.json")
+    waiting = (folder / run_folder.COMMANDS).glob("*.json")
     return sum(1 for path in waiting if path.stem not in state.answers)

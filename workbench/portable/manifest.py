@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tuning import readers
 from tuning.studyfile import NAME as STUDY_NAME
 
@@ -16,9 +16,9 @@ VERSION = 1
 MANIFEST = "manifest.json"
 STUDIES, RUNS = "studies", "runs"
 #: A study's documents, in the order in which they are read: none of them tells more than the journal, which is last.
-STUDY_FILES = (readers.STUDY_GIVEN, readers.STUDY, readers.RESULT, rundir.STATUS, readers.JOURNAL)
-RUN_FILES = (rundir.CONFIG, rundir.STARTED, rundir.STATUS, rundir.SUMMARY)
-RUN_FOLDERS = (rundir.RECORDS, rundir.LOGS)
+STUDY_FILES = (readers.STUDY_GIVEN, readers.STUDY, readers.RESULT, run_folder.STATUS, readers.JOURNAL)
+RUN_FILES = (run_folder.CONFIG, run_folder.STARTED, run_folder.STATUS, run_folder.SUMMARY)
+RUN_FOLDERS = (run_folder.RECORDS, run_folder.LOGS)
 _RUN_NAME = re.compile(r"[0-9][A-Za-z0-9_-]*")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=@-]*")
 

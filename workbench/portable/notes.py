@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine import rundir
-from engine.calibration import fingerprint
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
+from engine.run.calibration import fingerprint
 from tuning import readers
 from workbench.portable.journals import Names
 from workbench.portable.manifest import Manifest
@@ -43,7 +43,7 @@ def _machine(manifest: Manifest) -> str:
 
 
 def _data(folder: Path) -> str:
-    file = rundir.read_json(folder / readers.STUDY)
+    file = run_folder.read_json(folder / readers.STUDY)
     path = ((file or {}).get("base") or {}).get("data", {}).get("path")
     if not path or Path(path).exists():
         return ""

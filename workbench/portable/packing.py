@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from engine import rundir
-from engine.calibration import fingerprint
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
+from engine.run.calibration import fingerprint
 from tuning import readers
 from tuning.state import StudyState, fold
 from workbench.portable import journals, left_out
@@ -98,7 +98,7 @@ def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) ->
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
         for each in names:
             _put_study(archive, members, each, documents if each == name else _documents(places / each))
-        runs = [run for run in run_names(state) if (home / run / rundir.STATUS).is_file()]
+        runs = [run for run in run_names(state) if (home / run / run_folder.STATUS).is_file()]
         for run in runs:
             _put_run(archive, members, home / run, with_records)
         size = left_out.records_bytes(home, runs)

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from engine import rundir
-from engine.errors import InputError
-from engine.outcome import Ending, RunOutcome
+from engine.config.errors import InputError
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
 from tuning import owner, readers
 from tuning.studyfile import NAME
 from tuning.yamlfile import StrictLoader
@@ -37,28 +37,32 @@ def names_for(studies: tuple[str, ...], new: str | None) -> dict[str, str]:
 
 def settle_study(folder: Path) -> None:
     """Nobody runs it here, whoever ran it where it comes from."""
-    status = rundir.read_json(folder / rundir.STATUS)
+    status = run_folder.read_json(folder / run_folder.STATUS)
     if status is not None:
         held = status.get("state") in owner.HELD
         state = {"state": "interrupted"} if held else {}
-        rundir.write_json(folder / rundir.STATUS, status | state | {"owner": None, "current_run": None})
+        run_folder.write_json(
+            folder / run_folder.STATUS, status | state | {"owner": None, "current_run": None}
+        )
 
 
 def settle_run(folder: Path) -> None:
     """A run that had not ended was lost; the empty folders of its records are made."""
-    for part in (rundir.RECORDS, rundir.LOGS, rundir.COMMANDS):
+    for part in (run_folder.RECORDS, run_folder.LOGS, run_folder.COMMANDS):
         (folder / part).mkdir(exist_ok=True)
-    status = rundir.read_json(folder / rundir.STATUS)
+    status = run_folder.read_json(folder / run_folder.STATUS)
     if status is not None and status.get("state") != "ended":
         outcome = status.get("outcome") or status.get("hang") or _LOST.as_dict()
-        rundir.write_json(folder / rundir.STATUS, status | {"state": "ended", "outcome": outcome})
+        run_folder.write_json(folder / run_folder.STATUS, status | {"state": "ended", "outcome": outcome})
 
 
 def rename_study(folder: Path, names: Names) -> None:
     """Its name wherever it is written, and that of the folder."""
     _change(folder / readers.STUDY, lambda tree: _named(tree, names, "name"))
     _change(folder / readers.RESULT, lambda tree: _named(tree, names, "study", "continued_in", "continues"))
-    _change(folder / rundir.STATUS, lambda tree: _named(tree, names, "study", "continued_in", "continues"))
+    _change(
+        folder / run_folder.STATUS, lambda tree: _named(tree, names, "study", "continued_in", "continues")
+    )
     journal = folder / readers.JOURNAL
     journal.write_bytes(journals.renamed(journal.read_bytes(), names))
     given = folder / readers.STUDY_GIVEN
@@ -70,7 +74,7 @@ def rename_study(folder: Path, names: Names) -> None:
 def rename_run(folder: Path, names: Names) -> None:
     """The study that a run says it belongs to."""
     _change(
-        folder / rundir.STATUS,
+        folder / run_folder.STATUS,
         lambda tree: tree | {"labels": _named(tree.get("labels") or {}, names, "study")},
     )
 
@@ -94,9 +98,9 @@ def given_as(text: str, names: Names) -> str:
 
 
 def _change(path: Path, change: Any) -> None:
-    found = rundir.read_json(path)
+    found = run_folder.read_json(path)
     if found is not None:
-        rundir.write_json(path, change(found))
+        run_folder.write_json(path, change(found))
 
 
 def _named(tree: dict[str, Any], names: Names, *keys: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from tuning import readers
 from workbench.portable import landing, notes, renaming
 from workbench.portable.manifest import MANIFEST, RUNS, STUDIES, Manifest, damaged, parsed
@@ -160,9 +160,9 @@ def _known_runs(home: Path, place: Path) -> int:
 
 def _mark(folder: Path) -> tuple[Any, Any]:
     """What two folders of the same run share for good."""
-    first = folder / rundir.STARTED
-    config = rundir.read_json(first if first.exists() else folder / rundir.CONFIG)
-    return config, (rundir.read_json(folder / rundir.STATUS) or {}).get("created_unix")
+    first = folder / run_folder.STARTED
+    config = run_folder.read_json(first if first.exists() else folder / run_folder.CONFIG)
+    return config, (run_folder.read_json(folder / run_folder.STATUS) or {}).get("created_unix")
 
 
 def _make_at_home(place: Path, names: dict[str, str]) -> None:

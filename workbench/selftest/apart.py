@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine import rundir
+from engine.run import run_folder
 from workbench.selftest import room
 from workbench.selftest.child import ANSWER, REQUEST, name_of
 from workbench.selftest.registry import Check
@@ -60,7 +60,7 @@ def _start(check: Check, asked: Asked, scratch: Path) -> subprocess.Popen[bytes]
         "device": asked.device,
         "ranks": asked.ranks,
     }
-    rundir.write_json(scratch / REQUEST, request)
+    run_folder.write_json(scratch / REQUEST, request)
     with (scratch / OUTPUT).open("wb") as output:
         return subprocess.Popen(
             [*_COMMAND, str(scratch)],
@@ -97,7 +97,7 @@ def _answer(code: int, scratch: Path) -> Verdict:
     with any other one it is told.
     """
     try:
-        verdict = msgspec.convert(rundir.read_json(scratch / ANSWER), Verdict)
+        verdict = msgspec.convert(run_folder.read_json(scratch / ANSWER), Verdict)
     except msgspec.ValidationError:
         return _died(code, scratch)
     full = room.why_none(scratch, room.RUN_BYTES) if verdict.outcome is Outcome.FAIL else None

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import devices
-from engine.config import RunConfig, parse
-from engine.errors import InputError
-from engine.layout import layout_of
-from engine.outcome import RunOutcome, StopAnswer
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig, parse
+from engine.run.devices import selection
+from engine.run.outcome import RunOutcome, StopAnswer
 from engine.session import Session
 from profilers.summary import RunSummary
 
@@ -75,7 +75,7 @@ class Bench:
         if self.device == "cpu":
             return "the CPU was asked for"
         try:
-            chosen = devices.choose(RunConfig().with_values({"device": self.device}), ranks)
+            chosen = selection.choose(RunConfig().with_values({"device": self.device}), ranks)
         except InputError as error:
             return error.remedy
         return None if chosen.kind == "cuda" else chosen.reason

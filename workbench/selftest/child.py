@@ -10,9 +10,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.errors import WorkbenchError
-from engine.lifeline import die_with
+from engine.config.errors import WorkbenchError
+from engine.run import run_folder
+from engine.run.processes import die_with
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Verdict, failed, not_possible
 
@@ -22,7 +22,7 @@ REQUEST, ANSWER = "request.json", "answer.json"
 def main(scratch: Path) -> None:
     """Run the check that a scratch folder asks for; whatever it does becomes a verdict."""
     die_with(sys.stdin.fileno())
-    asked = rundir.read_json(scratch / REQUEST) or {}
+    asked = run_folder.read_json(scratch / REQUEST) or {}
     try:
         verdict = judge(asked, scratch)
     except WorkbenchError as error:
@@ -30,7 +30,7 @@ def main(scratch: Path) -> None:
     except Exception as error:
         traceback.print_exc()
         verdict = failed(f"{type(error).__name__}: {error}")
-    rundir.write_json(scratch / ANSWER, asdict(verdict))
+    run_folder.write_json(scratch / ANSWER, asdict(verdict))
 
 
 def judge(asked: dict[str, Any], scratch: Path) -> Verdict:

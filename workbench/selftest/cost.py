@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 from engine.session import Session
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Outcome, Verdict, failed, not_possible, passed

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine import rundir
+from engine.run import run_folder
 from workbench.selftest.apart import OUTPUT
 from workbench.selftest.bench import HOME, KEPT, LABEL
 from workbench.selftest.scrub import Scrubber
@@ -17,8 +17,8 @@ from workbench.selftest.scrub import Scrubber
 CHECKS, README = "checks", "README.md"
 #: Of a run: documents, logs of its ranks, dumps of the Flight Recorder and Chrome traces. Records are left out: they
 #: hold every variable that ranks see, in a form in which nobody can read what is sent.
-_DOCUMENTS = (rundir.CONFIG, rundir.STATUS, rundir.SUMMARY)
-_FOLDERS = (rundir.LOGS, rundir.FLIGHT, rundir.TRACES)
+_DOCUMENTS = (run_folder.CONFIG, run_folder.STATUS, run_folder.SUMMARY)
+_FOLDERS = (run_folder.LOGS, run_folder.FLIGHT, run_folder.TRACES)
 #: A longer text keeps its end; half a document would be none.
 _MOST_BYTES = 8 << 20
 _PACKED = ".gz"
@@ -86,8 +86,8 @@ def _write(target: Path, text: str) -> None:
 
 def _sources(scratch: Path) -> Iterator[tuple[Path, str]]:
     yield from _files(scratch / KEPT, "")
-    for number, run in enumerate(sorted((scratch / HOME).glob(f"*/{rundir.STATUS}")), 1):
-        label = ((rundir.read_json(run) or {}).get("labels") or {}).get(LABEL, "run")
+    for number, run in enumerate(sorted((scratch / HOME).glob(f"*/{run_folder.STATUS}")), 1):
+        label = ((run_folder.read_json(run) or {}).get("labels") or {}).get(LABEL, "run")
         name = f"{number:02d}-{label}/"
         for document in _DOCUMENTS:
             if (run.parent / document).is_file():

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import progress, rundir
-from engine.config import RunConfig
-from engine.footprint import footprints
-from engine.outcome import Ending, RunOutcome
+from engine.config.run_config import RunConfig
+from engine.footprint.footprint import footprints
+from engine.run import progress, run_folder
+from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
 from profilers.gpu import detection
 from workbench.selftest.bench import STEP_PATIENCE_SECONDS, Bench
@@ -81,7 +81,7 @@ def hung_rank(bench: Bench) -> Verdict:
         config = bench.config(_LONG | patience)
         harmed = _harm(bench, session, config, "hung-rank", signal.SIGSTOP)
         wrong = _unlike(harmed.outcome, Ending.HANG, _VICTIM)
-        dumps = len(list((harmed.folder / rundir.FLIGHT).glob("rank-*.json")))
+        dumps = len(list((harmed.folder / run_folder.FLIGHT).glob("rank-*.json")))
         if not dumps:
             wrong.append("no rank left a dump of its last collectives")
         elif "; " not in harmed.outcome.reason:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, get_args
 
-from engine.config import RunConfig
-from engine.rules import problems
-from engine.schedules.named import KINDS
-from engine.sections import Parallel
+from engine.config.run_config import RunConfig
+from engine.config.sections import Parallel
+from engine.parallel.schedules.registry import KINDS
 from engine.session import Session
+from engine.validation.rules import problems
 from profilers.summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Verdict, failed, judged

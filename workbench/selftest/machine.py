@@ -12,9 +12,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from engine import devices
-from engine.calibration import fingerprint
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
+from engine.run.calibration import fingerprint
+from engine.run.devices import selection
 from profilers.gpu import detection
 from profilers.gpu.nvml import Nvml
 from profilers.gpu.nvml_tape import Tape
@@ -43,12 +43,12 @@ def machine(bench: Bench) -> Verdict:
             bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)
     wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
     driver = detection.open_library()
-    shown = len(devices.visible(driver))
+    shown = len(selection.visible(driver))
     usable = _usable(shown)
     if bench.device != "cpu" and shown and not usable:
         wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
     measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
-    return judged(wrong, _words(checks, usable, devices.hidden(driver)), measured)
+    return judged(wrong, _words(checks, usable, selection.hidden(driver)), measured)
 
 
 def nvml(bench: Bench) -> Verdict:
@@ -112,7 +112,7 @@ def environment() -> dict[str, Any]:
 
 def _usable(shown: int) -> int:
     for count in range(shown, 0, -1):
-        if devices.choose(RunConfig(), count).kind == "cuda":
+        if selection.choose(RunConfig(), count).kind == "cuda":
             return count
     return 0
 

@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from engine import progress, rundir
-from engine.calibration.table import Calibration, Kind
+from engine.run import progress, run_folder
+from engine.run.calibration.table import Calibration, Kind
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Verdict, judged
 
@@ -22,7 +22,7 @@ _SMALLEST = {"model.layers": 1, "model.hidden": 32, "model.ffn_hidden": 64, "bat
 
 def calibration(bench: Bench) -> Verdict:
     """Every curve of ``workbench calibrate --quick``; nothing of it is stored in the user's home."""
-    from engine.measure.calibrate import Asked, calibrate
+    from engine.launch.measure.calibrate import Asked, calibrate
 
     ranks = bench.ranks
     device = "cpu" if bench.why_not_cuda(ranks) else "cuda"
@@ -63,7 +63,7 @@ def trace(bench: Bench) -> Verdict:
 
     with bench.session() as session:
         outcome, _ = bench.run(session, config, "trace", done.is_set, follow)
-    files = sorted(told[0].glob(f"{rundir.TRACES}/*/rank-*.json.gz"))
+    files = sorted(told[0].glob(f"{run_folder.TRACES}/*/rank-*.json.gz"))
     wrong = []
     if outcome.ending.value != "stopped":
         wrong.append(f"ended {outcome.ending.value} instead of stopped: {outcome.reason}")
@@ -79,11 +79,11 @@ def _order(folder: Path, done: threading.Event) -> None:
     while time.monotonic() < until:
         ranks = progress.read(folder)
         if not ordered and len(ranks) > 1 and min(rank.step for rank in ranks) >= _STEP:
-            path = folder / rundir.COMMANDS / f"{_ORDER}.json"
+            path = folder / run_folder.COMMANDS / f"{_ORDER}.json"
             command = {"id": _ORDER, "command": "trace", "arguments": {"steps": 1}}
-            rundir.write_json(path, command)
+            run_folder.write_json(path, command)
             ordered = True
-        if len(list(folder.glob(f"{rundir.TRACES}/*/rank-*.json.gz"))) == 2:
+        if len(list(folder.glob(f"{run_folder.TRACES}/*/rank-*.json.gz"))) == 2:
             break
         time.sleep(_LOOK_SECONDS)
     done.set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine import rundir
+from engine.run import run_folder
 
 FOLDER = "selftest"
 DOCUMENT = "checks.json"
@@ -70,7 +70,7 @@ def save(folder: Path, found: Selftest) -> Selftest:
     told = {name: reason for name, reason in found.not_kept.items() if name != DOCUMENT}
     found = replace(found, not_kept=told)
     try:
-        rundir.write_json(folder / DOCUMENT, found.as_dict())
+        run_folder.write_json(folder / DOCUMENT, found.as_dict())
     except OSError as error:
         return replace(found, not_kept=told | {DOCUMENT: error.strerror or type(error).__name__})
     return found
@@ -79,7 +79,7 @@ def save(folder: Path, found: Selftest) -> Selftest:
 def load(folder: Path) -> Selftest | None:
     """What a folder holds; None if it is none of a selftest, or of a version that cannot be read."""
     try:
-        return msgspec.convert(rundir.read_json(folder / DOCUMENT), Selftest)
+        return msgspec.convert(run_folder.read_json(folder / DOCUMENT), Selftest)
     except msgspec.ValidationError:
         return None
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine import rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import run_folder
 from workbench.selftest import apart, evidence, room
 from workbench.selftest.apart import Asked
 from workbench.selftest.machine import PACKAGE
@@ -49,7 +49,7 @@ def folder_for(home: Path, out: str | None) -> Path:
     """
     if out is not None and not out.strip():
         raise InputError("--out", out, "is empty; name a new folder")
-    folder = home / FOLDER / rundir.new_run_id() if out is None else Path(out).expanduser().absolute()
+    folder = home / FOLDER / run_folder.new_run_id() if out is None else Path(out).expanduser().absolute()
     field = "home" if out is None else "--out"
     try:
         if folder.name and os.path.lexists(packed := evidence.packed_path(folder)):  # "/" has no name

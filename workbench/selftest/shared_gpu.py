@@ -13,11 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from engine import rundir
-from engine.config import RunConfig, load
-from engine.errors import WorkbenchError
+from engine.config.errors import WorkbenchError
+from engine.config.run_config import RunConfig, load
 from engine.lifecycle import summary_of
-from engine.rules import check
+from engine.run import run_folder
+from engine.validation.rules import check
 from profilers.records.reader import RunRecords
 from workbench.selftest import layouts
 from workbench.selftest.bench import LABEL, Bench
@@ -83,7 +83,7 @@ def losses_of(
         world_size = check(config).world_size
     except WorkbenchError as error:
         return f"illegal: {error}"
-    methods, folder = multiprocessing.get_context("spawn"), rundir.create(home, config, {LABEL: label})
+    methods, folder = multiprocessing.get_context("spawn"), run_folder.create(home, config, {LABEL: label})
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     where = (world_size, store.port, folder, backend, device)
     ranks = [methods.Process(target=run_rank, args=(rank, *where), daemon=True) for rank in range(world_size)]
@@ -93,7 +93,7 @@ def losses_of(
     for process in ranks:
         process.kill()
         process.join()
-    return problem or summary_of(config, folder.name, backend, RunRecords(folder / rundir.RECORDS)).losses
+    return problem or summary_of(config, folder.name, backend, RunRecords(folder / run_folder.RECORDS)).losses
 
 
 def trouble(ranks: list[Any], folder: Path) -> str | None:
@@ -111,7 +111,7 @@ def trouble(ranks: list[Any], folder: Path) -> str | None:
 
 def last_words(folder: Path, rank: int) -> str:
     """The last line of a rank's log."""
-    log = folder / rundir.LOGS / f"rank-{rank}.log"
+    log = folder / run_folder.LOGS / f"rank-{rank}.log"
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     refused = [line for line in lines if _REFUSED in line]
     return (refused or lines or ["it wrote nothing"])[-1]
@@ -119,15 +119,15 @@ def last_words(folder: Path, rank: int) -> str:
 
 def run_rank(rank: int, world_size: int, port: int, folder: Path, backend: str, device: str) -> None:
     """One rank, as if on a host of its own: collectives first, then a short run."""
-    with (folder / rundir.LOGS / f"rank-{rank}.log").open("w") as log:
+    with (folder / run_folder.LOGS / f"rank-{rank}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     for key, value in (SOCKETS | {"NCCL_HOSTID": f"rank-{rank}"}).items():
         os.environ.setdefault(key, value)
     import torch.distributed as dist
 
-    from engine import backends
-    from engine.worker import device_of, train_in_group
+    from engine.rank.worker import device_of, train_in_group
+    from engine.run.devices import backends
 
     store = dist.PrefixStore(folder.name, dist.TCPStore("127.0.0.1", port, is_master=False))
     patience = timedelta(seconds=_PATIENCE_SECONDS)
@@ -135,7 +135,7 @@ def run_rank(rank: int, world_size: int, port: int, folder: Path, backend: str, 
     name = backends.load(backend)
     dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=patience)
     check_collectives(rank, world_size, chosen)
-    train_in_group(rank, load(folder / rundir.CONFIG), folder, chosen, None)
+    train_in_group(rank, load(folder / run_folder.CONFIG), folder, chosen, None)
     dist.destroy_process_group()
 
 
@@ -144,7 +144,7 @@ def check_collectives(rank: int, world_size: int, device: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from engine.channel import Channel
+    from engine.comm.channel import Channel
 
     assert dist.group.WORLD is not None
     channel, ranks = Channel(dist.group.WORLD, device), range(world_size)

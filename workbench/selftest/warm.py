@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from engine import rundir
+from engine.run import run_folder
 from profilers.model.environment import YES
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Verdict, failed, judged
@@ -80,7 +80,7 @@ def _kept(growth: int | None) -> list[str]:
 
 def at_rest(run: Path) -> list[int]:
     """Resident bytes of each rank of a run that is over, once it freed what it can; empty if that cannot be read."""
-    pids = (rundir.read_json(run / rundir.STATUS) or {}).get("rank_pids") or []
+    pids = (run_folder.read_json(run / run_folder.STATUS) or {}).get("rank_pids") or []
     time.sleep(_REST_SECONDS)
     try:
         return [psutil.Process(pid).memory_info().rss for pid in pids]

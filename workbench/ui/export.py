@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.config import flatten
+from engine.config.run_config import flatten
 from workbench import resolve, runs, studies, words
 from workbench.export import bundle
 from workbench.export.bundle import Bundle

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from engine.layout import Layout
+from engine.config.layout import Layout
 from workbench import words
 from workbench.live import WINDOW_STEPS, Snapshot
 from workbench.series import Columns, slowest_rank

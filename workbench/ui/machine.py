@@ -7,8 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine.calibration import fingerprint, store
-from engine.calibration.table import Calibration, Curve
+from engine.run.calibration import fingerprint, store
+from engine.run.calibration.table import Calibration, Curve
 from workbench import machine_figures, machine_series, words
 from workbench.calibrations import found_here, segments, size
 from workbench.ui.chart import chart

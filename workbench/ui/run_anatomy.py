@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine import rundir
+from engine.run import run_folder
 from workbench import archive, figures, lane_figures, lanes, skew, words
 from workbench.live import Snapshot
 from workbench.series import RANKS
@@ -20,7 +20,7 @@ FRESH_SECONDS = 2.0
 
 def draw(seen: Snapshot, found: dict[str, Any]) -> None:
     """Lanes first, then what they come to over the whole run."""
-    _one_step(home() / seen.id / rundir.RECORDS, seen)
+    _one_step(home() / seen.id / run_folder.RECORDS, seen)
     left, right = st.columns(2)
     with left:
         by_axis = (found.get("exposed_seconds_by_axis") or {}, found.get("hidden_seconds_by_axis") or {})

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from engine import rundir
-from engine.config import RunConfig, flatten
+from engine.config.run_config import RunConfig, flatten
+from engine.run import run_folder
 from workbench import figures, jobs, runs, series, words
 from workbench.live import Snapshot
 from workbench.ui import (
@@ -195,7 +195,7 @@ def _configuration(tree: dict[str, Any]) -> None:
 
 
 def _logs(run_id: str) -> None:
-    logs = sorted((home() / run_id / rundir.LOGS).glob("*.log"))
+    logs = sorted((home() / run_id / run_folder.LOGS).glob("*.log"))
     if not logs:
         st.caption("No log was written.")
         return

@@ -6,10 +6,10 @@ from typing import Any
 
 import streamlit as st
 
-from engine import rules
-from engine.config import parse
-from engine.errors import InputError
-from engine.footprint import Footprint, largest
+from engine.config.errors import InputError
+from engine.config.run_config import parse
+from engine.footprint.footprint import Footprint, largest
+from engine.validation import rules
 from workbench import words
 from workbench.ui.shared import table
 

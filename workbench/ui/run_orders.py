@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.orders import SET
+from engine.run.commands import SET
 from workbench import orders, words
 from workbench.orders import Waiting
 from workbench.ui.shared import guarded, home, table

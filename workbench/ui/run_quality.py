@@ -7,8 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine.errors import InputError
-from engine.exactness import lossy
+from engine.config.errors import InputError
+from engine.config.lossy import lossy
 from workbench import quality, quality_figures, quality_words, runs
 from workbench.ui.chart import chart
 from workbench.ui.shared import home

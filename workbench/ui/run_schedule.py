@@ -6,8 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine.config import parse
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import parse
 from workbench.schedule_figures import schedule
 from workbench.schedule_series import series_of_run
 from workbench.ui.chart import chart

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from engine import orders
+from engine.run import commands
 from tuning.command import send
 from workbench import traces, words
 from workbench.traces import Trace
@@ -61,10 +61,10 @@ def _parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
 
 
 def _button(folder: Path, busy: Trace | None) -> None:
-    least, most = orders.BOUNDS[traces.COMMAND]
+    least, most = commands.BOUNDS[traces.COMMAND]
     with st.container(horizontal=True, vertical_alignment="bottom", key="trace-ask"):
         steps = st.number_input(
-            "Steps", least, most, orders.STEPS[traces.COMMAND], key="trace-steps", width=140
+            "Steps", least, most, commands.STEPS[traces.COMMAND], key="trace-steps", width=140
         )
         asked = pressed(
             st.button,

@@ -7,8 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from engine import live, orders, rundir
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run import commands, run_folder
+from engine.validation import live_changes
 from tuning.command import send
 from workbench import orders as run_orders
 from workbench import turning, words
@@ -34,7 +35,7 @@ def _parts(folder: Path, going: bool) -> None:
     if going:
         _form(folder)
     answers = run_orders.of_run(folder)
-    _asked(folder, {answer.id: answer for answer in reversed(answers) if answer.command == orders.SET})
+    _asked(folder, {answer.id: answer for answer in reversed(answers) if answer.command == commands.SET})
 
 
 def _form(folder: Path) -> None:
@@ -42,10 +43,10 @@ def _form(folder: Path) -> None:
     with st.form("turn", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
             "Key",
-            sorted(live.LIVE),
+            sorted(live_changes.LIVE),
             key="turn-key",
             width=260,
-            format_func=lambda one: f"{one} (now {words.value(live.value_of(config, one))})",
+            format_func=lambda one: f"{one} (now {words.value(live_changes.value_of(config, one))})",
         )
         text = st.text_input("New value", key="turn-value", width=160)
         clicked = pressed(st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:")
@@ -58,7 +59,7 @@ def _send(folder: Path, key: str, text: str) -> None:
     try:
         values = assignments([f"{key}={text}"])
         turning.check(folder, values)
-        send(folder, orders.SET, values, by="page")
+        send(folder, commands.SET, values, by="page")
     except InputError as error:
         st.error(str(error), icon=":material/error:")
 
@@ -66,9 +67,9 @@ def _send(folder: Path, key: str, text: str) -> None:
 def _asked(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
     """Every change that was asked for, the newest first, with what became of it."""
     rows = []
-    for path in sorted((folder / rundir.COMMANDS).glob("*.json"), reverse=True):
-        asked = rundir.read_json(path) or {}
-        if asked.get("command") == orders.SET:
+    for path in sorted((folder / run_folder.COMMANDS).glob("*.json"), reverse=True):
+        asked = run_folder.read_json(path) or {}
+        if asked.get("command") == commands.SET:
             answer = answers.get(path.stem)
             wanted = ", ".join(f"{key}={value}" for key, value in (asked.get("arguments") or {}).items())
             rows.append((wanted, asked.get("by"), answer))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import streamlit as st
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from workbench import words
 from workbench.verdicts import below, thresholds_of

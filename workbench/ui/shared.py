@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from engine.errors import WorkbenchError
+from engine.config.errors import WorkbenchError
 from workbench import words
 from workbench.live import LiveRuns, Snapshot
 from workbench.rows import RunRow, StudyRow

@@ -6,8 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine.config import RunConfig
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
 from tuning import side_by_side
 from tuning.studyfile import StudyFile
 from tuning.terms import Racing

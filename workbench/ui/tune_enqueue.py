@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.command import send
 from tuning.knobs import Knob
 from tuning.readers import StudyView

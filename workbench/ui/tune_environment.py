@@ -8,11 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from engine import devices
-from engine.config import RunConfig
-from engine.environment import silent
-from engine.environment_names import VARIABLES
-from engine.errors import InputError
+from engine.config.environment import silent
+from engine.config.environment_catalog import VARIABLES
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.devices import selection
 from tuning.knobs import parse_space
 from tuning.offered_environment import offered_environment
 from workbench import words
@@ -60,7 +60,7 @@ def problem(key: str, values: list[Any], config: RunConfig) -> str | None:
 def _devices(config: RunConfig, ranks: int) -> tuple[str, str]:
     """Kind of device that ranks run on here, and why; GPUs that are asked for and missing are still meant."""
     try:
-        chosen = devices.choose(config, ranks)
+        chosen = selection.choose(config, ranks)
     except InputError as error:
         return config.device, error.remedy
     where = "on GPUs" if chosen.kind == "cuda" else "on the CPU, over gloo"

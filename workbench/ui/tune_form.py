@@ -9,10 +9,10 @@ from typing import Any
 import streamlit as st
 import yaml
 
-from engine import devices
-from engine.config import RunConfig
-from engine.errors import InputError, WorkbenchError
-from engine.presets import PRESETS, resolve
+from engine.config.errors import InputError, WorkbenchError
+from engine.config.presets import PRESETS, resolve
+from engine.config.run_config import RunConfig
+from engine.run.devices import selection
 from tuning import readers, side_by_side, studyfile, surroundings
 from tuning.offered import default_space, offered_space
 from tuning.studyfile import StudyFile
@@ -130,7 +130,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
 
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
-    devices.choose(file.config, file.ranks)
+    selection.choose(file.config, file.ranks)
     surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:
         side_by_side.slices(file.side_by_side, file.ranks, file.config)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import RunConfig
-from engine.steplog import StepLog
+from engine.config.run_config import RunConfig
+from engine.rank.step_log import StepLog
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine.config import RunConfig
-from engine.steplog import StepLog
+from engine.config.run_config import RunConfig
+from engine.rank.step_log import StepLog
 from profilers.collectives.recorder import CollectiveRecorder, beside_steps, tell
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter

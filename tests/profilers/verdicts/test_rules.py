@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.config import RunConfig
-from engine.diagnosis import setting_of
+from engine.config.run_config import RunConfig
+from engine.lifecycle import setting_of
 from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, rate
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary

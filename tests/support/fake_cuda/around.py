@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from engine import channel
-from engine.checkpoint import checkpoints, transfer
+from engine.checkpoint import checkpointer, dcp
 from engine.checkpoint.state import State
-from engine.parallel import blocks, expert
-from engine.workloads import grouped
+from engine.comm import channel
+from engine.model import dispatch
+from engine.parallel import expert
+from engine.parallel.context import attention
 from tests.support.fake_cuda.mode import Gpu
 from tests.support.fake_cuda.values import Readings
 
@@ -59,21 +60,21 @@ def _disk(gpu: Gpu) -> Iterator[StandIn]:
             gpu.missed.append(error)
             raise
 
-    dcp_save = transfer.dcp.save
-    yield transfer.dcp, "save", save
-    yield checkpoints, "_group", lambda rank: dist.group.WORLD
+    dcp_save = dcp.dcp.save
+    yield dcp.dcp, "save", save
+    yield checkpointer, "_group", lambda rank: dist.group.WORLD
 
 
 def _kernels() -> Iterator[StandIn]:
     """torch answers for the build, not for the tensors: flash attention takes 16 bits, the efficient one all."""
     half = (torch.bfloat16, torch.float16)
-    yield blocks, "can_use_flash_attention", lambda asked, *_: asked.query.dtype in half
-    yield blocks, "can_use_efficient_attention", lambda *_: True
+    yield attention, "can_use_flash_attention", lambda asked, *_: asked.query.dtype in half
+    yield attention, "can_use_efficient_attention", lambda *_: True
 
 
 def _routing(readings: Readings) -> Iterator[StandIn]:
     """How many rows go to which expert only a router knows: all of them are dealt, unevenly."""
-    sort, loop = expert.ExpertParallel.run_sorted, grouped.looped_linear
+    sort, loop = expert.ExpertParallel.run_sorted, dispatch.looped_linear
 
     def run_sorted(self: expert.ExpertParallel, rows: Tensor, *others: Any) -> Tensor:
         with readings.dealing(rows.shape[0]):
@@ -88,4 +89,4 @@ def _routing(readings: Readings) -> Iterator[StandIn]:
 
     yield FakeTensor, "tolist", tolist
     yield expert.ExpertParallel, "run_sorted", run_sorted
-    yield grouped, "looped_linear", looped_linear
+    yield dispatch, "looped_linear", looped_linear

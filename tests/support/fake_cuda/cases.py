@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from engine.config import RunConfig
-from engine.rules import problems
-from tests.engine.test_matrix import AXES, EXPERTS, SIZES, combinations, composed
+from engine.config.run_config import RunConfig
+from engine.validation.rules import problems
+from tests.engine.runs.test_matrix import AXES, EXPERTS, SIZES, combinations, composed
 from tests.support.runs import small
 
 #: Two steps with two micro-batches each, and an evaluation at the end; a round of an outer loop is over after one.

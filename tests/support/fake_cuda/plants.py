@@ -10,9 +10,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from engine.compression.draws import Draws
-from engine.memory.host import Arriving
-from engine.workloads.decoder import Decoder
+from engine.compression.randomness import Draws
+from engine.model.decoder import Decoder
+from engine.model.offload import Arriving
 from tests.support.fake_cuda.device import Stream
 
 _forward, _draws = Decoder.forward, Draws.__init__

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from engine.config import RunConfig
+from engine.config.run_config import RunConfig
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 250.0

@@ -50,9 +50,9 @@ def train(asked: dict[str, Any]) -> dict[str, Any]:
     """The steps of one rank of a run."""
     import torch.distributed as dist
 
-    from engine import worker
-    from engine.config import parse
-    from engine.rules import check
+    from engine.config.run_config import parse
+    from engine.rank import worker
+    from engine.validation.rules import check
     from tests.support.fake_cuda import around, plants
     from tests.support.fake_cuda.device import DEVICE
     from tests.support.fake_cuda.mode import Gpu

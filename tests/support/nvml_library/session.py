@@ -74,9 +74,9 @@ def main() -> None:
         return {name: value for name, value in told.items() if value is not None}
 
     def visible() -> list[int | None]:
-        from engine import devices
+        from engine.run.devices import selection
 
-        return devices.visible(names["door"])
+        return selection.visible(names["door"])
 
     def record() -> None:
         from profilers.gpu.nvml_tape import Tape

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tests.tuning.predict.test_cost import MACHINE, case
 from tuning.predict import beliefs, calibrate, cost
 from tuning.predict.calibrate import Calibrated, Measured

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.calibration.fingerprint import Fingerprint
-from engine.calibration.fit import fit
-from engine.calibration.table import Calibration, Curve, Kind, Point
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.run.calibration.fingerprint import Fingerprint
+from engine.run.calibration.fit import fit
+from engine.run.calibration.table import Calibration, Curve, Kind, Point
 from tuning.predict import catalogue
 from tuning.predict.hardware import FORMATS, Measured
 

@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from engine.schedules.actions import Costs
-from engine.schedules.closed_forms import bubble_fraction
-from engine.schedules.named import plan
-from engine.schedules.timing import simulate
+from engine.parallel.schedules.actions import Costs
+from engine.parallel.schedules.closed_forms import bubble_fraction
+from engine.parallel.schedules.registry import plan
+from engine.parallel.schedules.simulate import simulate
 from tests.support.runs import small
 from tuning.predict import cost, network
 from tuning.predict.cases import FULL, SELECTIVE, Cases
@@ -121,8 +121,8 @@ def test_columns_have_to_be_known_and_given() -> None:
 
 
 def test_a_configuration_has_the_sizes_and_operations_that_the_engine_counts() -> None:
-    from engine.presets import resolve
-    from engine.workloads.flops import model_flops_per_step, workload_of
+    from engine.config.presets import resolve
+    from engine.footprint.flops import model_flops_per_step, workload_of
 
     config = small(parallel__dp=2, parallel__tp=2, parallel__pp=2)
     cases = cases_of([config])

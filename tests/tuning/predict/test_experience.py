@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.calibration import fingerprint
-from engine.calibration.table import Calibration
-from engine.config import RunConfig, parse
-from engine.errors import InputError
-from engine.footprint import largest
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.footprint.footprint import largest
+from engine.run.calibration import fingerprint
+from engine.run.calibration.table import Calibration
 from tests.support.calibrations import calibration, curve, point
 from tuning.predict import allowances, cost, experience, room, target
 from tuning.predict.allowances import Peaks

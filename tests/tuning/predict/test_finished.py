@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine import rundir
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run import run_folder
 from tuning.predict import finished as module
 from tuning.predict.finished import KEPT, Finished, finished, finished_of
 
@@ -18,11 +18,11 @@ PLAIN = parse({"parallel": {"dp": 2}})
 
 def ran(home: Path, config: RunConfig = PLAIN, seconds: float | None = 0.5, **status: Any) -> Path:
     """A run folder as it is left after its records were pruned."""
-    folder = rundir.create(home, config, {})
+    folder = run_folder.create(home, config, {})
     step = None if seconds is None else {"median": seconds, "p95": seconds, "low": None, "high": None}
-    rundir.write_json(folder / rundir.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 7})
+    run_folder.write_json(folder / run_folder.SUMMARY, {"step_seconds": step, "peak_memory_bytes": 7})
     told = {"outcome": {"ending": "completed"}, "backend": "gloo", "fingerprint": {"cpu": "any"}, **status}
-    rundir.update_status(folder, **told)
+    run_folder.update_status(folder, **told)
     return folder
 
 
@@ -40,9 +40,9 @@ def test_only_what_ran_to_its_end_is_finished(tmp_path: Path) -> None:
     assert finished_of(ran(tmp_path, backend="simulated")) is None
     assert finished_of(tmp_path / "nothing") is None
     short, changed = finished_of(ran(tmp_path, seconds=None)), ran(tmp_path)
-    rundir.change_config(changed, PLAIN.with_values({"batch.micro_batch": 2}))
+    run_folder.change_config(changed, PLAIN.with_values({"batch.micro_batch": 2}))
     broken = ran(tmp_path)
-    (broken / rundir.CONFIG).write_text('{"parallel": {"dpp": 2}}')
+    (broken / run_folder.CONFIG).write_text('{"parallel": {"dpp": 2}}')
     reasons = ["has no measured step", "was changed as it went", "unknown key"]
     for one, reason in zip((short, finished_of(changed), finished_of(broken)), reasons, strict=True):
         assert one is not None
@@ -61,7 +61,7 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "finished_of", lambda folder: read.append(folder.name))
     assert finished(folders, kept) == first
     assert not read
-    rundir.update_status(folders[0], labels={"kept": "yes"})
+    run_folder.update_status(folders[0], labels={"kept": "yes"})
     finished(folders, kept)
     assert read == [folders[0].name]
 

@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 
-from engine import rules
-from engine.config import RunConfig
-from engine.footprint import largest
-from engine.layout import accumulation
+from engine.config.layout import accumulation
+from engine.config.run_config import RunConfig
+from engine.footprint.footprint import largest
+from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
 from tuning.predict import footprints

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import rules
-from engine.config import RunConfig, parse
-from engine.errors import InputError
-from engine.footprint import largest
-from engine.outside import Outside, outside_allocator
-from engine.workloads.flops import model_flops_per_step, workload_of
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.footprint.flops import model_flops_per_step, workload_of
+from engine.footprint.footprint import largest
+from engine.footprint.outside_allocator import Outside, outside_allocator
+from engine.validation import rules
 from tests.support import calibrations
 from tests.support.drawn import SEED
 from tests.support.layouts import draw

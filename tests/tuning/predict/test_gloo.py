@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine import exchange
+from engine.comm import gloo_exchange
 from tuning.predict import gloo
 from tuning.predict.core_constants import START
 from tuning.predict.gloo import load_of, payload_rate, rounds, seconds_of
@@ -19,7 +19,7 @@ def call(operation: str, ranks: int, size: int = LARGE, tag: str | None = None) 
 
 
 def test_borders_of_algorithms_are_the_engines_own() -> None:
-    assert exchange.SMALL == gloo.SMALL
+    assert gloo_exchange.SMALL == gloo.SMALL
     assert payload_rate(100) == pytest.approx(12.5e6 * 1448 / 1514)
 
 

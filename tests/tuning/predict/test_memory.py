@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import rules
-from engine.config import RunConfig
-from engine.footprint import footprints
-from engine.schedules import closed_forms
+from engine.config.run_config import RunConfig
+from engine.footprint.footprint import footprints
+from engine.parallel.schedules import closed_forms
+from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
 from tuning.predict import memory

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from engine import rules
-from engine.calibration import fingerprint
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
+from engine.run.calibration import fingerprint
 from engine.session import Session
+from engine.validation import rules
 from tests.support import calibrations
 from tuning.predict import experience, target
 from tuning.predict.answer import Range

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from engine import rules
-from engine.config import RunConfig, parse
-from engine.layout import layout_of
-from engine.presets import resolve
+from engine.config.layout import layout_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig, parse
+from engine.validation import rules
 from tests.support import calibrations
 from tests.support.runs import small
 from tuning.predict import placed, plans, target

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.errors import InputError
-from engine.layout import Layout
-from engine.network import Shape
+from engine.config.errors import InputError
+from engine.config.layout import Layout
+from engine.config.network import Shape
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement import Placement, place
 from tuning.predict.placing.islands import crossing_bytes, crossing_groups, fitting_stages, island_orders

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from engine.errors import InputError
-from engine.stages import layers_of_stages
+from engine.config.errors import InputError
+from engine.config.layout import layers_of_stages
 from tuning.predict.placing.layers import slowest_stage, split_layers
 
 

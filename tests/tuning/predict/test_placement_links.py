@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.errors import InputError
-from engine.network import Shape, even
+from engine.config.errors import InputError
+from engine.config.network import Shape, even
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placing.links import measured, of_cluster, of_lab
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from engine import rules
-from engine.config import RunConfig, parse
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
 from tuning.predict import behind, plans, target

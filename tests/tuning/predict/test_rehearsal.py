@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.config import RunConfig, parse
+from engine.config.run_config import RunConfig, parse
 from tuning.predict.forecast import forecast
 from tuning.predict.rehearsal import rehearse, stage_costs
 from tuning.predict.target import Target

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from engine.schedules.actions import Costs
-from engine.schedules.named import KINDS, plan
+from engine.parallel.schedules.actions import Costs
+from engine.parallel.schedules.registry import KINDS, plan
 from tuning.predict.shared_cores import Cores, simulate_shared
 from tuning.predict.simulate import OWN, Among, Collective, Join, Sent, Step, instant, simulate
 

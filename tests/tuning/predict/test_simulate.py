@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.schedules import closed_forms, timing
-from engine.schedules.actions import Action, Costs, Plan, Work
-from engine.schedules.named import KINDS, plan
+from engine.parallel.schedules import closed_forms
+from engine.parallel.schedules import simulate as timing
+from engine.parallel.schedules.actions import Action, Costs, Plan, Work
+from engine.parallel.schedules.registry import KINDS, plan
 from tuning.predict.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulate import (
     OWN,

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from engine.config import RunConfig, parse
-from engine.errors import InputError
-from engine.footprint import footprints, plan_of
-from engine.layout import layout_of
-from engine.rules import problems
-from engine.rundir import RECORDS
-from engine.schedules import closed_forms
-from engine.schedules.actions import Costs
-from engine.schedules.named import KINDS
+from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig, parse
+from engine.footprint.footprint import footprints, plan_of
+from engine.parallel.schedules import closed_forms
+from engine.parallel.schedules.actions import Costs
+from engine.parallel.schedules.registry import KINDS
+from engine.run.run_folder import RECORDS
+from engine.validation.rules import problems
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample
 from tuning.predict.events.configured import among

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.predict.tables import llmfoundry, megatron, papers, playbook, shapes, vendors, vtrain
 from tuning.predict.tables.reading import DATA, Columns, cases, read, take
 

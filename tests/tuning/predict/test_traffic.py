@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.config import RunConfig, parse
-from engine.layout import layout_of
-from engine.rules import problems
-from engine.rundir import RECORDS
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig, parse
+from engine.run.run_folder import RECORDS
 from engine.session import Session
+from engine.validation.rules import problems
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from tests.support.runs import execute, small

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import rundir
-from engine.config import RunConfig, parse
-from engine.errors import InputError
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.run import run_folder
 from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
 from tuning.predict import core_work, lab_steps
@@ -43,14 +43,14 @@ def config(rate: float = 250.0, **parallel: Any) -> RunConfig:
 
 def ran(home: Path, of: RunConfig, steps: list[list[float]], ending: str = "completed") -> Path:
     """A run folder as ranks leave it: seconds by rank and step, half of them on a core; the first is warm-up."""
-    folder = rundir.create(home, of, {})
+    folder = run_folder.create(home, of, {})
     for rank, taken in enumerate(steps):
-        with RecordWriter(folder / rundir.RECORDS, f"rank-{rank}") as writer:
+        with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
             for number, seconds in enumerate(taken):
                 phases = dict.fromkeys((f"{phase}_seconds" for phase in PHASES), None)
                 known: dict[str, Any] = {**phases, "tokens": 1, "loss": None, "gradient_norm": None}
                 writer.write(StepSample(number, number > 0, 10.0 + number, seconds, seconds / 2, **known))
-    rundir.update_status(folder, state="ended", backend="gloo", outcome={"ending": ending})
+    run_folder.update_status(folder, state="ended", backend="gloo", outcome={"ending": ending})
     return folder
 
 
@@ -84,9 +84,9 @@ def test_only_finished_runs_of_one_configuration_are_trials(tmp_path: Path) -> N
     failed = ran(tmp_path, config(dp=4), [[1.0, 1.0]] * 4, ending="out_of_memory")
     short = ran(tmp_path, config(dp=4), [[1.0]] * 4)
     simulated = ran(tmp_path, config(dp=4), [[1.0, 1.0]] * 4)
-    rundir.update_status(simulated, backend="simulated")
+    run_folder.update_status(simulated, backend="simulated")
     changed = ran(tmp_path, config(dp=4), [[1.0, 1.0]] * 4)
-    rundir.change_config(changed, config(dp=2, tp=2))
+    run_folder.change_config(changed, config(dp=2, tp=2))
     with pytest.raises(InputError, match="was changed as it went"):
         trial_of(changed)
     with pytest.raises(InputError, match="no measured step"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.config import RunConfig
-from engine.errors import InputError
-from engine.layout import Layout, layout_of
-from engine.schedules.actions import Costs
+from engine.config.errors import InputError
+from engine.config.layout import Layout, layout_of
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.actions import Costs
 from tuning.predict.events.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
 from tuning.predict.messages.rank import ARRIVING
 from tuning.predict.messages.wire import Wire

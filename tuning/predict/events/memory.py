@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.activations import Kept, kept_by_stage
-from engine.config import RunConfig
-from engine.footprint import footprints, parts_of
-from engine.schedules.actions import Work
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Kept, kept_by_stage
+from engine.footprint.footprint import footprints, parts_of
+from engine.parallel.schedules.actions import Work
 from tuning.predict.events.played import Simulated
 
 
@@ -45,7 +45,8 @@ def changes(kept: Mapping[int, Kept]) -> dict[tuple[Work, int], float]:
 def memory_of(config: RunConfig, simulated: Simulated, replica: int = 0) -> list[MemoryLine]:
     """One line for each rank of a pipeline; ``simulated`` is a step of this configuration.
 
-    Its peak is that of ``engine.footprint``: a rank's list decides the order in which activations come and go.
+    Its peak is that of ``engine.footprint.footprint``: a rank's list decides the order in which activations come and
+    go.
     """
     plan, parts, lines = simulated.step.plan, parts_of(config, simulated.step.plan), list[MemoryLine]()
     for place, row in enumerate(footprints(config)):

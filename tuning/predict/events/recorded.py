@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine import rundir
-from engine.config import RunConfig
-from engine.layout import layout_of
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
 from engine.lifecycle import finish
-from engine.outcome import Ending, RunOutcome
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunSummary
 from tuning.predict.events.memory import MemoryLine, memory_of
@@ -50,8 +50,8 @@ def write_run(
         raise ValueError(f"simulated: a step of {ranks:,} ranks for a layout of {layout.world_size:,}")
     config = config.with_values({"train.steps": steps, "train.warmup": 0})
     cluster = simulated.machine.cluster.name
-    folder = rundir.create(home, config, {SIMULATED: cluster, **(labels or {})})
-    with rundir.writable(home):
+    folder = run_folder.create(home, config, {SIMULATED: cluster, **(labels or {})})
+    with run_folder.writable(home):
         note_start(folder, config, simulated.machine.cluster)
         _write(folder, config, _played(simulated, steps))
     outcome = RunOutcome(Ending.COMPLETED, f"simulated on a model of {cluster}")
@@ -61,7 +61,7 @@ def write_run(
 def note_start(folder: Path, config: RunConfig, cluster: Cluster) -> None:
     """Give a run that nobody runs its layout and devices, and say that it is simulated."""
     layout = layout_of(config)
-    rundir.update_status(
+    run_folder.update_status(
         folder,
         state="running",
         started_unix=time.time(),
@@ -90,7 +90,7 @@ def _write(folder: Path, config: RunConfig, played: Sequence[Simulated]) -> None
         numbered = enumerate(zip(played, began, strict=False))
         parts = [PlayedStep(one, place, number, at, one.seconds) for number, (one, at) in numbered]
         for rank in range(place * step.width, (place + 1) * step.width):
-            with RecordWriter(folder / rundir.RECORDS, f"rank-{rank}") as writer:
+            with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
                 _write_rank(writer, config, rank, parts, lines[place // step.replicas])
 
 

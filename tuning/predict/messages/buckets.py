@@ -1,4 +1,4 @@
-"""Gradients in buckets, as ``engine.parallel.buckets`` deals and sends them."""
+"""Gradients in buckets, as ``engine.parallel.data.buckets`` deals and sends them."""
 
 from __future__ import annotations
 

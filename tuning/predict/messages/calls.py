@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from engine.schedules.actions import Action
+from engine.parallel.schedules.actions import Action
 
 FLOAT32, BFLOAT16, FLOAT64, INT64 = "float32", "bfloat16", "float64", "int64"
 BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT64: 8}

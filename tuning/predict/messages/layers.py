@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from engine.activations import Part, Recompute
+from engine.footprint.activations import Part, Recompute
 from tuning.predict.messages.calls import FLOAT32, Item, Ready
 from tuning.predict.messages.parameters import ROOT, splits
 from tuning.predict.messages.wire import Wire

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.activations import Part
-from engine.config import RunConfig
-from engine.presets import ModelShape, resolve
-from engine.schedules.named import KINDS
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Part
+from engine.parallel.schedules.registry import KINDS
 
 #: What lies outside of blocks.
 ROOT = -1

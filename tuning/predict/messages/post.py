@@ -1,13 +1,13 @@
-"""The order in which a rank posts its messages to other stages; see ``engine.parallel.post``."""
+"""The order in which a rank posts its messages to other stages; see ``engine.parallel.pipeline_messages``."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from engine.schedules.actions import Action, Plan, Work
-from engine.schedules.order import result as result_of
-from engine.schedules.order import sent
+from engine.parallel.schedules.actions import Action, Plan, Work
+from engine.parallel.schedules.dependencies import result as result_of
+from engine.parallel.schedules.dependencies import sent
 from tuning.predict.messages.calls import Call
 from tuning.predict.messages.wire import Wire
 

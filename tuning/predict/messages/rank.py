@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.activations import Part
-from engine.config import RunConfig
-from engine.footprint import parts_of, plan_of
-from engine.layout import Layout
-from engine.schedules.actions import Action, Plan, Work
-from engine.weights import CHUNK_BY_CHUNK
+from engine.config.layout import Layout
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Part
+from engine.footprint.footprint import parts_of, plan_of
+from engine.footprint.weights import CHUNK_BY_CHUNK
+from engine.parallel.schedules.actions import Action, Plan, Work
 from tuning.predict.messages.buckets import Shared
 from tuning.predict.messages.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, sent_only
 from tuning.predict.messages.post import Post, arrivals, given, wanted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from engine.activations import Part
-from engine.schedules.actions import Action, Work
+from engine.footprint.activations import Part
+from engine.parallel.schedules.actions import Action, Work
 from tuning.predict.messages.buckets import GRADIENTS, Filling, Shared, dealt
 from tuning.predict.messages.calls import BFLOAT16, FLOAT32, Call, Item, Join, Ready
 from tuning.predict.messages.layers import Layers, back, onward

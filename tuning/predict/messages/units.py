@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from engine.config import RunConfig
-from engine.layout import Layout, layout_of
+from engine.config.layout import Layout, layout_of
+from engine.config.run_config import RunConfig
 from tuning.predict.messages.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join
 from tuning.predict.messages.parameters import ROOT, Parameter
 
@@ -44,7 +44,7 @@ class Policy:
 
     @classmethod
     def of(cls, config: RunConfig, on_streams: bool) -> Policy:
-        """As ``engine.parallel.shard`` reads it; on a GPU gathers and reductions have streams of their own."""
+        """As ``engine.parallel.data.fsdp`` reads it; on a GPU gathers and reductions have streams of their own."""
         layout, parallel = layout_of(config), config.parallel
         whole = "dp" if layout.cp == 1 else "dp_cp"
         hybrid = 1 < layout.shard < layout.inner

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from engine.activations import Sizes, sizes_of
-from engine.config import RunConfig
-from engine.layout import Layout, layout_of
+from engine.config.layout import Layout, layout_of
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Sizes, sizes_of
 from tuning.predict.messages.calls import BFLOAT16, BYTES, FLOAT32, INT64, Call
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from engine.layout import Layout
+from engine.config.layout import Layout
 from tuning.predict.placing.volumes import AXES, GROUPS, Stream, Volumes, turns
 
 #: With more islands than this only the given order of them is tried: 120 orders of 5.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.predict.placing.links import Floats
 
 #: Sums of the same numbers in another order differ by less than this part.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError
-from engine.network import Shape
+from engine.config.errors import InputError
+from engine.config.network import Shape
 from tuning.predict.hardware import Cluster, Link
 
 Floats = NDArray[np.float64]

@@ -6,11 +6,10 @@ as half an all-reduce (docs/engine.md).
 
 from __future__ import annotations
 
-from engine.activations import sizes_of
-from engine.config import RunConfig
-from engine.layout import accumulation
-from engine.presets import resolve
-from engine.stages import layers_of_stages
+from engine.config.layout import accumulation, layers_of_stages
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import sizes_of
 from tuning.predict.configured import reduce_bytes
 from tuning.predict.placing.volumes import Stream, Volumes
 

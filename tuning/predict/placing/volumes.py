@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.errors import InputError
-from engine.layout import Layout
+from engine.config.errors import InputError
+from engine.config.layout import Layout
 from tuning.predict.placing.layers import slowest_stage, split_layers
 from tuning.predict.placing.links import Floats, Ints, Links
 

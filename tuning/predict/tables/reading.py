@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.predict.cases import Cases
 
 Columns: TypeAlias = dict[str, NDArray[Any]]

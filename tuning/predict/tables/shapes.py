@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError
+from engine.config.errors import InputError
 from tuning.predict.tables.reading import DATA, Columns, Sheet, read
 
 #: What a family's models have in common with none of another's.

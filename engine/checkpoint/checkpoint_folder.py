@@ -1,0 +1,194 @@
+"""Where a run's checkpoints lie, which of them is the last good one, and how a new one takes its place. No torch.
+
+``RUN/checkpoints/step-000012`` is what a run needs to go on with step 12. It is written under another name, forced
+to the disk and renamed, so that a folder of this name is complete. ``RUN/checkpoints/last`` holds the newest name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engine.run.run_folder import read_json
+
+CHECKPOINTS = "checkpoints"
+MANIFEST = "checkpoint.json"
+#: Where ``torch.distributed.checkpoint`` notes which tensor lies where.
+METADATA = ".metadata"
+LAST = "last"
+_CHUNK_BYTES = 2**20
+_STEP, _SAVING, _OLD, _LOCK = "step-", ".saving-", ".old-", ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says about itself: ``step`` is the next one to do; ``model`` are the sizes that have to agree;
+    ``config`` is the saving run's in dotted keys; ``files`` gives the bytes and the CRC-32 of each file; ``plan`` is
+    the plan of compression that held, if any.
+    """
+
+    step: int
+    model: dict[str, Any]
+    config: dict[str, Any]
+    files: dict[str, list[int]]
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the checkpoint."""
+        return sum(size for size, _ in self.files.values())
+
+
+def name_of(step: int) -> str:
+    """A checkpoint's folder name."""
+    return f"{_STEP}{step:06d}"
+
+
+def scratch_of(run: Path, step: int) -> Path:
+    """Where a checkpoint is written before it is complete."""
+    return run / CHECKPOINTS / f"{_SAVING}{step:06d}"
+
+
+def complete(run: Path) -> list[Path]:
+    """A run's complete checkpoints, oldest first."""
+    found = (run / CHECKPOINTS).glob(f"{_STEP}*")
+    return sorted((path for path in found if path.name[len(_STEP) :].isdigit()), key=_step_of)
+
+
+def last_of(run: Path) -> Path | None:
+    """The checkpoint that ``last`` names; the newest one, if that is not there."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        named = run / CHECKPOINTS / (run / CHECKPOINTS / LAST).read_text(encoding="utf-8").strip()
+        if named in complete(run):
+            return named
+    return next(reversed(complete(run)), None)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What a checkpoint says about itself; None if it is not readable."""
+    document = read_json(folder / MANIFEST)
+    try:
+        manifest = Manifest(**document) if document else None
+    except TypeError:
+        return None
+    if manifest is None or not isinstance(manifest.step, int):
+        return None
+    if not all(
+        isinstance(part, dict) for part in (manifest.model, manifest.config, manifest.files, manifest.plan)
+    ):
+        return None
+    return (
+        manifest
+        if all(isinstance(facts, list) and len(facts) == 2 for facts in manifest.files.values())
+        else None
+    )
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file."""
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int) -> Manifest:
+    """Make a written checkpoint the last good one and let go of old ones; returns the manifest with all files.
+
+    ``checksums`` are those that ranks took of their own files.
+
+    Raises:
+        OSError: it could not be written to the end; the last good one stays.
+    """
+    scratch, home = scratch_of(run, manifest.step), run / CHECKPOINTS
+    paths = sorted(scratch.iterdir())
+    sums = {path.name: checksum(path) for path in paths if path.name not in checksums} | checksums
+    files = {path.name: [path.stat().st_size, sums[path.name]] for path in paths}
+    full = replace(manifest, files=files)
+    _write(scratch / MANIFEST, json.dumps(asdict(full), indent=1) + "\n")
+    _force(scratch)
+    pointer = home / f".{LAST}"
+    # Before the rename: what fails for want of space fails while the folder is not yet complete.
+    _write(pointer, name_of(manifest.step) + "\n")
+    scratch.rename(home / name_of(manifest.step))
+    _force(home)
+    pointer.rename(home / LAST)
+    _force(home)
+    _prune(run, keep)
+    return full
+
+
+def discard(run: Path, step: int) -> None:
+    """Remove what a failed save left, and free its space."""
+    shutil.rmtree(scratch_of(run, step), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(run: Path) -> Iterator[None]:
+    """Around a rank's part of a save: until it ends, or the process does, :func:`sweep` leaves the run alone."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # a file system without locks is not swept either
+            (run / CHECKPOINTS).mkdir(exist_ok=True)
+            held.enter_context(_locked(run, fcntl.LOCK_SH))
+        yield
+
+
+def sweep(run: Path) -> None:
+    """Remove what saves left that were killed; nothing while any process is writing to this run's checkpoints."""
+    with contextlib.suppress(OSError), _locked(run, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        _remove_unfinished(run)
+
+
+@contextlib.contextmanager
+def _locked(run: Path, how: int) -> Iterator[None]:
+    """Hold the lock of a run's checkpoints; the system lets go of it when the process dies."""
+    opened = os.open(run / CHECKPOINTS / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(opened, how)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _prune(run: Path, keep: int) -> None:
+    """Under another name first: half a checkpoint must not look like one."""
+    for path in complete(run)[:-keep]:
+        with contextlib.suppress(OSError):
+            path.rename(path.with_name(_OLD + path.name))
+    _remove_unfinished(run)
+
+
+def _remove_unfinished(run: Path) -> None:
+    """What was not written, or not removed, to the end; a run's saves follow each other, so no other is under way."""
+    for name in (_SAVING, _OLD):
+        for path in (run / CHECKPOINTS).glob(f"{name}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name[len(_STEP) :])
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _force(folder: Path) -> None:
+    """A rename is only on the disk once its folder is."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,246 @@
+"""A process group as the engine's own code uses it: calls go to the group's backend and record themselves.
+
+``torch.distributed``'s functions pass through c10d's operators, where a Python kernel records each call; here it is two
+clock marks and a tuple. Compiled code has torch's functional collectives instead: where a function of autograd wrote
+its result into a tensor made for it, the compiler of torch 2.11 found no gradient, and gave zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from engine.comm import gloo_exchange, host_values
+from engine.comm.gloo_exchange import Exchange, can_reduce
+from profilers.collectives.recorder import active_recorder
+from profilers.collectives.wire_bytes import EXCHANGE
+from profilers.steps.timer import Issued
+from profilers.steps.wait_sampler import waits_here
+
+Group = dist.ProcessGroup
+
+
+def _either(new: str, old: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
+    return function
+
+
+# 2.13 renamed both and warns about the old names; 2.11 knows only those.
+all_gather_single = _either("all_gather_single", "all_gather_into_tensor")
+reduce_scatter_single = _either("reduce_scatter_single", "reduce_scatter_tensor")
+
+_REDUCTIONS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class Waitable(Protocol):
+    """A call under way."""
+
+    def wait(self) -> Any:
+        """Return when it is through. RuntimeError if it failed."""
+
+
+class Message:
+    """A point-to-point message under way."""
+
+    __slots__ = ("_call", "_recorder", "_work", "tensor")
+
+    def __init__(self, tensor: Tensor, work: Any, call: Issued | None) -> None:
+        self.tensor, self._work, self._call = tensor, work, call
+        self._recorder = active_recorder()
+
+    @property
+    def is_through(self) -> bool:
+        """Whether waiting would take no time."""
+        return bool(self._work.is_completed())
+
+    @waits_here
+    def wait(self) -> Tensor:
+        """The tensor, once it has arrived or left."""
+        self._work.wait()
+        if self._call is not None and self._recorder is not None:
+            self._recorder.finish(self._call)
+        return self.tensor
+
+
+class UnderWay:
+    """A call beside computation; the time for which it is waited for counts as exposed communication."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    @waits_here
+    def wait(self) -> None:
+        """Return when it is through. RuntimeError if it failed."""
+        recorder = active_recorder()
+        if recorder is None:
+            self._work.wait()
+            return
+        begin = recorder.mark()
+        self._work.wait()
+        recorder.note((begin, recorder.mark(), None))
+
+
+def _blocking(kind: Callable[[], Any]) -> Any:
+    """Options of a call that is waited for where it is made."""
+    options = kind()
+    options.asyncOp = False
+    return options
+
+
+class Channel:
+    """This rank's end of one group, for tensors on one device; every rank of the group makes the same calls."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self.group, self.size, self.rank, self.device = group, group.size(), group.rank(), device
+        self._backend: Any = group._get_backend(device)
+        #: Whether calls between two ranks wait for each other unless they are posted together.
+        self.batches = self._backend.name() == "nccl"
+        self._exchange = Exchange(self._backend, self.size) if self._backend.name() == "gloo" else None
+        self._all_gather = _blocking(c10d.AllgatherOptions)
+        self._reduce_scatter = _blocking(c10d.ReduceScatterOptions)
+        self._all_to_all = _blocking(c10d.AllToAllOptions)
+        self._all_reduce = {name: _blocking(c10d.AllreduceOptions) for name in _REDUCTIONS}
+        for name, options in self._all_reduce.items():
+            options.reduceOp = _REDUCTIONS[name]
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """[n, ...] of every rank -> [size * n, ...], in the order of ranks."""
+        if torch.compiler.is_compiling():
+            gathered: Tensor = functional.all_gather_tensor(x.contiguous(), 0, self.group)
+            return gathered
+        out = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
+        self.all_gather_into(out, x.contiguous())
+        return out
+
+    def all_gather_into(self, out: Tensor, x: Tensor) -> None:
+        """The same into a contiguous ``out``; outside compiled code."""
+        if self._exchange is not None and self._exchange.gathers(x):
+            self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
+        else:
+            self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
+
+    def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
+        """The same beside computation."""
+        return UnderWay(all_gather_single(out, x, group=self.group, async_op=True))
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        """[size * n, ...] -> [n, ...]: this rank's part of the sum over ranks."""
+        if torch.compiler.is_compiling():
+            part: Tensor = functional.reduce_scatter_tensor(x.contiguous(), "sum", 0, self.group)
+            return part
+        out = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        self.reduce_scatter_into(out, x.contiguous())
+        return out
+
+    def reduce_scatter_into(self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> None:
+        """The same into a contiguous ``out``; outside compiled code."""
+        exchange = self._exchange
+        if exchange is not None and can_reduce(operation):
+            self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
+            return
+        self._reduce_scatter.reduceOp = operation
+        self._wait("reduce_scatter", x, self._backend._reduce_scatter_base, out, x, self._reduce_scatter)
+
+    def start_reduce_scatter_into(
+        self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM
+    ) -> Waitable:
+        """The same beside computation; ``out`` may be this rank's part of ``x``. Outside compiled code."""
+        exchange = self._exchange
+        if exchange is None or not can_reduce(operation):
+            work: Waitable = reduce_scatter_single(out, x, op=operation, group=self.group, async_op=True)
+            return work
+        recorder = active_recorder()
+        if recorder is None:
+            return exchange.start_reduce_scatter(out, x, operation, lambda: None)
+        call = recorder.issue("reduce_scatter", self.group, x, EXCHANGE)
+        return exchange.start_reduce_scatter(out, x, operation, lambda: recorder.finish(call))
+
+    def all_reduce(self, x: Tensor, operation: Literal["sum", "max"] = "sum") -> None:
+        """In place, on a contiguous tensor."""
+        if torch.compiler.is_compiling():
+            dist.all_reduce(x, op=_REDUCTIONS[operation], group=self.group)
+        elif self._exchange is not None and self._exchange.reduces(x):
+            self._wait(
+                "all_reduce", x, self._exchange.all_reduce, x, _REDUCTIONS[operation], algorithm=EXCHANGE
+            )
+        else:
+            self._wait("all_reduce", x, self._backend.allreduce, [x], self._all_reduce[operation])
+
+    def all_to_all(
+        self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
+    ) -> Tensor:
+        """Rows of ``x`` [n, ...] to the ranks in order, ``send[r]`` of them to rank r, and theirs in return.
+
+        Returns [sum(receive), ...]; without sizes every rank gets n / size rows.
+        """
+        send, receive = send or [], receive or []
+        if torch.compiler.is_compiling():
+            back: Tensor = functional.all_to_all_single(
+                x.contiguous(), receive or None, send or None, self.group
+            )
+            return back
+        out = x.new_empty((sum(receive) if receive else x.shape[0], *x.shape[1:]))
+        others = (sum(send) - send[self.rank]) if send else None
+        sent = None if others is None else others * math.prod(x.shape[1:]) * x.itemsize
+        self._wait("all_to_all", x, self._exchanged, out, x.contiguous(), receive, send, sent_bytes=sent)
+        return out
+
+    def _exchanged(self, out: Tensor, x: Tensor, receive: list[int], send: list[int]) -> Waitable | None:
+        """All ranks have to choose alike, and know no others' sizes than equal ones."""
+        if self._exchange is not None and (send or x.nbytes >= self.size * gloo_exchange.LARGE):
+            return gloo_exchange.start(self._backend, out, x, receive, send)
+        work: Waitable | None = self._backend.alltoall_base(out, x, receive, send, self._all_to_all)
+        return work
+
+    def send(self, x: Tensor, target: int) -> Message:
+        """Start sending to a member of the group."""
+        return self._start("send", x, self._backend.send, target)
+
+    def receive(self, into: Tensor, source: int) -> Message:
+        """Start receiving from a member of the group."""
+        return self._start("recv", into, self._backend.recv, source)
+
+    @waits_here
+    def _wait(
+        self,
+        name: str,
+        payload: Tensor,
+        function: Callable[..., Any],
+        *arguments: Any,
+        sent_bytes: int | None = None,
+        algorithm: str | None = None,
+    ) -> None:
+        recorder = active_recorder()
+        if recorder is None:
+            if (work := function(*arguments)) is not None:  # NCCL returns none: it is on the current stream
+                work.wait()
+            return
+        kind = recorder.kinds[name, self.group, payload.dtype, payload.nbytes, sent_bytes, algorithm]
+        mark, note = recorder.mark, recorder.note
+        begin = mark()
+        if (work := function(*arguments)) is not None:
+            work.wait()
+        note((begin, mark(), kind))  # as little as can be: after a wait nothing is in a cache
+
+    def _start(self, name: str, payload: Tensor, function: Callable[..., Any], peer: int) -> Message:
+        recorder = active_recorder()
+        call = recorder.issue(name, self.group, payload) if recorder is not None else None
+        return Message(payload, function([payload], peer, 0), call)
+
+
+def all_reduce_scalar(value: float, channel: Channel | None) -> float:
+    """Sum of a number over a group."""
+    if channel is None:
+        return value
+    total = torch.tensor(value, dtype=torch.float64, device=channel.device)
+    channel.all_reduce(total)
+    return host_values.number(total)

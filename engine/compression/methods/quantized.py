@@ -1,0 +1,218 @@
+"""Quantised messages: of a reduce-scatter, to the rank that needs an average; and of an all-reduce.
+
+An all-reduce sends to the owner of a share of the bucket, which sums and sends back to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.compression.interface import Content, Kept, Message, Reduction
+from engine.compression.link import Link
+from engine.compression.methods.row_codec import RowCodec
+from engine.compression.partition import Dealt, Run
+from engine.compression.randomness import BLOCK_VALUES, Draws
+from engine.config.compression import Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Values [start, stop) of the bucket that one rank needs, and where their message begins among all of them."""
+
+    start: int
+    stop: int
+    codec: RowCodec
+    place: int
+
+    def message(self, all_: Tensor) -> Tensor:
+        """This stretch's part of the messages to one rank."""
+        return all_[self.place : self.place + self.codec.size(self.stop - self.start)]
+
+
+class OneWay:
+    """An all-to-all of coded slices, and each rank averages its own in fp32: ZeRO++'s qgZ (arXiv 2306.10209) without
+    its hierarchy. The bucket is cut into as many equal slices as there are ranks; of the others' no average is there.
+    """
+
+    def __init__(
+        self, link: Link, content: Content, dealt: Dealt, codec_of: Callable[[Value], RowCodec], noisy: bool
+    ) -> None:
+        self._link, self._index, self._noisy = link, content.index, noisy
+        self._each = len(content.flat) // link.size
+        self._stretches = [list(self._cut(rank, dealt, codec_of)) for rank in range(link.size)]
+        self._sizes = [_bytes(stretches) for stretches in self._stretches]
+        self._sent = content.flat.new_zeros(sum(self._sizes), dtype=torch.uint8)
+        self._received = self._sent.new_empty(link.size * self._sizes[link.rank])
+
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        """One message to each rank."""
+        noise = self._noise(flat, draws)
+        for stretches, messages in zip(self._stretches, self._sent.split(self._sizes), strict=True):
+            for one in stretches:
+                one.codec.encode(values[one.start : one.stop], one.message(messages), noise)
+        own = self._sizes[self._link.rank]
+        yield self._link.all_to_all(self._received, self._sent, [own] * self._link.size, self._sizes)
+        for one in self._stretches[self._link.rank]:
+            mean = flat[one.start : one.stop].zero_()
+            for messages in self._received.split(own):
+                one.codec.decode(one.message(messages), mean, share=1 / self._link.size)
+
+    def messages(self) -> list[Message]:
+        """Each rank's slice to it, whatever it holds; this one's own counts as sent, as in any all-to-all."""
+        return [Message("all_to_all", sum(self._sizes))]
+
+    def kept(self) -> list[Kept]:
+        """Nothing."""
+        return []
+
+    def fold(self, memory: Tensor) -> None:
+        """Nothing to add."""
+
+    def _cut(self, rank: int, dealt: Dealt, codec_of: Callable[[Value], RowCodec]) -> Iterator[_Stretch]:
+        first, place = rank * self._each, 0
+        for run in dealt.runs:
+            start, stop = max(run.start, first), min(run.stop, first + self._each)
+            if start < stop:
+                codec = codec_of(run.value)
+                yield _Stretch(start, stop, codec, place)
+                place += codec.size(stop - start)
+
+    def _noise(self, like: Tensor, draws: Draws) -> Tensor | None:
+        """One block for all blocks: each value is rounded without bias, if not on its own."""
+        if not self._noisy:
+            return None
+        stretches = [one for stretches in self._stretches for one in stretches]
+        longest = max([max(one.stop - one.start, one.codec.length) for one in stretches], default=0)
+        count = (
+            max(BLOCK_VALUES, *(one.codec.length for one in stretches))
+            if like.device.type == "cpu"
+            else longest
+        )
+        return torch.rand(count, generator=draws.own(self._index), device=like.device)
+
+
+def _bytes(stretches: list[_Stretch]) -> int:
+    return sum(one.codec.size(one.stop - one.start) for one in stretches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """One run's equal shares, the last ones shorter or empty, and where its messages lie among those of all runs."""
+
+    run: Run
+    codec: RowCodec
+    each: int
+    #: Of the message to one rank, in bytes; of a share of the average, in values.
+    place: int
+    first: int
+
+    def of(self, rank: int) -> tuple[int, int]:
+        """The share of a rank, [start, stop) of the bucket."""
+        start = min(self.run.start + rank * self.each, self.run.stop)
+        return start, min(start + self.each, self.run.stop)
+
+    @property
+    def bytes(self) -> int:
+        """Of one rank's message."""
+        return self.codec.size(self.each)
+
+    def message(self, all_runs: Tensor, count: int) -> Tensor:
+        """This run's part [size(count)] of a rank's message."""
+        return all_runs[self.place : self.place + self.codec.size(count)]
+
+
+class TwoWay:
+    """An all-to-all of coded shares; each rank sums its own and codes the average again, for an all-gather.
+
+    As CGX (arXiv 2111.08617) and 1-bit Adam (arXiv 2102.02888) do. What the second coding leaves out is this rank's as
+    well: it is added to its share of the next average. All ranks decode the same messages, so they hold the same bits.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        content: Content,
+        dealt: Dealt,
+        codec_of: Callable[[Value], RowCodec],
+        noisy: bool,
+        keeps: bool,
+    ) -> None:
+        self._link, self._index, self._noisy, self._keeps = link, content.index, noisy, keeps
+        self._shares = _share_out(dealt.runs, codec_of, link.size)
+        last = self._shares[-1]
+        self._bytes = last.place + last.bytes
+        self._sent = content.flat.new_zeros(link.size, self._bytes, dtype=torch.uint8)
+        self._received, self._average = torch.empty_like(self._sent), self._sent.new_zeros(self._bytes)
+        #: The sum, in which the second coding's errors stay.
+        self._mean = content.flat.new_zeros(last.first + last.each)
+
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        """All runs share both messages."""
+        noise = self._noise(flat, draws)
+        for rank, message in enumerate(self._sent):
+            for one, (start, stop) in self._of(rank):
+                one.codec.encode(values[start:stop], one.message(message, stop - start), noise)
+        yield self._link.all_to_all(self._received.view(-1), self._sent.view(-1))
+        self._sum(noise)
+        yield self._link.all_gather(self._received.view(-1), self._average)
+        for rank, message in enumerate(self._received):
+            for one, (start, stop) in self._of(rank):
+                one.codec.decode(one.message(message, stop - start), flat[start:stop])
+
+    def messages(self) -> list[Message]:
+        """Each rank's shares to the others, and its average back."""
+        return [self._link.exchanged(self._bytes), self._link.gathered(self._bytes)]
+
+    def kept(self) -> list[Kept]:
+        """What was left out of this rank's shares of averages, by parameter."""
+        return [kept for one in self._shares for kept in self._kept(one)] if self._keeps else []
+
+    def fold(self, memory: Tensor) -> None:
+        """An error of the average is as many times as large in one rank's gradient as there are ranks."""
+        for one, (start, stop) in self._of(self._link.rank):
+            memory[start:stop].add_(self._mean_of(one, start, stop), alpha=self._link.size)
+
+    def _sum(self, noise: Tensor | None) -> None:
+        """Average this rank's shares, in the order of ranks, and code them again."""
+        if not self._keeps:
+            self._mean.zero_()
+        for one, (start, stop) in self._of(self._link.rank):
+            mean = self._mean_of(one, start, stop)
+            for message in self._received:
+                one.codec.decode(one.message(message, stop - start), mean, share=1 / self._link.size)
+            one.codec.encode(mean, one.message(self._average, stop - start), noise)
+
+    def _noise(self, like: Tensor, draws: Draws) -> Tensor | None:
+        """One block for all blocks and both codings: each value is rounded without bias, if not on its own."""
+        if not self._noisy:
+            return None
+        count = BLOCK_VALUES if like.device.type == "cpu" else max(one.each for one in self._shares)
+        longest = max(count, *(one.codec.length for one in self._shares))
+        return torch.rand(longest, generator=draws.own(self._index), device=like.device)
+
+    def _of(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
+        return ((one, one.of(rank)) for one in self._shares)
+
+    def _mean_of(self, one: _Shares, start: int, stop: int) -> Tensor:
+        return self._mean[one.first : one.first + stop - start]
+
+    def _kept(self, one: _Shares) -> Iterator[Kept]:
+        start, stop = one.of(self._link.rank)
+        mean = self._mean_of(one, start, stop)
+        for part in one.run.parts:
+            first, last = max(start, part.start), min(stop, part.stop)
+            if first < last:
+                yield Kept(part, "mean", mean[first - start : last - start], first - part.start)
+
+
+def _share_out(runs: Sequence[Run], codec_of: Callable[[Value], RowCodec], ranks: int) -> list[_Shares]:
+    shares, place, first = list[_Shares](), 0, 0
+    for run in runs:
+        each = 8 * -(-run.count // (8 * ranks))
+        shares.append(_Shares(run, codec_of(run.value), each, place, first))
+        place, first = place + shares[-1].bytes, first + each
+    return shares

@@ -1,0 +1,153 @@
+"""Only the largest gradient values are sent, or some at random; the rest is added to the next step's gradient."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from engine.compression.interface import Kept, Message, Reduction
+from engine.compression.link import Link
+from engine.compression.partition import Dealt, Run
+from engine.compression.randomness import Draws, ranges_of
+
+#: Values whose distribution stands for a longer tensor's.
+SAMPLE = 1 << 16
+
+
+class TopK:
+    """Top-k sparsification (arXiv 1809.07599).
+
+    Each rank sends the k = ratio * n largest values of every run and their places, in one all-gather of 2k 4-byte
+    words. The ranks' choices differ, so the average has up to ranks * k values; all others are zero.
+    """
+
+    def __init__(self, link: Link, dealt: Dealt, like: Tensor, index: int) -> None:
+        self._link, self._runs, self._index = link, dealt.runs, index
+        self._counts = [count_of(run) for run in self._runs]
+        self._message = like.new_empty(2 * sum(self._counts), dtype=torch.int32)
+        self._everyone = self._message.new_empty(link.size * len(self._message))
+
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        """Sum the ranks' selected values in the order of ranks."""
+        generator = draws.own(self._index)
+        for run, (chosen, places) in zip(self._runs, self._split(self._message), strict=True):
+            part = values[run.start : run.stop]
+            places.copy_(largest(part, len(places), generator))
+            chosen.copy_(part.index_select(0, places).view(torch.int32))
+            part.index_fill_(0, places.long(), 0.0)
+        yield self._link.all_gather(self._everyone, self._message)
+        for run in self._runs:
+            flat[run.start : run.stop].zero_()
+        for message in self._everyone.chunk(self._link.size):
+            for run, (chosen, places) in zip(self._runs, self._split(message), strict=True):
+                average = chosen.view(torch.float32) / self._link.size
+                flat[run.start : run.stop].index_add_(0, places, average)
+
+    def messages(self) -> list[Message]:
+        """A value and a place for each that is sent."""
+        return [self._link.gathered(self._message.nbytes)]
+
+    def kept(self) -> list[Kept]:
+        """Nothing."""
+        return []
+
+    def fold(self, memory: Tensor) -> None:
+        """Nothing to add."""
+
+    def _split(self, message: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Values and places of each run."""
+        parts = message.split([count for k in self._counts for count in (k, k)])
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def count_of(run: Run) -> int:
+    """How many values of a run are sent."""
+    return max(1, int((run.value or 0) * run.count))
+
+
+def largest(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Places [count] of about the ``count`` largest magnitudes of fp32 [n].
+
+    A sample gives a threshold that a little more than ``count`` values reach; the largest of these are taken. If it
+    was too high after all, the places of smaller values fill up: any place is a right one.
+    """
+    if len(values) <= 2 * SAMPLE:
+        return values.abs().topk(count, sorted=False).indices
+    threshold = _threshold(values, count, generator)
+    found = [
+        (values[start:stop].abs() > threshold).nonzero().view(-1).add_(start)
+        for start, stop in ranges_of(values)
+    ]
+    candidates = torch.cat(found)
+    if len(candidates) < count:
+        return _filled(candidates, count, len(values))
+    return candidates[values[candidates].abs_().topk(count, sorted=False).indices]
+
+
+def _threshold(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """What a share of count / n of a sample exceeds, and as many more as three standard deviations of its size."""
+    places = torch.randint(len(values), (SAMPLE,), generator=generator, device=values.device)
+    expected = SAMPLE * count / len(values)
+    reached = min(SAMPLE, math.ceil(expected + 3 * math.sqrt(expected) + 1))
+    return values[places].abs_().topk(reached, sorted=False).values.min()
+
+
+def _filled(candidates: Tensor, count: int, length: int) -> Tensor:
+    """Candidates, and the first places that are none."""
+    taken = torch.zeros(length, dtype=torch.bool, device=candidates.device)
+    taken[candidates] = True
+    others = (~taken).nonzero().view(-1)
+    return torch.cat((candidates, others[: count - len(candidates)]))
+
+
+class RandomK:
+    """Random-k sparsification: k = ratio * n values of every run, at the same places on all ranks, to be summed there.
+
+    The places of a step lie n / k apart, from a random first one on: each value is as likely as any other (systematic
+    sampling). Without error feedback the values are scaled by n / k, and the average is without bias; with it what is
+    not sent is added later, and they are not scaled.
+    """
+
+    def __init__(self, link: Link, dealt: Dealt, like: Tensor, index: int) -> None:
+        self._link, self._runs, self._index = link, dealt.runs, index
+        self._counts = [count_of(run) for run in self._runs]
+        self._message = like.new_empty(sum(self._counts))
+        self._steps = [
+            torch.arange(k, dtype=torch.float64, device=like.device) * (run.count / k)
+            for k, run in zip(self._counts, self._runs, strict=True)
+        ]
+
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        """One all-reduce."""
+        places = self._places(draws.shared(self._index))
+        parts = self._message.split(self._counts)
+        for run, chosen, at in zip(self._runs, parts, places, strict=True):
+            torch.index_select(values[run.start : run.stop], 0, at, out=chosen)
+            if values is flat:
+                chosen.mul_(run.count / len(at))
+            else:
+                values[run.start : run.stop].index_fill_(0, at, 0.0)
+        yield self._link.all_reduce(self._message.div_(self._link.size))
+        for run, chosen, at in zip(self._runs, parts, places, strict=True):
+            flat[run.start : run.stop].zero_().index_copy_(0, at, chosen)
+
+    def messages(self) -> list[Message]:
+        """Values without places."""
+        return [self._link.reduced(len(self._message), 4)]
+
+    def kept(self) -> list[Kept]:
+        """Nothing."""
+        return []
+
+    def fold(self, memory: Tensor) -> None:
+        """Nothing to add."""
+
+    def _places(self, generator: torch.Generator) -> list[Tensor]:
+        found = []
+        for run, steps in zip(self._runs, self._steps, strict=True):
+            first = torch.rand(1, dtype=torch.float64, generator=generator, device=steps.device)
+            apart = run.count / len(steps)
+            found.append((steps + first * apart).long().clamp_max_(run.count - 1))
+        return found

@@ -1,0 +1,1 @@
+"""What a person asks for: sections, presets, layout, environment catalogue, errors. Pure."""

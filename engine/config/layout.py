@@ -1,0 +1,169 @@
+"""The layout of ranks: each rank's coordinates on the axes, and the layers of each pipeline stage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config.run_config import RunConfig
+
+#: The order in which ranks are numbered, fastest first: tensor parallelism has the most traffic.
+AXES = ("tp", "cp", "dp", "pp")
+#: Group -> the axes along which its members differ.
+GROUPS = {
+    "dp": ("dp",),
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "pp": ("pp",),
+    "data": ("cp", "dp"),
+    "model": ("tp", "pp"),
+}
+_PARTS = ("ep", "edp", "shard", "replicate")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Degrees of parallelism. Ranks are numbered with tp fastest, then cp, dp and pp.
+
+    The dp x cp ranks that see different tokens are the data ranks, numbered with cp fastest. An outer loop has them
+    form ``replicas`` that train by themselves, of ``inner`` data ranks each, side by side. Of those ``ep``, side by
+    side, hold one set of experts; ``shard`` of them hold one sharded copy of the parameters.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero_stage: int = 0
+    shard_ranks: int | None = None
+    replicas: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.data * self.tp * self.pp
+
+    @property
+    def data(self) -> int:
+        """Ranks that see different tokens."""
+        return self.dp * self.cp
+
+    @property
+    def inner(self) -> int:
+        """Data ranks whose gradients are averaged at every step: all, or those of one replica of an outer loop."""
+        return self.data // self.replicas
+
+    @property
+    def shard(self) -> int:
+        """Ranks over which parameters are split; 1 without ZeRO."""
+        return (self.shard_ranks or self.inner) if self.zero_stage >= 2 else 1
+
+    @property
+    def data_ranks_differ(self) -> bool:
+        """Whether data ranks of one replica update different parts of the parameters."""
+        return self.inner > 1 and (self.zero_stage > 0 or self.ep > 1)
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """Where a rank stands."""
+        at = {}
+        for axis in AXES:
+            rank, at[axis] = divmod(rank, getattr(self, axis))
+        return Coordinates(**at)
+
+    def rank(self, at: Coordinates) -> int:
+        """Inverse of :meth:`coordinates`."""
+        rank = 0
+        for axis in reversed(AXES):
+            rank = rank * getattr(self, axis) + getattr(at, axis)
+        return rank
+
+    def data_rank(self, at: Coordinates) -> int:
+        """Place among the data ranks."""
+        return at.dp * self.cp + at.cp
+
+    def replica(self, at: Coordinates) -> int:
+        """The replica of an outer loop that a rank belongs to."""
+        return self.data_rank(at) // self.inner
+
+    def groups(self, name: str) -> list[list[int]]:
+        """All process groups of a kind, in one fixed order.
+
+        Kinds: ``dp``, ``tp``, ``cp``, ``pp``, ``model`` (tp x pp), ``data`` (the data ranks of one replica), and parts
+        of those: ``ep`` and ``shard`` (side by side), ``edp`` and ``replicate`` (one of each of those). ``outer`` joins
+        the ranks that hold the same in different replicas; ``replica`` all ranks of one.
+        """
+        if name == "replica":
+            ranks = range(self.world_size)
+            return [
+                [r for r in ranks if self.replica(self.coordinates(r)) == n] for n in range(self.replicas)
+            ]
+        if name not in (*_PARTS, "data", "outer"):
+            return self._along(GROUPS[name])
+        whole = self._along(GROUPS["data"])
+        blocks, across = _divided(whole, self.inner)
+        if name in ("data", "outer"):
+            return blocks if name == "data" else across
+        side_by_side, one_of_each = _divided(blocks, self.ep if name in ("ep", "edp") else self.shard)
+        return side_by_side if name in ("ep", "shard") else one_of_each
+
+    def as_dict(self) -> dict[str, int]:
+        """The ``layout`` object of results."""
+        return {name: getattr(self, name) for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage")}
+
+    def _along(self, varying: tuple[str, ...]) -> list[list[int]]:
+        members: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world_size):
+            at = self.coordinates(rank)
+            fixed = tuple(getattr(at, name) for name in AXES if name not in varying)
+            members.setdefault(fixed, []).append(rank)
+        return list(members.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """A rank's place on each axis."""
+
+    dp: int = 0
+    tp: int = 0
+    pp: int = 0
+    cp: int = 0
+
+
+def _divided(groups: list[list[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Of each group: its blocks of ``size`` ranks side by side, and the groups of one of each block."""
+    blocks, across = list[list[int]](), list[list[int]]()
+    for group in groups:
+        own = [group[first : first + size] for first in range(0, len(group), size)]
+        blocks += own
+        across += [list(members) for members in zip(*own, strict=True)]
+    return blocks, across
+
+
+def layout_of(config: RunConfig) -> Layout:
+    """The layout a configuration asks for, unchecked."""
+    parallel, outer = config.parallel, config.outer
+    names = ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks")
+    replicas = 1 if outer.method == "none" else outer.replicas or parallel.dp
+    return Layout(**{name: getattr(parallel, name) for name in names}, replicas=replicas)
+
+
+def devices_of(config: RunConfig) -> tuple[int, ...]:
+    """The device of each rank, unchecked: as ``parallel.placement`` says, else ranks lie in their order."""
+    given = config.parallel.placement
+    return tuple(range(layout_of(config).world_size)) if given is None else tuple(given)
+
+
+def accumulation(config: RunConfig) -> int:
+    """Micro-batches per optimizer step and data-parallel rank."""
+    return config.batch.global_batch // (config.parallel.dp * config.batch.micro_batch)
+
+
+def layers_of_stages(layers: int, stages: int, given: Sequence[int] | None = None) -> list[range]:
+    """Consecutive layers of each stage: as many as ``given`` says, else dealt evenly with the rest to the first ones.
+
+    The last stage has the head to compute, so it never gets one layer more than the others.
+    """
+    counts = given or [layers // stages + (stage < layers % stages) for stage in range(stages)]
+    starts = [sum(counts[:stage]) for stage in range(stages)]
+    return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]

@@ -1,0 +1,74 @@
+"""Named model sizes, and the exact shape that a configuration asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.config.errors import InputError
+from engine.config.sections import Model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a decoder; head_dim is hidden / heads, the norm has one weight per hidden unit."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn_hidden: int
+    vocabulary: int
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one block: attention, SwiGLU and its two norms."""
+        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_heads * self.head_dim
+        return attention + 3 * self.hidden * self.ffn_hidden + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, with separate input and output embeddings."""
+        return self.layers * self.layer_parameters + 2 * self.vocabulary * self.hidden + self.hidden
+
+
+# layers, hidden, heads, kv_heads, ffn_hidden, vocabulary. 22b, 175b and 1t take depth, width and heads from the
+# launch scripts of the Frontier paper's authors; 7b, 13b, 70b from arXiv 2307.09288. SwiGLU is about 8/3 wide.
+PRESETS: dict[str, ModelShape] = {
+    "tiny": ModelShape(4, 160, 4, 4, 448, 256),
+    "mini": ModelShape(8, 320, 8, 4, 896, 256),
+    "small": ModelShape(12, 768, 12, 4, 2048, 256),
+    "350m": ModelShape(24, 1024, 16, 8, 2816, 32000),
+    "1b": ModelShape(16, 2048, 32, 8, 8192, 32000),
+    "3b": ModelShape(28, 3072, 24, 8, 8192, 32000),
+    "7b": ModelShape(32, 4096, 32, 32, 11008, 32000),
+    "13b": ModelShape(40, 5120, 40, 40, 13824, 32000),
+    "22b": ModelShape(48, 6144, 48, 48, 16384, 51200),
+    "70b": ModelShape(80, 8192, 64, 8, 28672, 32000),
+    "175b": ModelShape(96, 12288, 96, 96, 32768, 51200),
+    "1t": ModelShape(128, 25600, 128, 128, 68352, 51200),
+}
+
+
+def resolve(model: Model) -> ModelShape:
+    """The shape a model section asks for.
+
+    Raises:
+        InputError: the preset is unknown, or the sizes do not fit together.
+    """
+    if model.preset not in PRESETS:
+        raise InputError("model.preset", model.preset, f"unknown; choose one of {', '.join(PRESETS)}")
+    base = PRESETS[model.preset]
+    given = {name: getattr(model, name) or getattr(base, name) for name in ModelShape.__dataclass_fields__}
+    shape = ModelShape(**given)
+    if shape.hidden % shape.heads or (shape.hidden // shape.heads) % 2:
+        raise InputError(
+            "model.heads", shape.heads, f"hidden={shape.hidden} / heads must be a whole, even number"
+        )
+    if shape.heads % shape.kv_heads:
+        raise InputError("model.kv_heads", shape.kv_heads, f"must divide heads={shape.heads}")
+    return shape

@@ -1,0 +1,168 @@
+"""What a person asks for: the frozen, checked configuration of one run."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from engine.config.environment_catalog import Environment
+from engine.config.errors import InputError
+from engine.config.sections import (
+    Batch,
+    Checkpoint,
+    Compression,
+    Data,
+    Lab,
+    Memory,
+    Model,
+    Outer,
+    Overlap,
+    Parallel,
+    Profile,
+    Schedule,
+    Section,
+    Train,
+)
+
+#: Values that are dictionaries of their own, not sections.
+MAPPINGS = ("compression.layers",)
+#: Of so many keys all are named where one is unknown.
+_MOST_LISTED = 30
+
+
+class RunConfig(Section):
+    """Everything that decides a run; the same file trains the same layout again."""
+
+    model: Model = Model()
+    data: Data = Data()
+    parallel: Parallel = Parallel()
+    batch: Batch = Batch()
+    schedule: Schedule = Schedule()
+    compression: Compression = Compression()
+    outer: Outer = Outer()
+    overlap: Overlap = Overlap()
+    memory: Memory = Memory()
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    train: Train = Train()
+    checkpoint: Checkpoint = Checkpoint()
+    lab: Lab = Lab()
+    environment: Environment = Environment()
+    profile: Profile = Profile()
+
+    def with_values(self, values: dict[str, Any]) -> RunConfig:
+        """A copy with dotted keys replaced, checked again: ``{"parallel.tp": 2}``.
+
+        Raises:
+            InputError: a key is unknown or a value is of the wrong type or out of range.
+        """
+        tree = self.model_dump(mode="json")
+        for key, value in values.items():
+            _set_dotted(tree, key, value)
+        return parse(tree)
+
+    def flat(self) -> dict[str, Any]:
+        """Dotted keys to values, as ``--set`` takes them."""
+        return flatten(self.model_dump(mode="json"))
+
+    def dumps(self) -> str:
+        """The exact configuration as indented JSON; of environment variables those that are set."""
+        tree = self.model_dump(mode="json")
+        tree["environment"] = {
+            name: value for name, value in tree["environment"].items() if value is not None
+        }
+        return json.dumps(tree, indent=2) + "\n"
+
+
+def parse(tree: object) -> RunConfig:
+    """A checked configuration from nested plain values.
+
+    Raises:
+        InputError: with field, value and remedy of the first thing that is wrong.
+    """
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise input_error(error, RunConfig) from None
+
+
+def load(path: Path) -> RunConfig:
+    """A configuration from its JSON file.
+
+    Raises:
+        InputError: the file cannot be read, is not JSON, or does not describe a run.
+    """
+    try:
+        return parse(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(
+            "config", str(path), f"cannot be read as JSON ({error}); give a run's config.json"
+        ) from None
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries to dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        is_section = isinstance(value, dict) and prefix + key not in MAPPINGS
+        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
+    return flat
+
+
+def _set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InputError(key, value, f"{section} has no keys of its own")
+    tree[name] = value
+
+
+def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
+    """The first problem of a pydantic error as one line with field, value and remedy."""
+    errors = error.errors()
+    same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+    first = max(
+        same, key=lambda one: len(one["loc"])
+    )  # of a key that may be a section, too: what is wrong in that
+    path = _path(first["loc"], root)
+    if first["type"] == "missing":
+        return InputError(".".join(path), None, "is missing")
+    remedy = first["msg"]
+    if first["type"] == "extra_forbidden":
+        remedy = f"unknown key; known here: {_listed(path[-1], sorted(_fields_at(root, path[:-1])))}"
+    return InputError(".".join(path) or "config", first["input"], remedy)
+
+
+def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
+    """The keys that a person typed, without the kinds of what may be a section or something plain."""
+    kinds = {"bool", *(kind.__name__ for kind in _sections(root, str(place[0])))} if place else set()
+    path = [str(part) for part in place]
+    return [part for part in path if part not in kinds and not part.startswith("function-")]
+
+
+def _listed(wrong: str, known: list[str]) -> str:
+    """All keys; of very many those most like the wrong one."""
+    if len(known) <= _MOST_LISTED:
+        return ", ".join(known)
+    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.0)
+    return f"{', '.join(near)} and {len(known) - len(near)} others (docs/engine.md)"
+
+
+def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
+    here = [root]
+    for part in path:
+        here = [section for each in here for section in _sections(each, part)]
+    return [name for each in here for name in each.model_fields]
+
+
+def _sections(owner: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    """What a key's value may be of, as far as those are sections."""
+    field = owner.model_fields.get(key)
+    kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]

@@ -1,0 +1,1 @@
+"""A rank built without devices, and measured."""

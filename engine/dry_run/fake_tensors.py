@@ -1,0 +1,168 @@
+"""Stand-ins for parts that need real numbers, and the memory behind tensors: whose it is, and who still holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from engine.model.axes import Compute, ExpertAxis
+from engine.model.decoder import Decoder
+from engine.model.mixture import Mixture
+from engine.model.offload import SMALLEST_BYTES, Offload, is_weight
+
+
+class Noted:
+    """Memory that was seen once; noting it does not keep it alive, but its identity is not given out again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def note(self, tensor: Tensor) -> None:
+        """Once for all tensors that share memory."""
+        storage = tensor.untyped_storage()
+        self._seen.setdefault(identity(tensor), (StorageWeakRef(storage), storage.nbytes()))
+
+    def total_bytes(self) -> int:
+        """Of all that was noted."""
+        return sum(size for _, size in self._seen.values())
+
+    def living_bytes(self, besides: Collection[int] = ()) -> int:
+        """Of what somebody still holds, leaving out some identities."""
+        seen = self._seen.items()
+        return sum(size for key, (storage, size) in seen if key not in besides and not storage.expired())
+
+
+class Made(TorchDispatchMode):
+    """Notes the memory that operators make. What lives when a forward is over is held for its backward by somebody:
+    autograd, a checkpoint, a function's context.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.noted = Noted()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self.noted.note(leaf)
+        return out
+
+
+def identity(tensor: Tensor) -> int:
+    """What two tensors have in common that share their memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind some tensors, each counted once."""
+    return sum({identity(one): one.untyped_storage().nbytes() for one in tensors}.values())
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@contextmanager
+def parameters_of(module: nn.Module) -> Iterator[set[int]]:
+    """Identities of all parameters: as they are between forwards, and as each submodule meets them in its own."""
+    seen = {identity(local(one)) for one in module.parameters()}
+
+    def note(submodule: nn.Module, _: object) -> None:
+        seen.update(identity(local(one)) for one in submodule.parameters())
+
+    handles = [submodule.register_forward_pre_hook(note) for submodule in module.modules()]
+    yield seen
+    for handle in handles:
+        handle.remove()
+    seen.update(identity(local(one)) for one in module.parameters())
+
+
+def put_in(decoder: Decoder) -> None:
+    """Give a stage its stand-ins; call it before the first forward."""
+    for module in decoder.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_all_gather(Unsent())  # type: ignore[arg-type]
+        if isinstance(module, Mixture):
+            module.axis = EvenExperts(module.axis)
+
+
+class Unsent:
+    """An all-gather that sends nothing: one to a thousand ranks that are not there would still copy for each."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The message's memory."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
+
+
+class EvenExperts:
+    """An expert axis whose tokens fall evenly on all experts: how many do in truth, only a router knows."""
+
+    def __init__(self, axis: ExpertAxis) -> None:
+        self._axis, self.size, self.rank = axis, axis.size, axis.rank
+
+    def run_sorted(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
+        """As the axis says, with a few rows more where they do not divide evenly."""
+        experts = counts.shape[0]
+        padded = F.pad(rows, (0, 0, 0, -rows.shape[0] % experts)) if rows.shape[0] % experts else rows
+        results = self._axis.run_padded(padded.unflatten(0, (experts, -1)), compute)
+        return results.flatten(0, 1)[: rows.shape[0]]
+
+    def run_padded(self, slots: Tensor, compute: Compute) -> Tensor:
+        """As the axis says."""
+        return self._axis.run_padded(slots, compute)
+
+
+class CountedOffload(Offload):
+    """Lets go of what would leave for the host, and counts it; ``largest_block_bytes`` is one block's share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest_block_bytes = 0
+
+    def run(self, blocks: Iterable[nn.Module], x: Tensor, resident: Tensor) -> Tensor:
+        """As the offload does, without a way back."""
+        self.host_bytes = self.largest_block_bytes = 0
+        leaving = list(blocks)
+        staying = leaving[-1:] if self.turns_at_once else []
+        for block in leaving[: len(leaving) - len(staying)]:
+            gone = Noted()
+            with saved_tensors_hooks(_leaves(gone, identity(resident)), _comes_back):
+                x = block(x, resident)
+            taken = gone.total_bytes()
+            self.host_bytes += taken
+            self.largest_block_bytes = max(self.largest_block_bytes, taken)
+        for block in staying:
+            x = block(x, resident)
+        return x
+
+
+def _leaves(gone: Noted, resident: int) -> Any:
+    def pack(tensor: Tensor) -> Tensor | None:
+        is_small = tensor.untyped_storage().nbytes() < SMALLEST_BYTES
+        if is_small or identity(tensor) == resident or is_weight(tensor):
+            return tensor
+        gone.note(tensor)
+        return None
+
+    return pack
+
+
+def _comes_back(_: object) -> Tensor:
+    raise AssertionError("a dry run has no backward behind an offload")

@@ -1,0 +1,208 @@
+"""Builds a rank as the engine does, on the meta device and in a group of ranks that do not exist, and measures it.
+
+One micro-batch runs through one stage on tensors without values; what it leaves behind is counted. ``Built`` travels
+from the process that builds to the one that asked.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from engine.comm import groups
+from engine.comm.context import RankContext
+from engine.config.layout import layout_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.dry_run.fake_tensors import (
+    CountedOffload,
+    Made,
+    identity,
+    local,
+    parameters_of,
+    put_in,
+    storage_bytes,
+)
+from engine.footprint.activations import Kept
+from engine.model.decoder import Block, Decoder, Linear
+from engine.model.deferred_gradients import DeferredGradients
+from engine.parallel.build import build_stages, compute_dtype
+from engine.parallel.data.replica import Piece, Replica, run_backward
+from engine.run.commands import StopControl
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
+
+
+def kept_by(config: RunConfig, decoder: Decoder) -> Kept:
+    """What one micro-batch leaves in a stage; call it in fake mode, with the stage on the meta device."""
+    decoder.to_empty(device="cpu")
+    decoder.rotary = torch.empty_like(decoder.rotary, device="cpu")
+    put_in(decoder)
+    offload, decoder.offload = decoder.offload, None
+    run = _Run(config, decoder)
+    whole = run.left_bytes()
+    again = _computed_again(run) - whole if config.memory.recompute != "none" else 0
+    kept = Kept(whole, waiting=run.waiting_bytes(), returning=again)
+    if offload is None:
+        return kept
+    decoder.offload = counter = CountedOffload()
+    counter.turns_at_once = offload.turns_at_once
+    device = run.left_bytes()
+    # Backward brings back a block while it works on the one behind it, which may be the one that stayed.
+    gone = len(decoder.blocks) - counter.turns_at_once
+    back = kept.returning + min(2 - counter.turns_at_once, gone) * counter.largest_block_bytes
+    return replace(kept, device=device, host=counter.host_bytes, returning=back)
+
+
+def _computed_again(run: _Run) -> int:
+    """What is left if the first block, which forgets if any does, remembers."""
+    first = next(iter(run.decoder.blocks.values()))
+    assert isinstance(first, Block)
+    forgets = first.forgets, first.attention.forgets
+    first.forgets = first.attention.forgets = False
+    try:
+        return run.left_bytes()
+    finally:
+        first.forgets, first.attention.forgets = forgets
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Forwards of one stage."""
+
+    config: RunConfig
+    decoder: Decoder
+
+    def left_bytes(self) -> int:
+        """Bytes that a forward's input, its output and all that they lead to hold."""
+        x, targets, made = self._input(), self._tokens(), Made()
+        with parameters_of(self.decoder) as parameters, made:
+            out = self._forward(x, targets)
+        besides = parameters | {identity(one) for one in (x, targets, self.decoder.rotary)}
+        left = made.noted.living_bytes(besides) + storage_bytes([x])
+        del out
+        return left
+
+    def waiting_bytes(self) -> int:
+        """Bytes that the first part of a split backward leaves for the second; 0 where backwards are not split."""
+        late = [one.deferred for one in self.decoder.modules() if isinstance(one, Linear) and one.deferred]
+        if not late or not isinstance(late[0], DeferredGradients):
+            return 0
+        x, targets, made = self._input(), self._tokens(), Made()
+        with parameters_of(self.decoder) as parameters, made:
+            out = self._forward(x, targets)
+            late[0].key = (0, 0)
+            run_backward(out, None if self.decoder.head is not None else torch.empty_like(out))
+            late[0].key = None
+        del out
+        gradients = [one.grad for one in (x, *self.decoder.parameters()) if one.grad is not None]
+        besides = parameters | {identity(one) for one in (x, targets, self.decoder.rotary, *gradients)}
+        waiting = made.noted.living_bytes(besides)
+        for _ in late[0].products((0, 0)):
+            pass
+        return waiting
+
+    def _forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The stage's output, or its loss."""
+        out: Tensor = self.decoder(x)
+        if self.decoder.head is None:
+            return out
+        return self.decoder.tp.cross_entropy(out.flatten(0, 1), targets.transpose(0, 1).reshape(-1))
+
+    def _input(self) -> Tensor:
+        if self.decoder.embedding is not None:
+            return self._tokens()
+        batch, length = self._tokens().shape
+        size = (length // self.decoder.tp.size, batch, resolve(self.config.model).hidden)
+        return torch.empty(size, dtype=compute_dtype(self.config), requires_grad=True)
+
+    def _tokens(self) -> Tensor:
+        config = self.config
+        length = config.data.sequence_length // config.parallel.cp
+        return torch.empty((config.batch.micro_batch, length), dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One stage's parameters on a rank as the engine splits them; ``whole`` ones are those before ZeRO 2 and 3.
+
+    ``gradient_bytes`` are those of what the rank updates, or sums. Optimizer bytes hold AdamW's state, and the fp32
+    copies of parameters that have one.
+    """
+
+    parameters: int
+    whole: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltStage:
+    """One stage of one rank."""
+
+    stage: int
+    counted: Counted
+    kept: Kept
+
+
+#: AdamW keeps two averages of a parameter's size and counts its steps in one fp32 number.
+_AVERAGES, _COUNTER_BYTES = 2, 4
+_PATIENCE = timedelta(seconds=60)
+
+
+def build(config: RunConfig, rank: int) -> tuple[BuiltStage, ...]:
+    """The stages of one rank of a configuration that keeps every rule; it leaves no process group behind."""
+    with _context(config, rank) as context:
+        stages = build_stages(context, on_meta=True).stages
+        counted = {stage: count(replica) for stage, replica in stages.items()}
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            kept = {stage: kept_by(config, replica.decoder) for stage, replica in stages.items()}
+    return tuple(BuiltStage(stage, counted[stage], kept[stage]) for stage in stages)
+
+
+def count(replica: Replica) -> Counted:
+    """The parameters of a stage that was built, and what belongs to them; each kind of memory is counted once."""
+    parameters, pieces = list(replica.decoder.parameters()), replica.pieces()
+    parts = [local(one) for one in parameters]
+    return Counted(
+        parameters=sum(part.numel() for part in parts),
+        whole=sum(one.numel() for one in parameters),
+        parameter_bytes=storage_bytes(parts),
+        gradient_bytes=storage_bytes([piece.gradient() for piece in pieces]),
+        optimizer_bytes=_optimizer_bytes(pieces, parts),
+    )
+
+
+def _optimizer_bytes(pieces: Sequence[Piece], parts: Sequence[torch.Tensor]) -> int:
+    parameters = {identity(part) for part in parts}
+    own = [piece.weight for piece in pieces if identity(piece.weight) not in parameters]
+    states = sum(_AVERAGES * piece.weight.nbytes + _COUNTER_BYTES for piece in pieces if piece.weight.numel())
+    return states + storage_bytes(own)
+
+
+@contextmanager
+def _context(config: RunConfig, rank: int) -> Iterator[RankContext]:
+    layout, device = layout_of(config), torch.device("cpu")
+    dist.init_process_group("fake", rank=rank, world_size=layout.world_size)
+    try:
+        made = groups.build(layout, rank, device, _PATIENCE)
+        timer = StepTimer(clock_for("cpu"))
+        recorder, control = CollectiveRecorder(timer, made.axes), StopControl(None, rank)
+        with tempfile.TemporaryDirectory() as folder:
+            writer = RecordWriter(Path(folder), f"rank-{rank}")
+            yield RankContext(rank, config, layout, device, made, timer, recorder, writer, control)
+            writer.close()
+    finally:
+        dist.destroy_process_group()

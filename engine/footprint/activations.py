@@ -1,0 +1,213 @@
+"""Bytes of activations that a micro-batch leaves for its backward, by formula. Pure.
+
+The rule is that of arXiv 2205.05198, section 4: every tensor that backward needs counts once. There it is applied to a
+GPT, here to each operation of our decoder as torch's kernels for the CPU keep it; attention is fused, so scores are
+never kept. Numbers of a few bytes a layer (statistics of the routing, random states) are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.config.layout import layout_of
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.registry import KINDS
+
+FP32_BYTES, INDEX_BYTES = 4, 8
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stage's part of the model: how many layers, and whether it embeds or gives logits.
+
+    ``turns_at_once``: each of its forwards is followed by its own backward at once.
+    """
+
+    layers: int
+    is_first: bool
+    is_last: bool
+    turns_at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one micro-batch leaves in a stage, in bytes.
+
+    ``device`` and ``host`` stay from a forward to the end of its backward, ``waiting`` between the two parts of a split
+    one. ``returning`` comes on top while one backward runs: activations that are computed again, or come back from
+    the host for a block and the one behind it.
+    """
+
+    device: int
+    host: int = 0
+    waiting: int = 0
+    returning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a rank sees of one micro-batch, in elements; ``element`` is the bytes of an activation.
+
+    ``tokens`` is sequence / cp x batch; where tp splits the sequence a rank holds tokens / tp of them.
+    """
+
+    shape: ModelShape
+    tokens: int
+    tp: int
+    element: int
+
+    @property
+    def hidden(self) -> int:
+        """Elements of a whole activation."""
+        return self.tokens * self.shape.hidden
+
+    @property
+    def slice(self) -> int:
+        """Elements of an activation between blocks."""
+        return self.hidden // self.tp
+
+    @property
+    def key_value(self) -> int:
+        """Elements of this rank's keys; its values are as many."""
+        return self.tokens * self.shape.kv_heads * self.shape.head_dim // self.tp
+
+
+def sizes_of(config: RunConfig) -> Sizes:
+    """The sizes that a configuration gives every rank."""
+    tokens = config.batch.micro_batch * config.data.sequence_length // config.parallel.cp
+    element = 2 if config.precision == "bf16" else FP32_BYTES
+    return Sizes(resolve(config.model), tokens, config.parallel.tp, element)
+
+
+def kept_by_stage(config: RunConfig, part: Part) -> Kept:
+    """What one micro-batch leaves in a stage, with the stage's input and output."""
+    sizes, memory = sizes_of(config), config.memory
+    boundary, offloads = sizes.element * sizes.slice, memory.offload in ("activations", "both")
+    first, rest_one = block_bytes(config, memory.recompute), block_bytes(config, "none")
+    few = min(memory.recompute_layers or part.layers, part.layers)
+    rest = part.layers - few
+    blocks = few * first + rest * rest_one
+    stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
+    gone, stay_bytes = part.layers - stays, stays * (rest_one if rest else first)
+    outside = _head(config, sizes) if part.is_last else boundary
+    if part.is_first:
+        outside += sizes.tokens * (INDEX_BYTES + (INDEX_BYTES + 1 if sizes.tp > 1 else 0))
+    elif (offloads and gone) or (sizes.element < FP32_BYTES and memory.recompute != "full"):
+        outside += boundary  # what the first block keeps of it is a copy
+    back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
+    return Kept(
+        device=outside + (stay_bytes if offloads else blocks),
+        host=blocks - stay_bytes if offloads else 0,
+        waiting=waiting_bytes(config, part),
+        returning=_computed_again(config) + back,
+    )
+
+
+def block_bytes(config: RunConfig, recompute: Recompute) -> int:
+    """Kept of one micro-batch by one block: all that its backward needs, or what it computes that again from."""
+    sizes = sizes_of(config)
+    if recompute == "full":
+        return sizes.element * sizes.slice
+    rest = _mixture(config, sizes) if config.model.experts else _feed_forward(sizes)
+    attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
+    # A router reads the whole norm's output, and the experts rows of it.
+    whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
+    return 2 * _norm(config, sizes) + sizes.element * whole + attention + rest
+
+
+def waiting_bytes(config: RunConfig, part: Part) -> int:
+    """Kept of one micro-batch between the two parts of a split backward: factors of the matrices' gradients.
+
+    A matrix needs its input and its output's gradient; matrices that share an input share it here too.
+    """
+    sizes = sizes_of(config)
+    width = sizes.tokens * sizes.shape.ffn_hidden // sizes.tp
+    block = _attention_factors(sizes)
+    if not config.model.experts:
+        block += 2 * sizes.hidden + 3 * width
+    head = sizes.hidden + sizes.tokens * sizes.shape.vocabulary // sizes.tp if part.is_last else 0
+    return sizes.element * (part.layers * block + head)
+
+
+def published_bytes(config: RunConfig, layers: int) -> int | None:
+    """One micro-batch's activations in the layers of a GPT by arXiv 2205.05198, table 2; None where it does not apply.
+
+    With tensor and sequence parallelism 34 s b h / t bytes a layer: 11 s b h of attention, 19 of a feed-forward of 4 h,
+    4 of two norms; without the term 5 a s / h of the attention core, which fused attention does not keep either. With
+    full recomputation 2 s b h. Embedding and logits are left out, and 16 bits an element are assumed.
+    """
+    if config.precision != "bf16" or config.model.experts or config.memory.recompute_layers:
+        return None
+    sizes = sizes_of(config)
+    return layers * (2 * sizes.hidden if config.memory.recompute == "full" else 34 * sizes.slice)
+
+
+def _computed_again(config: RunConfig) -> int:
+    """What a block that forgets has for a while in backward; one that forgets all gathers once and keeps it."""
+    recompute = config.memory.recompute
+    plain = config.with_values({"parallel.tp_regather": False}) if recompute == "full" else config
+    return block_bytes(plain, "none") - block_bytes(plain, recompute)
+
+
+def _norm(config: RunConfig, sizes: Sizes) -> int:
+    """Its input and normalized values in fp32, a factor a token, and its output for the matrices behind it: whole, or
+    this rank's slice. A weight that is not fp32 itself is kept as an fp32 copy.
+    """
+    is_narrow = config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
+    kept = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
+    output = sizes.slice if config.parallel.tp_regather else sizes.hidden
+    return kept + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
+
+
+def _attention(config: RunConfig, sizes: Sizes) -> int:
+    """Rotated queries and keys, values, the result, its log-sum-exp in fp32, and the result as its matrix reads it.
+
+    A ring keeps the result as its matrix reads it, alone.
+    """
+    is_ring = config.parallel.cp > 1 and config.parallel.cp_method == "ring"
+    elements = (2 if is_ring else 3) * sizes.slice + 2 * sizes.key_value
+    return sizes.element * elements + FP32_BYTES * sizes.tokens * sizes.shape.heads // sizes.tp
+
+
+def _core_inputs(config: RunConfig, sizes: Sizes) -> int:
+    """Queries, keys and values; with a split backward the result for its matrix, too."""
+    results = 2 if KINDS[config.schedule.kind].splits_backward else 1
+    return sizes.element * (results * sizes.slice + 2 * sizes.key_value)
+
+
+def _attention_factors(sizes: Sizes) -> int:
+    """Inputs: whole for query, key and value, split for output. Gradients: split for those, whole for output."""
+    return 2 * sizes.hidden + 2 * sizes.slice + 2 * sizes.key_value
+
+
+def _feed_forward(sizes: Sizes) -> int:
+    """Gate, its activation, up, and the product of the two."""
+    return 4 * sizes.element * sizes.tokens * sizes.shape.ffn_hidden // sizes.tp
+
+
+def _mixture(config: RunConfig, sizes: Sizes) -> int:
+    """The router's numbers, and for each row at an expert its input, four tensors of its width, and its result."""
+    model = config.model
+    experts, chosen = model.experts or 1, sizes.tokens * model.experts_per_token
+    rows = chosen
+    if model.capacity_factor is not None:
+        slots = math.ceil(round(model.capacity_factor * chosen / experts, 9))
+        rows = experts * min(slots, sizes.tokens)
+    width = (model.expert_ffn_hidden or sizes.shape.ffn_hidden) // sizes.tp
+    computed = sizes.element * rows * (2 * sizes.shape.hidden + 4 * width)
+    copy = (FP32_BYTES - sizes.element) * sizes.hidden  # the router reads the norm's output in fp32
+    router = FP32_BYTES * (sizes.tokens * (experts + 1) + 2 * chosen) + INDEX_BYTES * chosen
+    orders = 2 if layout_of(config).ep > 1 and rows == chosen else 0
+    return computed + copy + router + INDEX_BYTES * (chosen + rows + orders * rows)
+
+
+def _head(config: RunConfig, sizes: Sizes) -> int:
+    """The last norm, probabilities in fp32, and the targets."""
+    logits = sizes.tokens * sizes.shape.vocabulary // sizes.tp
+    targets = sizes.tokens * (INDEX_BYTES + (1 if sizes.tp > 1 else 0))
+    return _norm(config, sizes) + FP32_BYTES * logits + targets

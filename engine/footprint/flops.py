@@ -1,0 +1,183 @@
+"""Parameters and floating-point operations (FLOPs) of a training step by formula. Pure.
+
+Model FLOPs follow arXiv 2104.04473 (eq. 3 and the appendix behind it): only matrix products count, a multiply-add is 2,
+backward is twice forward, attention is counted in full without the saving of its causal mask, logits are
+included. That paper's formulas are for a GPT; here the same rule is applied to each matrix of our decoder.
+Hardware FLOPs (arXiv 2205.05198, appendix A) add the forward work that recomputation does again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.config.layout import layers_of_stages
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.registry import KINDS
+
+#: What the two figures count, as shown beside every utilization.
+CONVENTION = (
+    "72-convention of arXiv 2104.04473 (matrix products, multiply-add = 2, backward = 2 x forward, attention in full, "
+    "logits included); recomputation counts in hardware FLOPs only (arXiv 2205.05198)"
+)
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What one optimizer step computes. ``global_batch`` is in sequences of ``sequence_length`` tokens.
+
+    ``recomputed_layers`` of the whole model recompute, None for all of them; "selective" means their attention core.
+    ``recomputes_whole_block``: full recomputation makes a dense block's last matrix product again as well.
+    With ``experts``, each layer has a router and that many feed-forwards of ``expert_ffn_hidden`` units (by default
+    the shape's), of which a token takes ``experts_per_token``.
+    """
+
+    shape: ModelShape
+    sequence_length: int
+    global_batch: int
+    recompute: Recompute = "none"
+    recomputed_layers: int | None = None
+    experts: int | None = None
+    experts_per_token: int = 2
+    expert_ffn_hidden: int | None = None
+    recomputes_whole_block: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.global_batch * self.sequence_length
+
+
+def workload_of(config: RunConfig) -> Workload:
+    """The workload a configuration asks for.
+
+    Raises:
+        InputError: the model's own sizes do not fit together.
+    """
+    shape = resolve(config.model)
+    return Workload(
+        shape=shape,
+        sequence_length=config.data.sequence_length,
+        global_batch=config.batch.global_batch,
+        recompute=config.memory.recompute,
+        recomputed_layers=_recomputed_layers(config, shape),
+        recomputes_whole_block=_splits_backward(config),
+        experts=config.model.experts,
+        experts_per_token=config.model.experts_per_token,
+        expert_ffn_hidden=config.model.expert_ffn_hidden,
+    )
+
+
+def _splits_backward(config: RunConfig) -> bool:
+    schedule = config.schedule
+    return KINDS[schedule.kind].splits_backward and config.parallel.pp * schedule.chunks > 1
+
+
+def _recomputed_layers(config: RunConfig, shape: ModelShape) -> int | None:
+    """The first layers of each stage, summed over stages; None for all of them."""
+    first, schedule = config.memory.recompute_layers, config.schedule
+    if first is None:
+        return None
+    stages = config.parallel.pp * schedule.chunks
+    return sum(
+        min(first, len(layers)) for layers in layers_of_stages(shape.layers, stages, schedule.stage_layers)
+    )
+
+
+def layer_parameters(work: Workload) -> int:
+    """Parameters of one block: attention, feed-forward or router and experts, two norms."""
+    return _attention(work.shape) + _feed_forward(work, work.experts or 1) + 2 * work.shape.hidden
+
+
+def parameters(work: Workload) -> int:
+    """All parameters, with separate input and output embeddings."""
+    shape = work.shape
+    return shape.layers * layer_parameters(work) + 2 * shape.vocabulary * shape.hidden + shape.hidden
+
+
+def active_parameters(work: Workload) -> int:
+    """Parameters that take part in one token: all but the experts it is not sent to."""
+    if work.experts is None:
+        return parameters(work)
+    idle = work.experts - work.experts_per_token
+    return parameters(work) - work.shape.layers * idle * _expert(work)
+
+
+def model_flops_per_step(work: Workload) -> int:
+    """Forward and backward FLOPs of a step without recomputation.
+
+    For a block of 12 h^2 matrix parameters this is 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)). Of experts, those a
+    token is sent to count, as if a capacity factor dropped and padded nothing.
+    """
+    shape = work.shape
+    logits = 2 * shape.vocabulary * shape.hidden
+    return 3 * work.tokens * (shape.layers * _block_forward(work) + logits)
+
+
+def hardware_flops_per_step(work: Workload) -> int:
+    """Model FLOPs and what is computed a second time.
+
+    torch stops recomputing a block once the last tensor that backward needs is there: a dense block's last
+    matrix product is left out, with experts nothing is (the router's gradient needs their results), nor where a
+    schedule takes gradients of matrices later (they note their input behind their product). Hence full
+    recomputation comes to 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)) less 2 B s l h times the feed-forward's width.
+    What a fused attention kernel computes again inside its own backward pass is not counted, as in the papers.
+    """
+    layers = work.shape.layers if work.recomputed_layers is None else work.recomputed_layers
+    return model_flops_per_step(work) + work.tokens * layers * _recomputed(work)
+
+
+def published_flops(
+    batch: int, sequence: int, layers: int, hidden: int, vocabulary: int, recompute: Recompute
+) -> int:
+    """FLOPs of a step of a GPT (feed-forward 4 h wide) by the formulas as printed, to compare with published runs.
+
+    full: 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)), arXiv 2104.04473, eq. 3; none: the same without the second
+    forward pass, 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)); selective: 72 B s l h^2 (1 + s / (3 h) + V / (12 l h)),
+    arXiv 2205.05198, appendix A, which adds three times the attention core's forward FLOPs, where recomputing it
+    adds them once.
+    """
+    tokens = batch * sequence
+    matrices, attention = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}[recompute]
+    per_layer = matrices * hidden * hidden + attention * sequence * hidden
+    return tokens * (layers * per_layer + 6 * vocabulary * hidden)
+
+
+def _recomputed(work: Workload) -> int:
+    """Forward FLOPs per token that one recomputing layer does again."""
+    if work.recompute == "none":
+        return 0
+    if work.recompute == "selective":
+        return _attention_core(work)
+    last = 0 if work.experts or work.recomputes_whole_block else 2 * work.shape.hidden * work.shape.ffn_hidden
+    return _block_forward(work) - last
+
+
+def _block_forward(work: Workload) -> int:
+    """Forward FLOPs of one block per token."""
+    active = work.experts_per_token if work.experts else 1
+    return 2 * (_attention(work.shape) + _feed_forward(work, active)) + _attention_core(work)
+
+
+def _attention_core(work: Workload) -> int:
+    """Scores and weighted values: two products of the whole sequence per token."""
+    return 4 * work.sequence_length * work.shape.hidden
+
+
+def _attention(shape: ModelShape) -> int:
+    """Entries of the query, key, value and output matrices."""
+    return 2 * shape.hidden * (shape.hidden + shape.kv_heads * shape.head_dim)
+
+
+def _feed_forward(work: Workload, count: int) -> int:
+    """Matrix entries of one feed-forward, or of the router and ``count`` experts."""
+    if work.experts is None:
+        return 3 * work.shape.hidden * work.shape.ffn_hidden
+    return work.experts * work.shape.hidden + count * _expert(work)
+
+
+def _expert(work: Workload) -> int:
+    return 3 * work.shape.hidden * (work.expert_ffn_hidden or work.shape.ffn_hidden)

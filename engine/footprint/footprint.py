@@ -1,0 +1,142 @@
+"""What the ranks of a layout must hold, by formula: parameters, gradients, optimizer state, activations, buffers. Pure.
+
+What kernels need for themselves while they run is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+from engine.config.layout import Coordinates, accumulation, layers_of_stages, layout_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import FP32_BYTES, Kept, Part, kept_by_stage, published_bytes
+from engine.footprint.weights import (
+    buffer_bytes,
+    held,
+    kept_elements,
+    offloads_optimizer,
+    optimizer_bytes,
+    parameter_bytes,
+)
+from engine.parallel.schedules.actions import Action, Plan, Work
+from engine.parallel.schedules.registry import plan
+from engine.parallel.schedules.simulate import in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What each rank at one place of the pipeline holds at the peak of a step, in bytes; these ranks hold alike.
+
+    ``rank`` is the first of ``ranks`` of them. ``in_flight`` is in micro-batches times stages of a rank.
+    ``host_bytes`` are what offloading keeps off the device. ``published_bytes`` are the activations that arXiv
+    2205.05198 gives a GPT of these sizes, None where it says nothing.
+    """
+
+    stages: tuple[int, ...]
+    rank: int
+    ranks: int
+    layers: int
+    in_flight: float
+    parameters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+    buffer_bytes: int
+    host_bytes: int = 0
+    published_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """All that is on the rank's device."""
+        held = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return held + self.activation_bytes + self.buffer_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, with the total."""
+        return asdict(self) | {"total_bytes": self.total_bytes}
+
+
+def footprints(config: RunConfig) -> tuple[Footprint, ...]:
+    """For each place of the pipeline what a rank there holds; the configuration keeps every rule."""
+    chosen = plan_of(config)
+    flying = in_flight(chosen)
+    return tuple(_footprint(config, chosen, place, flying[place]) for place in range(chosen.ranks))
+
+
+def largest(config: RunConfig) -> Footprint:
+    """The rank that holds most."""
+    return max(footprints(config), key=lambda footprint: footprint.total_bytes)
+
+
+def plan_of(config: RunConfig) -> Plan:
+    """The schedule that a configuration asks for."""
+    schedule = config.schedule
+    return plan(schedule.kind, config.parallel.pp, schedule.chunks, accumulation(config))
+
+
+def parts_of(config: RunConfig, chosen: Plan) -> list[Part]:
+    """What each stage holds of the model."""
+    shape = resolve(config.model)
+    layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
+    return [
+        Part(len(one), one.start == 0, one.stop == shape.layers, chosen.turns_at_once(stage))
+        for stage, one in enumerate(layers)
+    ]
+
+
+def sums_whole_gradients(config: RunConfig) -> bool:
+    """Whether whole gradients are there: ZeRO 2 and 3 slice them after a step's last micro-batch, or after each one."""
+    if config.parallel.zero_stage < 2:
+        return True
+    return accumulation(config) > 1 and not config.parallel.reduce_every_micro_batch
+
+
+def activation_bytes(actions: Sequence[Action], kept: Mapping[int, Kept]) -> tuple[int, int]:
+    """Most that a rank's list keeps at once of its stages, on the device and on the host.
+
+    Each forward adds what its stage keeps, each backward takes it away; of a split one W takes what I leaves.
+    """
+    change, on_host = dict[tuple[Work, int], int](), dict[tuple[Work, int], int]()
+    for stage, one in kept.items():
+        change[Work.FORWARD, stage], change[Work.BACKWARD, stage] = one.device, -one.device
+        change[Work.INPUT, stage], change[Work.WEIGHT, stage] = one.waiting - one.device, -one.waiting
+        on_host[Work.FORWARD, stage], on_host[Work.BACKWARD, stage] = one.host, -one.host
+        on_host[Work.INPUT, stage], on_host[Work.WEIGHT, stage] = -one.host, 0
+    device, host = (
+        max(accumulate(changes[action.work, action.stage] for action in actions))
+        for changes in (change, on_host)
+    )
+    return device + max(one.returning for one in kept.values()), host
+
+
+def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Footprint:
+    layout, parts = layout_of(config), parts_of(config, chosen)
+    own = {stage: parts[stage] for stage in chosen.stages_of(place)}
+    stages = [held(config, part) for part in own.values()]
+    elements = sum(kept_elements(one, layout) for one in stages)
+    whole = sum(one.elements for one in stages)
+    kept = {stage: kept_by_stage(config, part) for stage, part in own.items()}
+    layers = sum(part.layers for part in own.values())
+    optimizer = sum(optimizer_bytes(config, one) for one in stages)
+    device, host = activation_bytes(chosen.actions[place], kept)
+    published = published_bytes(config, layers)
+    return Footprint(
+        stages=tuple(own),
+        rank=layout.rank(Coordinates(pp=place)),
+        ranks=layout.world_size // layout.pp,
+        layers=layers,
+        in_flight=flying,
+        parameters=elements,
+        parameter_bytes=parameter_bytes(config, elements),
+        gradient_bytes=FP32_BYTES * (whole if sums_whole_gradients(config) else elements),
+        optimizer_bytes=0 if offloads_optimizer(config) else optimizer,
+        activation_bytes=device,
+        buffer_bytes=buffer_bytes(config, stages, place, chosen),
+        host_bytes=host + (optimizer if offloads_optimizer(config) else 0),
+        published_bytes=None if published is None else round(published * flying / chosen.chunks),
+    )

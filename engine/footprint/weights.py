@@ -1,0 +1,240 @@
+"""The parameters that one rank of a layout holds, and the buffers through which they and their gradients travel. Pure.
+
+ZeRO stages as in arXiv 1910.02054, in the way that the engine applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.config.compression import CASTS, SCALING, Settings, settings_of
+from engine.config.layout import Layout, accumulation, layout_of
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import FP32_BYTES, Part, sizes_of
+from engine.parallel.local_updates.settings import outer_bytes
+from engine.parallel.schedules.actions import Plan
+
+MIB = 2**20
+FLOAT64_BYTES = 8
+#: Schedules that do all micro-batches of a stage before they go to the next one.
+CHUNK_BY_CHUNK = ("breadth_first", "layered")
+
+
+class Weight(NamedTuple):
+    """A parameter as a rank holds it before ZeRO splits it, flattened to [rows, columns], and how many copies of it.
+
+    Of those that are ``is_whole`` ZeRO 2 and 3 leave every rank a copy: in bf16 norms and the router, which stay fp32.
+    """
+
+    rows: int
+    columns: int
+    copies: int = 1
+    is_expert: bool = False
+    is_whole: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of all of them."""
+        return self.rows * self.columns * self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One stage's parameters: each block's, and those outside of blocks."""
+
+    layers: int
+    block: tuple[Weight, ...]
+    root: tuple[Weight, ...]
+
+    @property
+    def weights(self) -> list[Weight]:
+        """All of the stage."""
+        return [weight._replace(copies=weight.copies * self.layers) for weight in self.block] + list(
+            self.root
+        )
+
+    @property
+    def elements(self) -> int:
+        """Parameters of the stage on a rank, before ZeRO splits them."""
+        return sum(weight.elements for weight in self.weights)
+
+
+def held(config: RunConfig, part: Part) -> Held:
+    """One stage's parameters on a rank, before ZeRO splits them."""
+    shape, tp = resolve(config.model), config.parallel.tp
+    root = [Weight(shape.vocabulary // tp, shape.hidden)] * (part.is_first + part.is_last)
+    root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
+    return Held(part.layers, _block(config, shape), tuple(root))
+
+
+def sharded_elements(held: Held, layout: Layout) -> int:
+    """Elements of a rank's slices under ZeRO 2 and 3: rows are dealt out evenly, the last ranks' may be padding."""
+    return sum(-(-one.rows // _sharers(one, layout)) * one.columns * one.copies for one in held.weights)
+
+
+def parameter_bytes(config: RunConfig, elements: int) -> int:
+    """Of parameters as they are kept: fp32, or bf16 where that was asked for and nothing is sharded."""
+    return elements * (2 if _is_narrow(config) else FP32_BYTES)
+
+
+def optimizer_bytes(config: RunConfig, held: Held) -> int:
+    """AdamW's two averages in fp32, and an fp32 copy of parameters that are bf16 or on another device."""
+    has_copy = _is_narrow(config) or offloads_optimizer(config)
+    return FP32_BYTES * (2 + has_copy) * updated_elements(held, layout_of(config))
+
+
+def offloads_optimizer(config: RunConfig) -> bool:
+    """Whether the optimizer's state is in the host's memory."""
+    return config.memory.offload in ("optimizer", "both")
+
+
+def kept_elements(held: Held, layout: Layout) -> int:
+    """Parameters that a rank holds from step to step."""
+    return sharded_elements(held, layout) if layout.zero_stage >= 2 else held.elements
+
+
+def buffer_bytes(config: RunConfig, stages: Sequence[Held], place: int, chosen: Plan) -> int:
+    """What communication needs beside: see the parts it is the sum of."""
+    return (
+        _parameter_buffers(config, stages)
+        + _gradient_buffers(config, stages)
+        + _messages(config, place, chosen)
+        + _gathered_again(config)
+        + outer_bytes(config, sum(updated_elements(one, layout_of(config)) for one in stages))
+    )
+
+
+def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
+    tp, hidden, width = config.parallel.tp, shape.hidden, shape.ffn_hidden
+    attention = [
+        Weight(hidden // tp, hidden),
+        Weight(shape.kv_heads * shape.head_dim // tp, hidden, 2),
+        Weight(hidden, hidden // tp),
+    ]
+    whole = _leaves_whole(config)
+    norms = [Weight(hidden, 1, 2, is_whole=whole)]
+    experts = config.model.experts
+    if experts is None:
+        return (*attention, *norms, Weight(width // tp, hidden, 2), Weight(hidden, width // tp))
+    matrix = (config.model.expert_ffn_hidden or width) // tp * hidden
+    own = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1)
+    return (*attention, *norms, Weight(experts, hidden, is_whole=whole), own)
+
+
+def _leaves_whole(config: RunConfig) -> bool:
+    return config.precision == "bf16" and config.parallel.zero_stage >= 2
+
+
+def _is_narrow(config: RunConfig) -> bool:
+    return config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
+
+
+def _sharers(weight: Weight, layout: Layout) -> int:
+    if weight.is_whole:
+        return 1
+    return layout.inner // layout.ep if weight.is_expert else layout.shard
+
+
+def updated_elements(held: Held, layout: Layout) -> int:
+    """Elements that a rank's optimizer updates: all, or under ZeRO 1 its slice of the buckets."""
+    if layout.zero_stage != 1:
+        return kept_elements(held, layout)
+    total = 0
+    for weight in held.weights:
+        total += -(-weight.elements // (layout.inner // layout.ep if weight.is_expert else layout.inner))
+    return total
+
+
+def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
+    """ZeRO 3 gathers a block at a time beside what is outside of blocks, and the next block's message; a schedule that
+    works chunk by chunk a whole stage; ZeRO 2 all stages. Then an fp32 message of a block's gradients. With
+    ``overlap.prefetch`` there are as many blocks' messages under way, and as many more of gradients.
+    """
+    if config.parallel.zero_stage < 2:
+        return 0
+    element = sizes_of(config).element
+    blocks = [_gathered_elements(one.block) for one in stages]
+    roots = [_gathered_elements(one.root) for one in stages]
+    if config.parallel.zero_stage == 2:
+        gathered = sum(_gathered_elements(one.weights) for one in stages)
+    elif config.schedule.kind in CHUNK_BY_CHUNK and accumulation(config) > 1:
+        gathered = max(_gathered_elements(one.weights) for one in stages)
+    else:
+        gathered = max(map(sum, zip(blocks, roots, strict=True)))
+    unit, ahead = max(*blocks, *roots), config.overlap.prefetch
+    coarse = unit if config.compression.weights == "int8" else 0
+    return (
+        element * (gathered + unit * max(1, ahead)) + coarse * max(1, ahead) + FP32_BYTES * unit * (1 + ahead)
+    )
+
+
+def _gathered_elements(weights: Sequence[Weight]) -> int:
+    return sum(weight.elements for weight in weights if not weight.is_whole)
+
+
+def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
+    """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
+    layout, settings = layout_of(config), settings_of(config.compression)
+    elements = sum(one.elements for one in stages)
+    if layout.inner == 1:
+        return 0
+    kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
+    kept += FP32_BYTES * elements * config.overlap.delay
+    if layout.zero_stage:
+        coarse = 0 if settings.method == "none" else round(2 * _coarse_bytes(settings) * elements)
+        return kept + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
+    if settings.method == "powersgd":
+        rows = sum(
+            (one.rows + one.columns) * one.copies
+            for held in stages
+            for one in held.weights
+            if one.columns > 1
+        )
+        return kept + FP32_BYTES * config.compression.rank * rows
+    return kept + round(_message_bytes(settings, layout.inner) * elements)
+
+
+def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
+    biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
+    return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
+
+
+def _coarse_bytes(settings: Settings) -> float:
+    """Of one value with scales, on its way to the rank that needs it."""
+    return float(settings.value or 0) / 8 + FP32_BYTES / settings.bucket_values
+
+
+def _message_bytes(settings: Settings, ranks: int) -> float:
+    """Of the messages of one value on a rank, whatever came in included, and of what chooses them."""
+    ratio, bits = (
+        float(settings.value or 0),
+        8 * FP32_BYTES / settings.bucket_values + float(settings.value or 0),
+    )
+    if settings.method in CASTS:
+        return 2
+    if settings.method in SCALING:  # to all and from all; a share of the average, and what was left out of it
+        return 2 * bits / 8 + (bits / 8 + FP32_BYTES) / ranks
+    if settings.method == "topk":
+        return 2 * FP32_BYTES * ratio * (1 + ranks)
+    return (FP32_BYTES + 2 * FLOAT64_BYTES) * ratio if settings.method == "randomk" else 0
+
+
+def _gathered_again(config: RunConfig) -> int:
+    """One whole activation in a backward that kept a slice of it."""
+    sizes = sizes_of(config)
+    return sizes.element * sizes.hidden if config.parallel.tp_regather else 0
+
+
+def _messages(config: RunConfig, place: int, chosen: Plan) -> int:
+    """One message under way from each neighbour in the pipeline."""
+    near = {
+        chosen.rank_of[other]
+        for stage in chosen.stages_of(place)
+        for other in (stage - 1, stage + 1)
+        if 0 <= other < chosen.stages
+    }
+    sizes = sizes_of(config)
+    return len(near - {place}) * sizes.element * sizes.slice

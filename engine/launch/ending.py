@@ -1,0 +1,202 @@
+"""The ending of a run, with the rank that caused it, from what the launcher saw of the ranks.
+
+Evidence from the system is read here too: whether the kernel killed a process for want of memory (its log names it;
+where that cannot be read, a count has to do), and whether the network between the ranks is down, over which TCP would
+only wait.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.run.messages import RankReport
+from engine.run.outcome import Ending, RunOutcome
+from engine.run.progress import WAITING, RankProgress
+
+_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing"})
+_PATIENCE_OUTSIDE_STEPS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A rank's process that ended without a report. ``exit_code`` is negative for a signal, and None where another
+    launcher has it; an ``orphaned`` one lives, but the server that forked it does not, and nobody would be told of its
+    end.
+    """
+
+    rank: int
+    exit_code: int | None
+    phase: str | None
+    last_lines: tuple[str, ...]
+    out_of_memory: bool
+    orphaned: bool = False
+
+
+def decide(reports: Sequence[RankReport], deaths: Sequence[Death]) -> RunOutcome:
+    """One ending for all: a cause beats its consequences (peers of a dead rank see lost connections)."""
+    if deaths:
+        return _from_death(min(deaths, key=lambda death: (not death.out_of_memory, death.rank)))
+    causes = [report for report in reports if not report.good]
+    if causes:
+        cause = min(causes, key=lambda report: (report.ending is Ending.COMM_ERROR, report.rank))
+        return RunOutcome(cause.ending, cause.reason, cause.rank, cause.phase, cause.last_lines)
+    stopped = any(report.ending is Ending.STOPPED for report in reports)
+    return RunOutcome(Ending.STOPPED, "stopped on request") if stopped else RunOutcome(Ending.COMPLETED)
+
+
+def _from_death(death: Death) -> RunOutcome:
+    if death.out_of_memory:
+        reason = f"rank {death.rank} ran out of host memory"
+        return RunOutcome(Ending.OOM, reason, death.rank, death.phase, death.last_lines)
+    if death.orphaned:
+        reason = "the fork server of the ranks died, and they were ended after it"
+        return RunOutcome(Ending.CRASHED, reason, None, death.phase, death.last_lines, True)
+    code = death.exit_code
+    by_signal = code is not None and code < 0
+    name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
+    reason = f"rank {death.rank} died" + (" without a word" if code is None else f": {name}")
+    outside = code is not None and -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+    return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
+
+
+def hung(
+    ranks: Sequence[RankProgress], patience_seconds: float, stopped_pids: frozenset[int] = frozenset()
+) -> RankProgress | None:
+    """The rank that holds the others up, once one has not moved for ``patience_seconds``.
+
+    A process the kernel reports as stopped is certain; else the one that stands still outside a wait; if all
+    wait, the one furthest behind.
+    """
+    for rank in ranks:
+        if rank.pid in stopped_pids and rank.age_seconds > patience_seconds:
+            return rank
+    late = [rank for rank in ranks if rank.age_seconds > _patience(rank, patience_seconds)]
+    if not late:
+        return None
+    computing = [rank for rank in late if rank.phase not in WAITING]
+    return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
+
+
+def blamed(
+    suspect: RankProgress,
+    ranks: Sequence[RankProgress],
+    held_up_by: Sequence[int],
+    stopped_pids: frozenset[int] = frozenset(),
+) -> tuple[RankProgress, bool]:
+    """Who holds the others up, and whether that is known: what ranks recorded of their calls decides where all wait.
+
+    On a GPU they do, for the device, whoever is behind: the host of that rank too, if it is a kernel that does not end.
+    """
+    if suspect.phase not in WAITING or suspect.pid in stopped_pids:
+        return suspect, True
+    named = [rank for rank in ranks if rank.rank in held_up_by]
+    if named:
+        return min(named, key=lambda rank: (rank.step, -rank.age_seconds)), True
+    return suspect, len(ranks) == 1 or any(rank.step > suspect.step for rank in ranks)
+
+
+def late(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
+    """A run past its deadline, with the rank that is furthest behind."""
+    reason = f"longer than train.timeout_seconds={timeout_seconds:g}"
+    last = min(ranks, key=lambda rank: rank.step, default=None)
+    if last is None:
+        return RunOutcome(Ending.TIMED_OUT, reason)
+    where = f"in step {last.step}" if last.step >= 0 else "before its first step"
+    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {where}", last.rank, last.phase)
+
+
+def _patience(rank: RankProgress, seconds: float) -> float:
+    if rank.phase == "finished":
+        return float("inf")
+    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.phase in _OUTSIDE_STEPS else 1.0)
+
+
+_LOG = Path("/dev/kmsg")
+_COUNTS = Path("/proc/vmstat")
+_NAMESPACE = Path("/proc/self/ns/pid")
+#: The kernel's log has the process numbers of the first namespace, whose inode is fixed.
+_FIRST_NAMESPACE = "pid:[4026531836]"
+_KILLED = re.compile(rb"Killed process (\d+) ")
+_RECORD_BYTES = 8192
+
+
+def count() -> int:
+    """Processes that this kernel has killed for want of memory since boot; 0 where it does not tell."""
+    try:
+        rows = _COUNTS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
+
+
+def was_killed(pid: int, before: int) -> bool:
+    """Whether it killed a process that died of SIGKILL, ``before`` being the count when that one began."""
+    if count() <= before:
+        return False
+    named = _named()
+    return named is None or pid in named
+
+
+def _named() -> frozenset[int] | None:
+    """Processes that its log says it killed; None if the log cannot be read here, or numbers processes otherwise."""
+    try:
+        if str(_NAMESPACE.readlink()) != _FIRST_NAMESPACE:
+            return None
+        log = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = _KILLED.findall(b"\n".join(_records(log)))
+    finally:
+        os.close(log)
+    return frozenset(map(int, found)) or None
+
+
+def _records(log: int) -> list[bytes]:
+    """What the log still has; one read is one record."""
+    records = [b"-"]
+    while records[-1]:
+        try:
+            records.append(os.read(log, _RECORD_BYTES))
+        except BrokenPipeError:  # overwritten while it was read: go on with the next
+            continue
+        except OSError:
+            break
+    return records
+
+
+_LOOK_SECONDS = 0.5
+#: A link that comes back sooner costs time, not the run: TCP sends again what was lost.
+_PATIENCE_SECONDS = 2.0
+
+
+class NetworkWatch:
+    """Asks ``broken`` now and then, which tells what is down in one line, or None."""
+
+    def __init__(self, broken: Callable[[], str | None]) -> None:
+        self._broken = broken
+        self._looked_at = 0.0
+        self._since: float | None = None
+
+    def lost(self) -> RunOutcome | None:
+        """An ending once something has been down for 2 seconds."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return None
+        self._looked_at, line = now, self._broken()
+        if line is None:
+            self._since = None
+            return None
+        self._since = now if self._since is None else self._since
+        return RunOutcome(Ending.COMM_ERROR, line) if now - self._since >= _PATIENCE_SECONDS else None
+
+    def explained(self, outcome: RunOutcome) -> RunOutcome:
+        """The same ending; where ranks lost each other, with what is down as the reason."""
+        line = self._broken() if outcome.ending is Ending.COMM_ERROR else None
+        return outcome if line is None else replace(outcome, reason=line)

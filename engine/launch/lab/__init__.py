@@ -1,0 +1,1 @@
+"""Hosts in network namespaces with shaped links."""

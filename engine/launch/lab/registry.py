@@ -1,0 +1,150 @@
+"""All labs of this machine: which stand, which are left over, and the one that is kept across runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.config.network import Shape
+from engine.launch.lab import lab
+from engine.launch.lab.build import LabError
+from engine.launch.lab.lab import Lab
+from engine.launch.lab.links import End
+from engine.run import netns, run_folder
+from profilers.system import procfs
+from profilers.system.procfs import Traffic
+
+_LOCK = netns.FOLDER.parent / "workbench-lab.lock"
+_RANK_LOG = re.compile(rf"(.+)/{run_folder.LOGS}/rank-(\d+)\.log")
+
+
+class RankSeen(NamedTuple):
+    """A rank of a run, by the name of its folder."""
+
+    run: str
+    rank: int
+
+
+def standing() -> list[Lab]:
+    """Every lab of which at least a part is there, whoever owns it."""
+    found = {lab.named(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
+    return sorted((one for one in found if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
+
+
+def sweep() -> list[Lab]:
+    """Remove the labs whose owners are gone, and tell which they were."""
+    gone = [one for one in standing() if one.deserted]
+    for one in gone:
+        one.down()
+    return gone
+
+
+def keep(shape: Shape) -> Lab:
+    """The lab that stands until it is taken down, set up if it does not stand yet; leftovers of others are removed.
+
+    Raises:
+        LabError: it could not be set up, or a run uses it while a link of it is down.
+    """
+    with _alone():
+        sweep()
+        kept = lab.kept(shape)
+        if not kept.complete:
+            held = _lock(kept)
+            if held is None:
+                raise LabError(
+                    f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
+                )
+            kept.down()
+            os.close(held)
+            kept.up()
+    return kept
+
+
+def take_down() -> tuple[list[Lab], list[Lab]]:
+    """Remove kept labs and leftovers; returns those and the ones that somebody uses, which stay."""
+    with _alone():
+        removed, left = sweep(), []
+        for one in standing():
+            held = _lock(one) if one.kept else None
+            if held is None:
+                left.append(one)
+                continue
+            one.down()
+            removed.append(one)
+            os.close(held)
+    return removed, left
+
+
+def hold(kept: Lab) -> int | None:
+    """A descriptor that holds a kept lab for this process until it is closed; None if it is not complete or in use."""
+    if not kept.complete:
+        return None
+    return _lock(kept)
+
+
+def traffic(end: End) -> Traffic | None:
+    """Counters of an end of a link since it came up; None if it is not there."""
+    namespace, interface = end
+    try:
+        text = netns.inside(namespace, Path("/proc/thread-self/net/dev").read_bytes)
+    except OSError:
+        return None
+    return procfs.interfaces(text).get(interface)
+
+
+def ranks_in(namespaces: Sequence[str]) -> list[list[RankSeen]]:
+    """The ranks of runs under way in each namespace, by the logs that their processes write."""
+    numbers = {
+        (netns.FOLDER / name).stat().st_ino: place for place, name in enumerate(namespaces) if _is_there(name)
+    }
+    found: list[set[RankSeen]] = [set() for _ in namespaces]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            place = numbers.get((process / "ns/net").stat().st_ino)
+            match = None if place is None else _RANK_LOG.fullmatch(str((process / "fd/1").readlink()))
+        except OSError:
+            continue  # it has ended, or is not ours to look at
+        if place is not None and match and _is_under_way(Path(match[1])):
+            found[place].add(RankSeen(Path(match[1]).name, int(match[2])))
+    return [sorted(ranks) for ranks in found]
+
+
+def _is_there(name: str) -> bool:
+    return (netns.FOLDER / name).exists()
+
+
+def _is_under_way(folder: Path) -> bool:
+    return (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "running"
+
+
+def _lock(kept: Lab) -> int | None:
+    """A descriptor that keeps others from a kept lab; None if one of them has it. One that lost its switch is free."""
+    path = netns.FOLDER / kept.switch
+    try:
+        handle = os.open(path if path.exists() else os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if path.exists():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """While this lasts no other process sets up or removes kept labs."""
+    # Not the folder of the namespaces: ``ip netns add`` locks that one itself.
+    handle = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

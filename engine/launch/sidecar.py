@@ -1,0 +1,259 @@
+"""The process beside the ranks of one host: samples the host, watches for a hang, and beside rank 0 takes commands.
+
+A process of its own, without torch, so that its readings cost no rank the interpreter's lock and its death no rank
+anything. It ends when the rank that started it does. Which ranks of another launcher share a host is found here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import psutil
+import torch.distributed as dist
+
+from engine.comm.relay import Follower, RelayedProgress, private_store
+from engine.config.run_config import RunConfig
+from engine.launch.hang import HangWatch
+from engine.rank.environment_report import boot
+from engine.run import ownership, run_folder
+from engine.run.commands import OrderBook, stop_commanded
+from engine.run.progress import PAGE_OF_HOST, Progress
+from profilers.records.reader import HOST_PREFIX
+from profilers.records.writer import RecordWriter
+from profilers.system.sampler import Sampler
+
+_POLL_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+#: How long its starter waits for its last sample.
+_LAST_SECONDS = 5.0
+Worker = TypeVar("Worker", "OrderTaker", HangWatch)
+
+
+class HostProcess:
+    """The starter's side: ``with HostProcess(...)`` in one rank of a host. It never fails: a host may go unread.
+
+    ``pids`` has the process of each rank of the run, 0 for those on other hosts. A rank that does not move for
+    ``patience_seconds`` hangs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        pids: Sequence[int],
+        interval_seconds: float,
+        patience_seconds: float,
+        takes_orders: bool,
+    ) -> None:
+        ranks = ",".join(f"{rank}:{pid}" for rank, pid in enumerate(pids) if pid)
+        times = [f"{interval_seconds:g}", f"{patience_seconds:g}"]
+        given = [str(folder), host, *times, "orders" if takes_orders else "-", ranks]
+        self._command = [sys.executable, "-P", "-m", __name__, *given]
+        self._host = host
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None if it could not be started."""
+        return None if self._process is None else self._process.pid
+
+    def __enter__(self) -> Self:
+        ours = str(Path(__file__).parents[2])
+        known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(known)}
+        try:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
+        except OSError as error:
+            print(f"warning: host {self._host} is not sampled and takes no orders: {error}", file=sys.stderr)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``FOLDER HOST INTERVAL_SECONDS PATIENCE_SECONDS orders|- RANK:PID,...``: goes on until its input is closed."""
+    folder, host, interval, patience, orders, ranks = arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the ranks, and with them the input
+    pairs = [pair.partition(":") for pair in ranks.split(",")]
+    pids = {int(rank): int(pid) for rank, _, pid in pairs}
+    page = run_folder.PROGRESS if orders == "orders" else PAGE_OF_HOST.format(host)
+    with (
+        RecordWriter(Path(folder) / run_folder.RECORDS, f"{HOST_PREFIX}{host}") as writer,
+        Sampler(writer, float(interval)) as sampler,
+        _on_page("this run takes no orders", orders == "orders", lambda: OrderTaker(Path(folder))) as taker,
+        _on_page(
+            "a hang is not seen",
+            True,
+            lambda: HangWatch(Path(folder), page, len(pids), float(patience), writer),
+        ) as watch,
+    ):
+        writer.event("host", name=host, ranks=sorted(pids))
+        sampler.watch([pids.get(rank, 0) for rank in range(max(pids) + 1)])
+        starter, look_at = os.getppid(), time.monotonic()
+        while os.getppid() == starter and not select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
+            if taker is not None:
+                taker.pass_on()
+            if watch is not None and time.monotonic() >= look_at:
+                watch.look()
+                look_at = time.monotonic() + _LOOK_SECONDS
+
+
+class OrderTaker:
+    """What the launcher does for its ranks, for those of another launcher: hands on orders and a stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._progress = Progress(folder)
+        self._book = OrderBook(folder, self._progress)
+
+    def pass_on(self) -> None:
+        """Look for new ones."""
+        self._book.pass_on()
+        if not self._progress.stop_requested() and stop_commanded(self._folder):
+            self._progress.request_stop()
+
+    def close(self) -> None:
+        """Lets go of the page."""
+        self._progress.close()
+
+
+@contextlib.contextmanager
+def _on_page(without: str, wanted: bool, make: Callable[[], Worker]) -> Iterator[Worker | None]:
+    """Something that works on the host's page of progress; where there is none, it is said what goes ``without``."""
+    try:
+        made = make() if wanted else None
+    except (OSError, ValueError, struct.error) as error:
+        print(f"warning: {without}: {error}", file=sys.stderr)
+        made = None
+    yield made
+    if made is not None:
+        made.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where one rank runs: its process, the name of its host, and what tells that from others of the name."""
+
+    pid: int
+    host: str
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of a run: its name, the ranks on it, and for each rank of the run its process; 0 if elsewhere."""
+
+    name: str
+    ranks: tuple[int, ...]
+    pids: tuple[int, ...]
+
+
+def here() -> Whereabouts:
+    """Of this process. Where processes cannot see each other's numbers, they have different hosts."""
+    try:
+        numbers = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        numbers = ""
+    return Whereabouts(os.getpid(), socket.gethostname(), f"{boot()} {numbers}")
+
+
+def hosts_of(ranks: Sequence[Whereabouts]) -> list[Host]:
+    """The hosts of all ranks, that of rank 0 first; two with one name are numbered."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, process in enumerate(ranks):
+        groups.setdefault((process.host, process.kernel), []).append(rank)
+    found: dict[str, Host] = {}
+    for (name, _), members in groups.items():
+        plain = free = re.sub(r"[^A-Za-z0-9_-]", "-", name) or "unnamed"
+        number = 1
+        while free in found:
+            number += 1
+            free = f"{plain}-{number}"
+        pids = tuple(process.pid if rank in members else 0 for rank, process in enumerate(ranks))
+        found[free] = Host(free, tuple(members), pids)
+    return list(found.values())
+
+
+def meet() -> list[Host]:
+    """All ranks of the default group tell where they run."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, here())
+    return hosts_of(found)
+
+
+@contextlib.contextmanager
+def accompanied(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress]:
+    """While inside, each host of the run is sampled and its ranks hear orders; this rank's page of progress.
+
+    Every rank of the default group enters. ``folder`` may be shared by all hosts or be each one's own; rank 0's has its
+    page already.
+    """
+    met = meet()
+    mine = next(host for host in met if rank in host.ranks)
+    first, leader = mine is met[0], rank == mine.ranks[0]
+    page = run_folder.PROGRESS if first else PAGE_OF_HOST.format(mine.name)
+    if leader and not first:
+        Progress(folder, len(mine.pids), page).close()
+    dist.barrier()
+    with contextlib.ExitStack() as stack:
+        if leader:
+            beside = stack.enter_context(
+                HostProcess(
+                    folder,
+                    mine.name,
+                    mine.pids,
+                    config.profile.host_interval_seconds,
+                    config.train.step_timeout_seconds,
+                    first,
+                )
+            )
+            if first:
+                _note(folder, met, beside)
+        progress = stack.enter_context(contextlib.closing(_page(folder, page, rank, len(met) - 1)))
+        if leader and not first:
+            stack.enter_context(Follower(private_store(), folder, progress, len(met) - 1))
+        yield progress
+
+
+def _page(folder: Path, page: str, rank: int, other_hosts: int) -> Progress:
+    if rank == 0 and other_hosts:
+        return RelayedProgress(folder, private_store(), other_hosts)
+    return Progress(folder, name=page)
+
+
+def _note(folder: Path, met: list[Host], beside: HostProcess) -> None:
+    """For readers: what runs where, and who takes orders."""
+    pids = [max(host.pids[rank] for host in met) for rank in range(len(met[0].pids))]
+    told = [{"name": host.name, "ranks": list(host.ranks)} for host in met]
+    taker = None
+    if beside.pid is not None:
+        with contextlib.suppress(psutil.Error):  # gone already: then nobody takes orders
+            taker = ownership.identity(beside.pid)
+    with contextlib.suppress(OSError):
+        run_folder.update_status(folder, rank_pids=pids, hosts=told, takes_orders=taker)

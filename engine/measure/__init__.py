@@ -1,1 +1,0 @@
-"""Measuring this machine on real ranks: arithmetic, memory, copies and collectives, timed over sizes."""

@@ -1,1 +1,0 @@
-"""Trading compute for memory."""

@@ -1,0 +1,1 @@
+"""The decoder, its experts and data, recomputation and offload."""

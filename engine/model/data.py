@@ -1,0 +1,168 @@
+"""Text as bytes: files streamed from disk, a seeded held-out split, the same order for every layout. No torch."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config.errors import InputError
+from engine.config.sections import Data
+
+Bytes = npt.NDArray[np.uint8]
+Tokens = npt.NDArray[np.int64]
+
+_PROBE_BYTES = 1 << 20
+_FEISTEL_ROUNDS = 4
+
+
+def check_path(path: str | None) -> None:
+    """Refuse a data path that cannot be trained on.
+
+    Raises:
+        InputError: missing, empty, unreadable, or not UTF-8 text.
+    """
+    if path is not None:
+        _text_files(Path(path))
+
+
+def _text_files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError("data.path", str(path), "no such file or folder")
+    if path.is_file():
+        problem = _problem(path)
+        if problem:
+            raise InputError("data.path", str(path), problem)
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    usable = [file for file in files if _problem(file) is None]
+    if not usable:
+        raise InputError("data.path", str(path), f"none of its {len(files)} files is non-empty UTF-8 text")
+    return usable
+
+
+def _problem(file: Path) -> str | None:
+    try:
+        with file.open("rb") as stream:
+            probe = stream.read(_PROBE_BYTES)
+            complete = not stream.read(1)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if not probe:
+        return "is empty; give a file with text"
+    if b"\0" in probe:
+        return "looks binary (it holds NUL bytes); give UTF-8 text"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(probe, final=complete)
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 text (byte {error.start}); give UTF-8 text"
+    return None
+
+
+@functools.cache
+def _embedded() -> Bytes:
+    from pydoc_data.topics import topics  # 465,126 characters that every Python has
+
+    return np.frombuffer("\n\n".join(topics.values()).encode("utf-8"), dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Bytes of all files one after the other, cut into windows of ``sequence_length`` tokens plus a target.
+
+    A seeded permutation deals the windows: the first part of it is held out, the rest is trained on, each
+    window once per epoch in an order that depends on the seed and the epoch alone.
+    """
+
+    parts: tuple[Bytes, ...]
+    sequence_length: int
+    held_out_fraction: float
+    seed: int
+
+    @property
+    def windows(self) -> int:
+        """All windows, held-out ones included."""
+        return (sum(len(part) for part in self.parts) - 1) // self.sequence_length
+
+    @property
+    def held_out(self) -> int:
+        """Windows kept for validation; at least one."""
+        return max(1, int(self.windows * self.held_out_fraction))
+
+    def training(self, first: int, count: int) -> Tokens:
+        """Windows ``first`` .. ``first + count`` of the endless training order: int64 [count, length + 1]."""
+        per_epoch = self.windows - self.held_out
+        drawn = []
+        for position in range(first, first + count):
+            epoch, place = divmod(position, per_epoch)
+            shuffled = _permute(place, per_epoch, self.seed * 7919 + epoch + 1)
+            drawn.append(self._window(_permute(self.held_out + shuffled, self.windows, self.seed)))
+        return np.stack(drawn)
+
+    def validation(self, first: int, count: int) -> Tokens:
+        """Held-out windows, the same for every layout; starts again when there are too few."""
+        places = [(first + i) % self.held_out for i in range(count)]
+        return np.stack([self._window(_permute(place, self.windows, self.seed)) for place in places])
+
+    def _window(self, index: int) -> Tokens:
+        begin = index * self.sequence_length
+        end = begin + self.sequence_length + 1
+        pieces, offset = [], 0
+        for part in self.parts:
+            if offset < end and offset + len(part) > begin:
+                pieces.append(part[max(0, begin - offset) : end - offset])
+            offset += len(part)
+        return np.concatenate(pieces).astype(np.int64)
+
+
+def open_corpus(data: Data, seed: int) -> Corpus:
+    """The corpus of a data section; files stay on disk and are read window by window.
+
+    Raises:
+        InputError: the path is unusable, or the text is shorter than two windows.
+    """
+    parts: tuple[Bytes, ...]
+    if data.path is None:
+        parts = (_embedded(),)
+    else:
+        parts = tuple(_map(file) for file in _text_files(Path(data.path)))
+    corpus = Corpus(parts, data.sequence_length, data.held_out_fraction, seed)
+    if corpus.windows < 2:
+        size = sum(len(part) for part in parts)
+        needed = 2 * data.sequence_length + 1
+        raise InputError(
+            "data.path",
+            data.path,
+            f"holds {size} bytes; sequence_length={data.sequence_length} needs {needed}",
+        )
+    return corpus
+
+
+def _map(file: Path) -> Any:
+    return np.memmap(file, dtype=np.uint8, mode="r")
+
+
+def _permute(index: int, size: int, seed: int) -> int:
+    """A seeded permutation of 0..size-1 without a table: Feistel rounds, repeated until the result is in range."""
+    half_bits = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    mask = (1 << half_bits) - 1
+    while True:
+        left, right = index >> half_bits, index & mask
+        for turn in range(_FEISTEL_ROUNDS):
+            left, right = right, left ^ (_mix(right, seed, turn) & mask)
+        index = (left << half_bits) | right
+        if index < size:
+            return index
+
+
+def _mix(value: int, seed: int, turn: int) -> int:
+    """Finalizer of splitmix64 (Steele, Lea and Flood 2014) over value, seed and round."""
+    word = (value + (seed + 1) * 0x9E3779B97F4A7C15 + turn * 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return word ^ (word >> 31)

@@ -1,0 +1,279 @@
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU; any slice of its layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from engine.config.presets import ModelShape
+from engine.model.axes import Axes, Deferral, TensorAxis
+from engine.model.linear import apply, linear
+from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
+from engine.model.offload import Offload
+from engine.model.recompute import Activations, Recompute, again
+
+_ROTARY_BASE = 10000.0
+
+
+class Linear(nn.Module):
+    """A matrix [out, in] without bias, split over tp along ``tp_dim``: 0 gives columns of outputs, 1 partial sums.
+
+    It computes in its input's dtype: parameters stay fp32, bf16 activations make bf16 products.
+    """
+
+    def __init__(self, outputs: int, inputs: int, tp: TensorAxis, tp_dim: int) -> None:
+        super().__init__()
+        self.tp_dim = tp_dim
+        shape = [outputs, inputs]
+        shape[tp_dim] //= tp.size
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.deferred: Deferral | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        if self.deferred is not None:
+            return self.deferred.linear(x, self.weight)
+        return linear(x, self.weight)
+
+
+class Norm(nn.Module):
+    """RMSNorm (arXiv 1910.07467) computed in fp32; replicated over tp, its gradient partial under it."""
+
+    tp_dim = None
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> the same shape and dtype."""
+        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), eps=1e-5).to(x.dtype)
+
+
+class Embedding(nn.Module):
+    """Rows [vocabulary / tp, hidden]; tokens outside this rank's part give zeros, summed over tp."""
+
+    tp_dim = 0
+
+    def __init__(self, shape: ModelShape, tp: TensorAxis, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.tp, self.dtype = tp, dtype
+        self.weight = nn.Parameter(torch.empty(shape.vocabulary // tp.size, shape.hidden))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, sequence / cp] -> [sequence / (cp * tp), batch, hidden]."""
+        tokens = tokens.transpose(0, 1)
+        if self.tp.size == 1:
+            return _rows(self.weight, tokens).to(self.dtype)
+        local = tokens - self.tp.rank * self.weight.shape[0]
+        mine = (local >= 0) & (local < self.weight.shape[0])
+        rows = _rows(self.weight, local.clamp(0, self.weight.shape[0] - 1))
+        return self.tp.scatter_sequence((rows * mine.unsqueeze(-1)).to(self.dtype))
+
+
+class Attention(nn.Module):
+    """Grouped-query attention (arXiv 2305.13245); heads are split over tp, the sequence over cp."""
+
+    def __init__(self, shape: ModelShape, axes: Axes) -> None:
+        super().__init__()
+        self.context, self.head_dim, self.forgets = axes.context, shape.head_dim, False
+        self.tp = tp = axes.tensor
+        kv_width = shape.kv_heads * shape.head_dim
+        self.query = Linear(shape.hidden, shape.hidden, tp, 0)
+        self.key = Linear(kv_width, shape.hidden, tp, 0)
+        self.value = Linear(kv_width, shape.hidden, tp, 0)
+        self.output = Linear(shape.hidden, shape.hidden, tp, 1)
+
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
+        products = self.tp.column_products(x, (self.query, self.key, self.value))
+        query, key, value = map(self._heads, products)
+        core = query, key, value, rotary
+        if not self.forgets or not torch.is_grad_enabled():
+            return self.tp.row_product(self._mix(*core), self.output)
+        if self.output.deferred is None:
+            return self.tp.scatter_sequence(again(self._mixed_output, *core))
+        return self.tp.row_product(again(self._mix, *core), self.output)
+
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
+        """Weighted values [sequence / cp, batch, hidden / tp]."""
+        mixed = self.context.attend(_rotate(query, rotary), _rotate(key, rotary), value)
+        return mixed.permute(2, 0, 1, 3).flatten(2)
+
+    def _mixed_output(self, query: Tensor, key: Tensor, value: Tensor, rotary: Tensor) -> Tensor:
+        out: Tensor = self.output(self._mix(query, key, value, rotary))
+        return out
+
+    def _heads(self, x: Tensor) -> Tensor:
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
+        return heads.permute(1, 2, 0, 3)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv 2002.05202); its width is split over tp."""
+
+    def __init__(self, shape: ModelShape, tp: TensorAxis) -> None:
+        super().__init__()
+        self.tp = tp
+        self.gate = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
+        self.up = Linear(shape.ffn_hidden, shape.hidden, tp, 0)
+        self.down = Linear(shape.hidden, shape.ffn_hidden, tp, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
+        gate, up = self.tp.column_products(x, (self.gate, self.up))
+        return self.tp.row_product(F.silu(gate) * up, self.down)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward with their norms; may forget its activations and compute them again."""
+
+    def __init__(
+        self, shape: ModelShape, mixture: MixtureShape | None, axes: Axes, recompute: Recompute
+    ) -> None:
+        super().__init__()
+        self.attention_norm, self.feed_forward_norm = Norm(shape.hidden), Norm(shape.hidden)
+        self.attention = Attention(shape, axes)
+        self.feed_forward = (
+            FeedForward(shape, axes.tensor)
+            if mixture is None
+            else Mixture(mixture, axes.tensor, axes.expert, axes.data)
+        )
+        self._axis = axes.tensor
+        self.keep(recompute)
+
+    def keep(self, recompute: Recompute) -> None:
+        """What the next forwards forget."""
+        self.forgets, self.attention.forgets = recompute == "full", recompute == "selective"
+        # With everything forgotten the second forward gathers again anyway.
+        self.tp = self._axis.keeping_gathered() if self.forgets else self._axis
+        for module in self.modules():
+            if isinstance(module, (Attention, FeedForward, Mixture)):
+                module.tp = self.tp
+
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
+        """[sequence / (cp * tp), batch, hidden] -> the same."""
+        if self.forgets and torch.is_grad_enabled():
+            return again(self._compute, x, rotary)
+        return self._compute(x, rotary)
+
+    def _compute(self, x: Tensor, rotary: Tensor) -> Tensor:
+        attended: Tensor = self.attention(self.attention_norm(x), rotary)
+        x = x + attended
+        normed = self.feed_forward_norm(x)
+        if isinstance(self.feed_forward, Mixture):
+            return x + self.tp.scatter_sequence(self.feed_forward(self.tp.gather_sequence(normed)))
+        fed: Tensor = self.feed_forward(normed)
+        return x + fed
+
+
+class Decoder(nn.Module):
+    """Layers ``first`` to ``last`` of a decoder; the first stage embeds, the last one gives logits.
+
+    Blocks are keyed by their global number, so parameter names do not depend on the pipeline split.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        layers: range,
+        axes: Axes,
+        *,
+        mixture: MixtureShape | None = None,
+        sequence_length: int,
+        dtype: torch.dtype = torch.float32,
+        activations: Activations | None = None,
+    ) -> None:
+        super().__init__()
+        self.tp = tp = axes.tensor
+        self.embedding = Embedding(shape, tp, dtype) if layers.start == 0 else None
+        kept = activations or Activations()
+        self.offload = Offload() if kept.offload else None
+        self.blocks = nn.ModuleDict(
+            {str(i): Block(shape, mixture, axes, kept.of_layer(place)) for place, i in enumerate(layers)}
+        )
+        is_last = layers.stop == shape.layers
+        self.norm = Norm(shape.hidden) if is_last else None
+        self.head = Linear(shape.vocabulary, shape.hidden, tp, 0) if is_last else None
+        # Not a registered buffer: data parallelism would broadcast it with every first step.
+        self.positions = axes.context.positions(sequence_length)
+        self.rotary = _rotary(self.positions, shape.head_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens [batch, sequence / cp] or hidden states [sequence / (cp * tp), batch, hidden] in; hidden states or
+        logits [sequence / cp, batch, vocabulary / tp] out.
+        """
+        if self.embedding is not None:
+            x = self.embedding(x)
+        x = self._through_blocks(x)
+        if self.norm is not None and self.head is not None:
+            (x,) = self.tp.column_products(self.norm(x), (self.head,))
+        return x
+
+    def keep(self, activations: Activations) -> None:
+        """What blocks forget from the next forward on; where the rest is kept stays as it was built."""
+        for place, block in enumerate(self.blocks.values()):
+            assert isinstance(block, Block)
+            block.keep(activations.of_layer(place))
+
+    def _through_blocks(self, x: Tensor) -> Tensor:
+        blocks = self.blocks.values()
+        if self.offload is not None and torch.is_grad_enabled():
+            return self.offload.run(blocks, x, self.rotary)
+        for block in blocks:
+            x = block(x, self.rotary)
+        return x
+
+
+def initialize(model: Decoder, seed: int) -> None:
+    """Fill parameters from their names and the seed alone: every layout starts from the same full tensors."""
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, Mixture):
+                initialize_mixture(module, name, seed)
+            elif isinstance(module, (Linear, Embedding)):
+                full = list(module.weight.shape)
+                full[module.tp_dim] *= model.tp.size
+                values = initial_values(name, tuple(full), seed)
+                module.weight.copy_(model.tp.shard(values, module.tp_dim))
+
+
+def _rows(weight: Tensor, tokens: Tensor) -> Tensor:
+    """Rows [..., hidden] of ``weight`` [vocabulary, hidden]; their gradients add up in fp32."""
+    return F.embedding(tokens, weight) if weight.dtype == torch.float32 else apply(_Rows, weight, tokens)
+
+
+class _Rows(torch.autograd.Function):
+    """One row may have thousands of gradients: summed in bf16 the small ones would be lost."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.rows, ctx.dtype = weight.shape[0], weight.dtype
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (tokens,) = ctx.saved_tensors
+        total = torch.ops.aten.embedding_dense_backward(gradient.float(), tokens, ctx.rows, -1, False)
+        return total.to(ctx.dtype), None
+
+
+def _rotary(positions: Tensor, head_dim: int) -> Tensor:
+    """Angles as cosine and sine [2, positions, head_dim / 2] (arXiv 2104.09864)."""
+    rates = _ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angles = torch.outer(positions.to(torch.float32), rates)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def _rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotate [batch, heads, sequence, head_dim] by position, in fp32."""
+    cosine, sine = rotary[0], rotary[1]
+    first, second = x.float().chunk(2, dim=-1)
+    rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    return rotated.to(x.dtype)

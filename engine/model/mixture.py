@@ -1,0 +1,173 @@
+"""A mixture of SwiGLU experts in place of a block's feed-forward: a token passes through its ``top_k`` best.
+
+Experts are split over ep along their number and over tp along their width. Every tp rank sees the same tokens
+and routes them alike, so tp adds no messages of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.comm.channel import Channel
+from engine.model.axes import ExpertAxis, TensorAxis
+from engine.model.dispatch import (
+    Placement,
+    batched_linear,
+    combine,
+    grouped_linear,
+    place_padded,
+    place_sorted,
+    spread,
+)
+from engine.model.routing import Router, Routing, attach, balance_loss
+
+_INIT_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureShape:
+    """Sizes of a mixture; ``ffn_hidden`` is one expert's width. Without a capacity factor no token is dropped."""
+
+    hidden: int
+    ffn_hidden: int
+    experts: int
+    top_k: int = 2
+    capacity_factor: float | None = None
+    balance_weight: float = 0.01
+
+    def capacity(self, tokens: int) -> int | None:
+        """Slots for these tokens at each expert: ceil(factor * tokens * top_k / experts) (arXiv 2006.16668,
+        section 2.2), and never more than there are tokens; None where nothing is dropped.
+        """
+        if self.capacity_factor is None:
+            return None
+        # Rounded first: 1.1 * 10 is a little more than 11 in floating point.
+        slots = round(self.capacity_factor * tokens * self.top_k / self.experts, 9)
+        return min(math.ceil(slots), tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureReport:
+    """What a forward pass did with this rank's tokens; tensors, so that reading them may wait.
+
+    ``balance_loss`` carries its weight; its mean over the data ranks is the whole batch's. None in evaluation and
+    with weight 0. ``tokens_per_expert`` int64 [experts] counts choices before any is dropped; ``dropped`` is the
+    share of them that found no slot, None without a capacity.
+    """
+
+    balance_loss: Tensor | None
+    tokens_per_expert: Tensor
+    dropped: Tensor | None
+
+
+class ExpertLinear(nn.Module):
+    """The matrices [experts / ep, out, in] of this rank's experts, each split over tp along ``tp_dim``, 1 or 2."""
+
+    expert_dim = 0
+
+    def __init__(self, shape: tuple[int, int, int], tp: TensorAxis, experts: ExpertAxis, tp_dim: int) -> None:
+        super().__init__()
+        self.tp_dim = tp_dim
+        local = [shape[0] // experts.size, *shape[1:]]
+        local[tp_dim] //= tp.size
+        self.weight = nn.Parameter(torch.empty(local))
+
+    def forward(self, x: Tensor, counts: Tensor | None) -> Tensor:
+        """[rows, in] sorted by expert with the rows of each, or [experts / ep, rows, in] -> the same with out."""
+        return batched_linear(x, self.weight) if counts is None else grouped_linear(x, self.weight, counts)
+
+
+class Mixture(nn.Module):
+    """Router and experts on [sequence, batch, hidden]; the result is partial over tp like a feed-forward's.
+
+    ``data`` are the ranks whose tokens make up the micro-batch. Set ``balance_scale`` to 1 / micro-batches of
+    the step. ``token_groups`` int64 [sequence, batch] lets one process drop tokens as several ranks would, each
+    number standing for a rank and all of them equally large (the groups of arXiv 2006.16668).
+    """
+
+    def __init__(
+        self, shape: MixtureShape, tp: TensorAxis, experts: ExpertAxis, data: Channel | None = None
+    ) -> None:
+        super().__init__()
+        self.shape, self.tp, self.axis, self.data = shape, tp, experts, data
+        self.balance_scale = 1.0
+        self.token_groups: Tensor | None = None
+        self.report: MixtureReport | None = None
+        self.router = Router(shape.experts, shape.hidden, shape.top_k)
+        wide, narrow = (
+            (shape.experts, shape.ffn_hidden, shape.hidden),
+            (shape.experts, shape.hidden, shape.ffn_hidden),
+        )
+        self.gate = ExpertLinear(wide, tp, experts, 1)
+        self.up = ExpertLinear(wide, tp, experts, 1)
+        self.down = ExpertLinear(narrow, tp, experts, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[sequence, batch, hidden] -> partial sums of the same shape and dtype."""
+        tokens = x.flatten(0, 1)
+        routing = self.router(tokens)
+        counts = routing.counts()
+        weights, loss = self._balance(routing, counts)
+        placement, results = self._dispatch(tokens, routing, counts)
+        self.report = MixtureReport(loss, counts, None if placement.is_full else placement.dropped())
+        return combine(results, weights, placement).view_as(x)
+
+    def _balance(self, routing: Routing, counts: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Every tp rank brings its part of the router's gradient, and of the loss's: 1 / tp each."""
+        if not self.shape.balance_weight or not torch.is_grad_enabled():
+            return routing.weights, None
+        loss = self.shape.balance_weight * balance_loss(routing, counts, self.data)
+        return attach(routing.weights, loss, self.balance_scale / self.tp.size), loss.detach()
+
+    def _dispatch(self, tokens: Tensor, routing: Routing, counts: Tensor) -> tuple[Placement, Tensor]:
+        """Placement and results [slots, hidden]."""
+        groups = None if self.token_groups is None else self.token_groups.flatten()
+        ranks = 1 if groups is None else int(groups.max()) + 1
+        capacity = self.shape.capacity(tokens.shape[0] // ranks)
+        if capacity is None:
+            placement = place_sorted(routing.chosen)
+            return placement, self.axis.run_sorted(spread(tokens, placement), counts, self._experts)
+        placement = place_padded(routing.chosen, self.shape.experts, capacity, groups)
+        slots = spread(tokens, placement).unflatten(0, (self.shape.experts, -1))
+        return placement, self.axis.run_padded(slots, self._experts).flatten(0, 1)
+
+    def _experts(self, x: Tensor, counts: Tensor | None) -> Tensor:
+        out: Tensor = self.down(F.silu(self.gate(x, counts)) * self.up(x, counts), counts)
+        return out
+
+
+def initialize_mixture(mixture: Mixture, name: str, seed: int) -> None:
+    """Fill parameters from the module's full name, each expert's number and the seed alone, whatever the layout."""
+    with torch.no_grad():
+        router = mixture.router.weight
+        router.copy_(initial_values(f"{name}.router", tuple(router.shape), seed))
+        for part in ("gate", "up", "down"):
+            _initialize_experts(mixture, part, f"{name}.{part}", seed)
+
+
+def _initialize_experts(mixture: Mixture, part: str, name: str, seed: int) -> None:
+    matrices: ExpertLinear = getattr(mixture, part)
+    dim, weight = matrices.tp_dim - 1, matrices.weight
+    full = list(weight.shape[1:])
+    full[dim] *= mixture.tp.size
+    for place, matrix in enumerate(weight.unbind(0)):
+        number = mixture.axis.rank * weight.shape[0] + place
+        matrix.copy_(mixture.tp.shard(initial_values(f"{name}.{number}", tuple(full), seed), dim))
+
+
+def initial_values(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Normal numbers of a full parameter, from its name and the seed alone."""
+    generator = torch.Generator().manual_seed(_name_seed(name, seed))
+    return torch.empty(shape).normal_(0.0, _INIT_STD, generator=generator)
+
+
+def _name_seed(name: str, seed: int) -> int:
+    value = seed + 1
+    for character in name:
+        value = (value * 1_000_003 ^ ord(character)) & 0x7FFFFFFFFFFFFFFF
+    return value

@@ -1,1 +1,0 @@
-"""Outer loops: replicas train by themselves for some steps and meet once a round, not once a step."""

@@ -1,0 +1,1 @@
+"""Replicated, ZeRO-1 and FSDP data parallelism: buckets, sharding, optimizer."""

@@ -1,0 +1,252 @@
+"""Parameters whose gradients are averaged over one group of ranks, updated whole or in slices (ZeRO stage 1).
+
+Parameters in bf16 keep an fp32 copy that the optimizer updates (arXiv 1710.03740): updates below their resolution
+would be lost. With the optimizer offloaded that copy and AdamW's state are in host memory (arXiv 2101.06840):
+gradients go down, new weights come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm.channel import Group, Waitable
+from engine.compression.interface import Compressor, Content, Reduction, content_of
+from engine.compression.registry import build
+from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
+from engine.config.run_config import RunConfig
+from engine.config.sections import Memory
+from engine.model.offload import on_host
+from engine.parallel.data.buckets import Bucket, GradientBuckets
+from engine.parallel.data.error_feedback_state import Owner, carried, delayed
+from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, extent, partial_over_tp
+from profilers.steps.timer import StepTimer
+
+
+class Masters:
+    """Makes the weights that are updated, and brings them back into the parameters."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._offload = memory.offload in ("optimizer", "both")
+        self._dtype = torch.bfloat16 if memory.parameters == "bf16" else torch.float32
+        self._parts: list[Tensor] = []
+        self._weights: list[Tensor] = []
+
+    def narrow(self, parameters: Iterable[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
+        """Give parameters the dtype they compute in; returns the fp32 values they had."""
+        values = {}
+        for parameter in parameters:
+            values[parameter] = parameter.detach()
+            if parameter.dtype != self._dtype:
+                parameter.data = parameter.data.to(self._dtype)
+        return values
+
+    def weight(self, part: Tensor, values: Tensor) -> nn.Parameter:
+        """What to update for a part of a parameter with these fp32 values: the part itself where that will do."""
+        if not self._offload and part.dtype == values.dtype:
+            return nn.Parameter(part)
+        master = on_host(values) if self._offload else values.detach().clone()
+        self._parts.append(part)
+        self._weights.append(master)
+        return nn.Parameter(master)
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """The new weights into the parameters, rounded to their dtype."""
+        for part, weight in zip(self._parts, self._weights, strict=True):
+            part.copy_(weight, non_blocking=True)
+
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Parameters by name and the ranks that hold copies of them; None for a single one.
+
+    Gradients are averaged over ``group`` and divided by ``spread``, the number of ranks that hold other experts.
+    ``late`` ones get their gradients outside autograd's backward. ``tp_rank`` tells copies over tp apart.
+    """
+
+    named: dict[str, nn.Parameter]
+    group: Group | None
+    spread: int = 1
+    late: Collection[nn.Parameter] = ()
+    tp_rank: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """Number of copies."""
+        return 1 if self.group is None else self.group.size()
+
+
+class Averaged:
+    """Sent per step: an all-reduce per bucket, in total 4 bytes a parameter without compression."""
+
+    #: Whether new values go to other ranks beside the next forward.
+    arrives_later = False
+    _needs_slices = False
+
+    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
+        self.shared, self._timer, self._tp_size = shared, timer, tp_size
+        self._config = config
+        self._masters, self._pieces = Masters(config.memory), list[Piece]()
+        self._values = self._masters.narrow(shared.named.values())
+        self.compressor: Compressor | None = None
+        #: Sees each bucket's gradient before it is compressed.
+        self.watch: Callable[[Content], None] | None = None
+        self._plan = NO_PLAN
+        self.buckets = GradientBuckets(
+            list(shared.named.values()),
+            self._average if shared.ranks > 1 or shared.spread > 1 else None,
+            config.overlap.bucket_mb * MIB,
+            self._padding(),
+            shared.late,
+            self._wait,
+            config.overlap.delay > 0,
+        )
+        self.contents = self._contents()
+        if shared.group is not None:
+            self.compressor = self._compressor(shared.group)
+
+    def pieces(self) -> list[Piece]:
+        """What this rank updates; the same objects at every call."""
+        if not self._pieces:
+            self._pieces = self._cut()
+            self._values.clear()
+        return self._pieces
+
+    def memories(self) -> list[ReplicaMemory]:
+        """What compression and delay carry from step to step for each parameter."""
+        self.buckets.settle()
+        owner = Owner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
+        found = delayed(self.pieces(), owner) if self._config.overlap.delay else []
+        if self.compressor is None:
+            return found
+        return found + [one for content in self.contents for one in carried(self.compressor, content, owner)]
+
+    @property
+    def due(self) -> bool:
+        """Whether there are averages to apply: delayed ones not before the second step."""
+        return self.buckets.due
+
+    def remember(self) -> None:
+        """Delayed gradients were loaded."""
+        self.buckets.due = True
+
+    def arrive(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Wait until these have their new values."""
+
+    def waves(self) -> list[Wave]:
+        """What is updated and brought to the others at once."""
+        return [Wave(self.pieces())]
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters that compression leaves alone though it is on, and why."""
+        if self.compressor is None:
+            return {}
+        found = [self.compressor.left_alone(content) for content in self.contents]
+        return {name: reason for one in found for name, reason in one.items()}
+
+    def turn(self, config: RunConfig) -> None:
+        """Between two steps: other buckets, or another compression. Gradients summed so far and what was left out of
+        earlier ones go on as they are.
+        """
+        self.buckets.settle()
+        before, self._config = self._config, config
+        if config.overlap.bucket_mb != before.overlap.bucket_mb:
+            old = self.contents
+            self.buckets.deal_again(config.overlap.bucket_mb * MIB)
+            self.contents = self._contents()
+            if self.compressor is not None:
+                self.compressor.move(old, self.contents)
+        if self.compressor is not None and config.compression != before.compression:
+            self.compressor.use(settings_with(config.compression, self._plan))
+
+    def follow(self, plan: Plan) -> None:
+        """Between two steps: compress as a plan says where the configuration leaves it to one."""
+        self._plan = plan
+        self.buckets.settle()
+        if self.compressor is not None:
+            self.compressor.use(settings_with(self._config.compression, plan))
+
+    def updated(self) -> None:
+        """Bring new weights into the parameters, on every rank alike."""
+        self.restored()
+        self.buckets.clear()
+
+    def restored(self) -> None:
+        """The same where no gradients were applied."""
+        self._masters.write_back()
+        self._spread()
+
+    def settle(self) -> None:
+        """Wait for all that is under way."""
+        self.buckets.settle()
+
+    def close(self) -> None:
+        """Let go of gradients."""
+        self.buckets.close()
+
+    def _cut(self) -> list[Piece]:
+        """Every parameter as a whole."""
+        pieces = []
+        for name, parameter in self.shared.named.items():
+            weight = self._masters.weight(parameter.detach(), self._values[parameter])
+            pieces.append(self._piece(name, parameter, weight, self._gradient(parameter), self.shared.ranks))
+        return pieces
+
+    def _gradient(self, parameter: nn.Parameter) -> Callable[[], Tensor]:
+        """Where it is: buckets may be dealt anew."""
+        return lambda: self.buckets.averages[parameter]
+
+    def _spread(self) -> None:
+        """Other ranks need no values of this one."""
+
+    def _padding(self) -> int:
+        return 1
+
+    def _piece(
+        self,
+        name: str,
+        whole: nn.Parameter,
+        weight: nn.Parameter,
+        gradient: Callable[[], Tensor],
+        copies: int,
+        start: int = 0,
+    ) -> Piece:
+        partial, place = partial_over_tp(whole), extent(whole).beginning_at(start)
+        copies *= self._tp_size if partial else 1
+        return Piece(name, weight, gradient, whole.ndim > 1, partial, copies, place)
+
+    def _contents(self) -> list[Content]:
+        names = {parameter: name for name, parameter in self.shared.named.items()}
+        return [
+            content_of(one.index, one.flat, {names[p]: tuple(p.shape) for p in one.parameters})
+            for one in self.buckets.averaged
+        ]
+
+    def _ranks(self) -> tuple[int, int]:
+        """This rank's place among those that hold copies, and their number."""
+        return (0, 1) if self.shared.group is None else (self.shared.group.rank(), self.shared.ranks)
+
+    def _compressor(self, group: Group) -> Compressor:
+        settings, device = settings_of(self._config.compression), self.buckets.averaged[0].flat.device
+        seed, one_way = self._config.train.seed, self._needs_slices
+        return build(settings, group, seed, lambda: self._timer.step, device, one_way)
+
+    def _average(self, bucket: Bucket) -> Reduction:
+        if self.shared.spread > 1:
+            bucket.flat.div_(self.shared.spread)
+        if self.compressor is not None:
+            content = self.contents[bucket.index]
+            if self.watch is not None:
+                self.watch(content)
+            yield from self.compressor.reduce(content)
+
+    def _wait(self, under_way: Waitable) -> None:
+        with self._timer.phase("communication_exposed"):
+            under_way.wait()

@@ -1,0 +1,259 @@
+"""ZeRO stages 2 and 3 and hybrid sharding by FSDP2: each rank keeps a slice of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+
+from engine.comm.channel import Group
+from engine.config.run_config import RunConfig
+from engine.model.decoder import Decoder
+from engine.model.mixture import ExpertLinear
+from engine.parallel.data.averaging import Masters
+from engine.parallel.data.fsdp_comm import Reductions
+from engine.parallel.data.fsdp_compression import CoarseGradients
+from engine.parallel.data.fsdp_units import Unit, prefetch
+from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, extent, is_expert, partial_over_tp
+from engine.parallel.data.replicated import DataParallel
+from profilers.steps.timer import StepTimer
+
+
+class FullyShardedReplica:
+    """A stage whose parameters, gradients and optimizer state are split over data ranks (arXiv 1910.02054).
+
+    Sent per step: a reduce-scatter of each block's gradients, and all-gathers of each block: in stage 3 for every
+    forward and every backward, in stage 2 once, since gathered blocks are kept until the last backward. A hybrid
+    mesh [replicate, shard] splits over ``shard`` and all-reduces the slices over ``replicate``.
+
+    With precision bf16 the slices stay fp32 and what is gathered is bf16; gradients are summed over micro-batches and
+    ranks in fp32. That is all that ``memory.parameters`` = bf16 asks for, so here it changes nothing. Parameters that
+    compute in fp32 then are not sharded but in ``rest``, and a message of their own averages their gradients.
+
+    With ``parallel.reduce_every_micro_batch`` gradients are scattered after every backward, not summed as a whole
+    until the last: m times the bytes for slices in place of whole gradients. Replicas are still summed over once.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        rest: DataParallel,
+        meshes: Meshes,
+        config: RunConfig,
+        tp_size: int,
+        timer: StepTimer,
+    ) -> None:
+        self._rest, self._always_reduces = rest, config.parallel.reduce_every_micro_batch
+        self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
+        self._always = self._kept = config.parallel.zero_stage == 2
+        self._tp_size, self._pieces = tp_size, list[Piece]()
+        self._masters = Masters(config.memory)
+        # Sharding makes other parameters of them.
+        self._partial = {name for name, one in decoder.named_parameters() if partial_over_tp(one)}
+        self._experts = {name for name, one in decoder.named_parameters() if is_expert(one)}
+        self._extents = {name: extent(one) for name, one in decoder.named_parameters()}
+        self._slices = {False: _slices(meshes.dense), True: _slices(meshes.experts or meshes.dense)}
+        self._copies = meshes.dense.size(0) if meshes.dense.ndim == 2 else 1
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        options: dict[str, Any] = {"reshard_after_forward": not self._always, "ignored_params": self._whole}
+        options |= {"mp_policy": policy} if config.precision == "bf16" else {}
+        self._reductions = Reductions(lambda: timer.phase("communication_exposed"))
+        self._units = list(_units(decoder, meshes, options, self._reductions))
+        assert isinstance(decoder, FSDPModule)
+        self.decoder: Decoder = decoder
+        self._sharded: FSDPModule = decoder
+        self._coarse = CoarseGradients(self._units, config, timer, self._names_over_tp())
+        self._use(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stage's output."""
+        out: Tensor = self.decoder(x)
+        return out
+
+    def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
+        """Backward; gradients stay local until the last micro-batch, or until this one's are there."""
+        self._sharded.set_is_last_backward(last)
+        self._sharded.set_requires_gradient_sync(last or self._always_reduces)
+        self._sharded.set_requires_all_reduce(last)
+        if self._always:
+            self._sharded.set_reshard_after_backward(last)
+        self._rest.backward(output, gradient, last)
+
+    def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
+        """Not possible: the gathered parameter is gone when its backward returns."""
+        raise NotImplementedError(
+            "a split backward needs whole parameters; rules refuse it under ZeRO 2 and 3"
+        )
+
+    def keep_gathered(self, keep: bool) -> None:
+        """Blocks are then gathered once for many micro-batches."""
+        if keep != self._kept and not self._always:
+            self._kept = keep
+            self._sharded.set_reshard_after_forward(not keep)
+            self._sharded.set_reshard_after_backward(not keep)
+
+    def finish(self) -> None:
+        """Wait for the reductions that go on beside backward; the others were waited for in it."""
+        self._reductions.finish()
+        self._rest.finish()
+
+    def pieces(self) -> list[Piece]:
+        """This rank's slices; AdamW on DTensors does more work for the same bits."""
+        if not self._pieces:
+            self._pieces = self._cut() + self._rest.pieces()
+        return self._pieces
+
+    def waves(self) -> list[Wave]:
+        """One: the next forward gathers."""
+        return [Wave(self.pieces())]
+
+    @property
+    def due(self) -> bool:
+        """Slices are never delayed."""
+        return True
+
+    def remember(self) -> None:
+        """Memories are all there is."""
+
+    def memories(self) -> list[ReplicaMemory]:
+        """What this rank left out of what it sent to each other one."""
+        return self._coarse.memories(self._extents)
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters whose slices are too small."""
+        return self._coarse.left_alone()
+
+    def turn(self, config: RunConfig) -> None:
+        """What is sent from the next step on, and how far ahead; the slices have no buckets."""
+        self._use(config)
+        self._coarse.turn(config)
+        self._rest.turn(config)
+
+    def updated(self) -> None:
+        """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
+        self._masters.write_back()
+        for parameter in self.decoder.parameters():
+            if parameter not in self._whole:
+                parameter.grad = None
+        self._rest.updated()
+
+    def restored(self) -> None:
+        """Bring new weights into the slices."""
+        self._masters.write_back()
+        self._rest.restored()
+
+    def settle(self) -> None:
+        """Nothing goes on beside steps but what is not sharded."""
+        self._rest.settle()
+
+    def close(self) -> None:
+        """What is sharded frees itself."""
+        self._rest.close()
+
+    def _use(self, config: RunConfig) -> None:
+        """Reductions go on beside backward where nothing is added to what they give before the step ends; on a GPU all
+        of them do.
+        """
+        layers, dtype = (
+            config.overlap.prefetch,
+            torch.bfloat16 if config.precision == "bf16" else torch.float32,
+        )
+        beside = not self._always_reduces and self._copies == 1 and self.decoder.rotary.device.type == "cpu"
+        self._reductions.depth = layers if beside else 0
+        prefetch(self.decoder, layers)
+        for unit in self._units:
+            unit.use(config.compression.weights, config.compression.bucket_values, dtype)
+
+    def _names_over_tp(self) -> dict[str, str]:
+        """What tells ranks apart that tp gave the same parameter."""
+        tp = self.decoder.tp
+        return {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
+
+    def _cut(self) -> list[Piece]:
+        pieces = []
+        for name, parameter in self.decoder.named_parameters():
+            if parameter in self._whole:
+                continue
+            assert isinstance(parameter, DTensor)
+            partial = name in self._partial
+            copies = (1 if name in self._experts else self._copies) * (self._tp_size if partial else 1)
+            local = _local(parameter).detach()
+            weight = self._masters.weight(local, local)
+            slices = self._slices[name in self._experts]
+            place = self._extents[name].beginning_at(_first_element(parameter, *slices))
+            decayed = parameter.ndim > 1
+            pieces.append(Piece(name, weight, _gradient(parameter), decayed, partial, copies, place))
+        return pieces
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """Where parameters are sharded: [shard] or [replicate, shard], and [edp] for experts, which are spread over
+    ``spread`` ranks.
+    """
+
+    dense: DeviceMesh
+    experts: DeviceMesh | None = None
+    spread: int = 1
+
+
+def _units(
+    decoder: Decoder, meshes: Meshes, options: dict[str, Any], reductions: Reductions
+) -> Iterator[Unit]:
+    """Experts first: a block's unit holds what is left of it."""
+    names, found = [name for name, _ in decoder.named_parameters()], list[Unit]()
+    for module in decoder.modules() if meshes.experts is not None else ():
+        if isinstance(module, ExpertLinear):
+            assert meshes.experts is not None
+            found.append(Unit(module, meshes.experts, options, meshes.spread, reductions, len(found)))
+    for module in (*decoder.blocks.values(), decoder):
+        found.append(Unit(module, meshes.dense, options, 1, reductions, len(found)))
+    sharded = dict(zip(decoder.parameters(), names, strict=True))
+    for unit in found:
+        unit.name(sharded)
+        yield unit
+
+
+def mesh_of(shard: Group | None, replicate: Group | None, ranks: list[list[int]], device: str) -> DeviceMesh:
+    """The mesh [shard], or [replicate, shard] with ``ranks`` in that shape; alone, a mesh of one."""
+    if shard is None:
+        own = torch.distributed.new_group([torch.distributed.get_rank()], use_local_synchronization=True)
+        return DeviceMesh.from_group(own, device)
+    if replicate is None:
+        return DeviceMesh.from_group(shard, device)
+    return DeviceMesh.from_group(
+        [replicate, shard], device, mesh=torch.tensor(ranks), mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _gradient(parameter: DTensor) -> Callable[[], Tensor]:
+    def gradient() -> Tensor:
+        found = parameter.grad
+        return _local(found) if isinstance(found, DTensor) else torch.zeros_like(_local(parameter))
+
+    return gradient
+
+
+def _slices(mesh: DeviceMesh) -> tuple[int, int]:
+    """Ranks that share a parameter, and this one's place. A parameter's own mesh may be one of an earlier run: torch
+    takes meshes of the same ranks for one another.
+    """
+    return mesh.size(mesh.ndim - 1), mesh.get_local_rank(mesh.ndim - 1)
+
+
+def _first_element(parameter: DTensor, count: int, place: int) -> int:
+    """FSDP2 deals rows as ``chunk`` does: every rank gets as many as the first one, the last ones what is left."""
+    rows = parameter.shape[0]
+    return min(-(-rows // count) * place, rows) * (parameter.numel() // rows)
+
+
+def _local(tensor: DTensor) -> Tensor:
+    with torch.no_grad():
+        local: Tensor = tensor.to_local()
+    return local

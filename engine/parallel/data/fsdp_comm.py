@@ -1,0 +1,137 @@
+"""What FSDP2 calls in place of ``torch.distributed``: gathers ahead of time, reductions beside backward, and coarse
+values in both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.comm.channel import Channel, Group, Waitable
+from engine.compression.activations import CoarseShards
+from engine.compression.bucket import GradientCompressor
+from engine.compression.interface import Content, Part, Reduction
+
+
+class _Messages:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Gather(_Messages):
+    """Parameters of one group of modules; ``coarse`` says how to send them in fewer bytes, if so."""
+
+    coarse: CoarseShards | None = None
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
+    ) -> Any:
+        coarse = self.coarse
+        out, mine = (output_tensor, input_tensor) if coarse is None else coarse.write(input_tensor)
+        read = None if coarse is None else lambda: coarse.read(out, output_tensor)
+        if async_op:
+            return _Gathering(self._channel.start_all_gather_into(out, mine), read)
+        self._channel.all_gather_into(out, mine)
+        if read is not None:
+            read()
+        return None
+
+
+class _Gathering(dist.Work):
+    """FSDP2 waits for what is of this type alone."""
+
+    def __init__(self, under_way: Waitable, read: Callable[[], None] | None) -> None:
+        super().__init__()
+        self._under_way, self._read = under_way, read
+
+    def wait(self, *_: Any) -> bool:
+        """Return when the parameters are there."""
+        self._under_way.wait()
+        if self._read is not None:
+            self._read()
+        return True
+
+
+class Reductions:
+    """Those of all groups of modules, in the order in which backward makes them.
+
+    At most ``depth`` go on beside computation; with 0 each is waited for at once. ``waiting`` is the phase that waits
+    count to.
+    """
+
+    def __init__(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        self.depth, self._waiting = 0, waiting
+        self._under_way = deque[tuple[Waitable, Reduction]]()
+
+    def add(self, reduction: Reduction) -> None:
+        """Start one; first the oldest ends, if there are too many."""
+        while len(self._under_way) > max(self.depth - 1, 0):
+            self._end_oldest()
+        first = next(reduction, None)
+        if first is not None:
+            self._under_way.append((first, reduction))
+        if not self.depth:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for all."""
+        while self._under_way:
+            self._end_oldest()
+
+    def _end_oldest(self) -> None:
+        under_way, reduction = self._under_way.popleft()
+        while under_way is not None:
+            with self._waiting():
+                under_way.wait()
+            under_way = next(reduction, None)  # type: ignore[assignment]
+
+
+class Reduce(_Messages):
+    """Averages gradients over its ranks, and over ``spread`` times as many where the rest hold other experts.
+
+    FSDP2's own factor for that needs an operation that gloo lacks. ``parts`` are the slices of parameters in what it is
+    given, one rank's after the other's.
+    """
+
+    compressor: GradientCompressor | None = None
+
+    def __init__(self, channel: Channel, spread: int, reductions: Reductions, index: int) -> None:
+        super().__init__(channel)
+        self._spread, self._reductions, self._index = spread, reductions, index
+        self.parts: tuple[Part, ...] = ()
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Group, op: Any, async_op: bool = False
+    ) -> Any:
+        if self._spread > 1:
+            input_tensor.div_(self._spread)
+        compressor, content = self.compressor, self.content(input_tensor)
+        if compressor is not None and not compressor.is_idle(content):
+            self._reductions.add(self._coarse(compressor, content, output_tensor, op))
+        elif self._reductions.depth or async_op:
+            self._reductions.add(self._plain(output_tensor, input_tensor, op))
+        else:
+            self._channel.reduce_scatter_into(output_tensor, input_tensor, op)
+
+    def content(self, flat: Tensor) -> Content:
+        """Gradients as a compressor takes them."""
+        return Content(self._index, flat, self.parts)
+
+    def _plain(self, out: Tensor, x: Tensor, op: Any) -> Reduction:
+        yield self._channel.start_reduce_scatter_into(out, x, op)
+        del x
+
+    def _coarse(self, compressor: GradientCompressor, content: Content, out: Tensor, op: Any) -> Reduction:
+        yield from compressor.reduce(content)
+        out.copy_(content.flat.chunk(self._channel.size)[self._channel.rank])
+        if op == dist.ReduceOp.SUM:
+            out.mul_(self._channel.size)

@@ -1,0 +1,187 @@
+"""The interface of a pipeline stage to the ranks that hold the same stage, and what an optimizer sees of it.
+
+A ``Piece`` says where a rank's part of a parameter lies in the undivided model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from engine.config.run_config import RunConfig
+from engine.model.decoder import Decoder, Linear, Norm
+from engine.model.mixture import Mixture
+from engine.model.routing import Router
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A rank's local tensor of ``sizes`` begins at ``offsets`` in the whole parameter of ``shape``; a piece of it
+    begins at element ``start`` of the flattened local tensor.
+    """
+
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    start: int = 0
+
+    def beginning_at(self, start: int) -> Extent:
+        """The same for a piece that begins at another element."""
+        return replace(self, start=start)
+
+
+def extent_of(sizes: tuple[int, ...], splits: dict[int | None, tuple[int, int]]) -> Extent:
+    """A local tensor that is cut evenly: dimension -> (number of parts, which one); None cuts nothing."""
+    parts = [splits.get(dim, (1, 0)) for dim in range(len(sizes))]
+    return Extent(
+        tuple(size * count for size, (count, _) in zip(sizes, parts, strict=True)),
+        tuple(size * place for size, (_, place) in zip(sizes, parts, strict=True)),
+        sizes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What this rank updates of one parameter.
+
+    ``weight`` shares its memory with the model's parameter, or is its fp32 master copy. ``copies`` is the number of
+    ranks of the world that update the very same piece, so that it counts once in the global gradient norm. ``extent``
+    is where it lies in the undivided model.
+    """
+
+    name: str
+    weight: nn.Parameter
+    gradient: Callable[[], Tensor]
+    decayed: bool
+    partial_over_tp: bool
+    copies: int
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """What compression of a parameter's gradients carries from step to step, in fp32.
+
+    ``name`` tells what it is, and the rank's place among those that hold copies where each carries its own.
+    ``extent`` is where it lies in the undivided model.
+    """
+
+    name: str
+    values: Tensor
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Pieces that are updated together. After that ``send`` starts to bring them to other ranks, beside the update of
+    the next wave; None where ``updated`` does that.
+    """
+
+    pieces: list[Piece]
+    send: Callable[[], None] | None = None
+
+
+class Replica(Protocol):
+    """A stage that can run forward and backward micro-batch by micro-batch."""
+
+    decoder: Decoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stage's output; sends no gradients."""
+
+    def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
+        """Run backward; with ``last`` the step's gradients are complete, and averaging over data ranks begins."""
+
+    def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
+        """Add a gradient that was taken after its backward; ``last`` as there."""
+
+    def keep_gathered(self, keep: bool) -> None:
+        """Whether sharded parameters stay gathered after the next forward or backward."""
+
+    def finish(self) -> None:
+        """Wait until all gradients are averaged."""
+
+    def pieces(self) -> list[Piece]:
+        """Everything this rank updates, in one order on all ranks."""
+
+    def waves(self) -> list[Wave]:
+        """The same pieces in the order in which they are updated."""
+
+    @property
+    def due(self) -> bool:
+        """Whether there are averaged gradients to apply; the first step has none where they are delayed."""
+
+    def memories(self) -> list[ReplicaMemory]:
+        """What compression and delay carry from step to step; waits for what is under way."""
+
+    def remember(self) -> None:
+        """What is carried from step to step was loaded."""
+
+    def left_alone(self) -> dict[str, str]:
+        """Parameters that compression leaves alone though it is on, and why."""
+
+    def turn(self, config: RunConfig) -> None:
+        """Between two steps: average gradients from now on as this configuration says."""
+
+    def updated(self) -> None:
+        """After the optimizer: bring the new values to all that need them, and forget the gradients."""
+
+    def restored(self) -> None:
+        """The same where values are new for another reason: no gradient was applied."""
+
+    def settle(self) -> None:
+        """Wait for all that goes on beside steps."""
+
+    def close(self) -> None:
+        """Let go of what would keep parameters and gradients alive after the run; waits for nothing."""
+
+
+def run_backward(output: Tensor, gradient: Any) -> None:
+    """Backward from a loss (no gradient) or from an activation."""
+    output.backward(gradient)
+
+
+def mark(decoder: Decoder) -> None:
+    """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not; and
+    its ``extent``.
+    """
+    axes = [module.axis for module in decoder.modules() if isinstance(module, Mixture)]
+    ep = (axes[0].size, axes[0].rank) if axes else (1, 0)
+    for module in decoder.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter):
+            tp_dim, expert_dim = getattr(module, "tp_dim", None), getattr(module, "expert_dim", None)
+            splits = {tp_dim: (decoder.tp.size, decoder.tp.rank), expert_dim: ep}
+            weight.tp_dim, weight.expert_dim = tp_dim, expert_dim  # type: ignore[attr-defined]
+            weight.extent = extent_of(tuple(weight.shape), splits)  # type: ignore[attr-defined]
+
+
+def extent(parameter: nn.Parameter) -> Extent:
+    """Where this rank's part of a parameter lies in the undivided model."""
+    found: Extent = parameter.extent  # type: ignore[attr-defined]
+    return found
+
+
+def partial_over_tp(parameter: nn.Parameter) -> bool:
+    """Whether tp replicates a parameter; its gradient is then partial on each rank."""
+    return parameter.tp_dim is None  # type: ignore[attr-defined]
+
+
+def is_expert(parameter: nn.Parameter) -> bool:
+    """Whether a parameter belongs to experts, which are spread over ep."""
+    return parameter.expert_dim is not None  # type: ignore[attr-defined]
+
+
+def wide_parameters(decoder: Decoder) -> dict[str, nn.Parameter]:
+    """Parameters by name that compute in fp32 whatever the precision: those of norms and routers."""
+    modules = decoder.named_modules()
+    return {f"{name}.weight": one.weight for name, one in modules if isinstance(one, (Norm, Router))}
+
+
+def late_parameters(decoder: Decoder) -> list[nn.Parameter]:
+    """Matrices whose gradients a schedule takes after their backward."""
+    modules = decoder.modules()
+    return [module.weight for module in modules if isinstance(module, Linear) and module.deferred is not None]

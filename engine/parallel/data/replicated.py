@@ -1,0 +1,113 @@
+"""Data parallelism with whole parameters on each rank: gradients averaged in buckets while backward goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from engine.config.run_config import RunConfig
+from engine.model.decoder import Decoder
+from engine.parallel.data.averaging import Averaged
+from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, run_backward
+
+
+class DataParallel:
+    """A stage and its parameters in parts, each averaged over the ranks that hold copies of it."""
+
+    def __init__(self, decoder: Decoder, parts: Sequence[Averaged], compiled: bool = False) -> None:
+        self.decoder, self.parts = decoder, parts
+        self._later = [part for part in parts if part.arrives_later]
+        self._at_once = bool(self._later) and compiled
+        if self._later and not compiled:
+            for unit in _units(decoder):
+                unit.register_forward_pre_hook(self._arrive)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The stage's output."""
+        if self._at_once:
+            self.settle()
+        out: Tensor = self.decoder(x)
+        return out
+
+    def backward(self, output: Tensor, gradient: Tensor | None, last: bool) -> None:
+        """Backward; the last one starts averaging bucket by bucket while it runs."""
+        if last:
+            for part in self.parts:
+                part.buckets.arm()
+        run_backward(output, gradient)
+
+    def add_gradient(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
+        """Into its bucket; the last one of a step may fill it."""
+        next(part for part in self.parts if parameter in part.buckets.gradients).buckets.add(
+            parameter, gradient, last
+        )
+
+    def keep_gathered(self, keep: bool) -> None:
+        """Whole parameters are always there."""
+
+    def finish(self) -> None:
+        """Wait for the buckets that are not through."""
+        for part in self.parts:
+            part.buckets.finish()
+
+    def pieces(self) -> list[Piece]:
+        """Those of all parts."""
+        return [piece for part in self.parts for piece in part.pieces()]
+
+    def waves(self) -> list[Wave]:
+        """Those of all parts."""
+        return [wave for part in self.parts for wave in part.waves()]
+
+    @property
+    def due(self) -> bool:
+        """Parts are delayed alike."""
+        return all(part.due for part in self.parts)
+
+    def remember(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.remember()
+
+    def memories(self) -> list[ReplicaMemory]:
+        """Those of all parts."""
+        return [memory for part in self.parts for memory in part.memories()]
+
+    def left_alone(self) -> dict[str, str]:
+        """Those of all parts."""
+        return {name: reason for part in self.parts for name, reason in part.left_alone().items()}
+
+    def turn(self, config: RunConfig) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.turn(config)
+
+    def updated(self) -> None:
+        """Bring new values where they are needed, and clear the buckets."""
+        for part in self.parts:
+            part.updated()
+
+    def restored(self) -> None:
+        """Bring new values where they are needed."""
+        for part in self.parts:
+            part.restored()
+
+    def settle(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.settle()
+
+    def close(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.close()
+
+    def _arrive(self, unit: nn.Module, _: object) -> None:
+        for part in self._later:
+            part.arrive(unit.parameters())
+
+
+def _units(decoder: Decoder) -> list[nn.Module]:
+    """Modules that are used one after the other; together they hold all parameters."""
+    ends = [one for one in (decoder.embedding, decoder.norm, decoder.head) if one is not None]
+    return [*decoder.blocks.values(), *ends]

@@ -1,0 +1,154 @@
+"""ZeRO stage 1 (arXiv 1910.02054): whole parameters and gradients on each rank, which updates its slice of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm.channel import Channel, Group, Waitable, all_gather_single
+from engine.compression.interface import Reduction
+from engine.config.run_config import RunConfig
+from engine.parallel.data.averaging import Averaged, Masters, Shared
+from engine.parallel.data.buckets import Bucket
+from engine.parallel.data.replica import Piece, Wave
+from profilers.collectives import recorder
+from profilers.steps.timer import Issued, StepTimer
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """A gather under way, what it sends, and its record."""
+
+    work: Waitable
+    mine: Tensor
+    calls: list[Issued]
+
+
+class Sliced(Averaged):
+    """Each rank updates its slice of every bucket.
+
+    Sent per step: a reduce-scatter of 4 bytes a parameter, or an all-to-all of coarse values, and an all-gather of its
+    own dtype. That comes after all updates; with ``overlap.gather_with_optimizer`` after each bucket's, the last bucket
+    first, which holds what the next forward needs first.
+    """
+
+    _needs_slices = True
+
+    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
+        super().__init__(shared, config, timer, tp_size)
+        self.arrives_later = config.overlap.gather_with_optimizer
+        self._weights = [_together(bucket) for bucket in self.buckets.buckets]
+        self._masters_of = [Masters(config.memory) for _ in self._weights]
+        self._arriving = dict[int, _Arriving]()
+        self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
+
+    @cached_property
+    def _channel(self) -> Channel:
+        """Made at the first call: a dry run has groups that carry no meta tensors."""
+        return Channel(self._group, self._weights[0].device)
+
+    def waves(self) -> list[Wave]:
+        """One, or one for each bucket."""
+        if not self.arrives_later:
+            return super().waves()
+        self.pieces()
+        order = [bucket.index for bucket in self.buckets.buckets][::-1]
+        return [Wave(self._pieces_by_bucket[index], self._sender(index)) for index in order]
+
+    def arrive(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Wait for the buckets that hold them."""
+        if self._arriving:
+            for index in {self._bucket_of[one] for one in parameters if one in self._bucket_of}:
+                self._wait_for(index)
+
+    def settle(self) -> None:
+        """Wait for gradients and for weights."""
+        super().settle()
+        for index in list(self._arriving):
+            self._wait_for(index)
+
+    def restored(self) -> None:
+        """Gather every rank's new values, but those that are on their way."""
+        for index, weights in enumerate(self._weights):
+            if index not in self._arriving:
+                self._masters_of[index].write_back()
+                mine = _slice(weights, self._group).clone()
+                with self._timer.phase("communication_exposed"):
+                    all_gather_single(weights, mine, group=self._group)
+
+    def _cut(self) -> list[Piece]:
+        """The part of each parameter that lies in this rank's slice of its bucket."""
+        both = zip(self.buckets.averaged, self._weights, strict=True)
+        self._pieces_by_bucket = [self._pieces_of(bucket, weights) for bucket, weights in both]
+        return [piece for pieces in self._pieces_by_bucket for piece in pieces]
+
+    @property
+    def _group(self) -> Group:
+        assert self.shared.group is not None, "nothing to slice without a group"
+        return self.shared.group
+
+    def _padding(self) -> int:
+        return self.shared.ranks
+
+    def _sender(self, index: int) -> Callable[[], None]:
+        def send() -> None:
+            self._masters_of[index].write_back()
+            weights = self._weights[index]
+            mine = _slice(weights, self._group).clone()
+            with recorder.beside_steps() as calls:
+                work = all_gather_single(weights, mine, group=self._group, async_op=True)
+            self._arriving[index] = _Arriving(work, mine, calls)
+
+        return send
+
+    def _wait_for(self, index: int) -> None:
+        arriving = self._arriving.pop(index, None)
+        if arriving is not None:
+            self._wait(arriving.work)
+            recorder.tell(arriving.calls)
+
+    def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
+        names = {parameter: name for name, parameter in self.shared.named.items()}
+        each = len(weights) // self._group.size()
+        first, offset, pieces = self._group.rank() * each, 0, []
+        for parameter in bucket.parameters:
+            start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
+            if start < stop:
+                values = self._values[parameter].flatten()[start - offset : stop - offset]
+                weight = self._masters_of[bucket.index].weight(weights[start:stop], values)
+                gradient = _constant(bucket.flat[start:stop])
+                start -= offset
+                pieces.append(self._piece(names[parameter], parameter, weight, gradient, 1, start))
+            offset += parameter.numel()
+        return pieces
+
+    def _average(self, bucket: Bucket) -> Reduction:
+        content = self.contents[bucket.index]
+        if self.compressor is not None and not self.compressor.is_idle(content):
+            yield from super()._average(bucket)
+            return
+        flat = bucket.flat.div_(self._group.size() * self.shared.spread)
+        yield self._channel.start_reduce_scatter_into(_slice(flat, self._group), flat)
+
+
+def _constant(gradient: Tensor) -> Callable[[], Tensor]:
+    return lambda: gradient
+
+
+def _slice(flat: Tensor, group: Group) -> Tensor:
+    return flat.chunk(group.size())[group.rank()]
+
+
+def _together(bucket: Bucket) -> Tensor:
+    """A bucket's parameters in one flat tensor, of which they become views."""
+    weights = torch.zeros_like(bucket.flat, dtype=bucket.parameters[0].dtype)
+    moved = Bucket(bucket.index, bucket.parameters, weights)
+    with torch.no_grad():
+        for parameter, view in moved.views():
+            view.copy_(parameter)
+            parameter.data = view
+    return weights

@@ -1,0 +1,1 @@
+"""Local SGD: DiLoCo, CO2 and their rounds."""

@@ -1,0 +1,75 @@
+"""The optimizer of a run: AdamW alone, or followed by an outer loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from engine.comm.channel import Group
+from engine.comm.context import RankContext
+from engine.parallel.data.optimizer import LocalOptimizer
+from engine.parallel.data.replica import Extent, Replica
+from engine.parallel.local_updates.co2 import Co2Loop
+from engine.parallel.local_updates.diloco import FragmentLoop
+from engine.parallel.local_updates.link import Link
+from engine.parallel.local_updates.rounds import OuterLoop
+from engine.parallel.local_updates.settings import settings_of
+
+
+def optimizer_of(rank: RankContext, replicas: Sequence[Replica]) -> LocalOptimizer:
+    """What a configuration asks for."""
+    if rank.groups.outer is None:
+        return LocalOptimizer(replicas, rank.groups, rank.config.train)
+    return OuterOptimizer(rank, replicas, rank.groups.outer)
+
+
+class OuterOptimizer(LocalOptimizer):
+    """AdamW on what this replica computed, then the outer loop."""
+
+    def __init__(self, rank: RankContext, replicas: Sequence[Replica], group: Group) -> None:
+        super().__init__(replicas, rank.groups, rank.config.train)
+        link, settings = Link(group, rank.device, rank.timer), settings_of(rank.config)
+        bring = super().restored
+        self._number, self._count = rank.layout.replica(rank.groups.at), rank.layout.replicas
+        self.outer: OuterLoop = (
+            Co2Loop(rank, link, settings, self.pieces, self.shares, bring)
+            if settings.method == "co2"
+            else FragmentLoop(rank, link, settings, self.pieces, bring)
+        )
+
+    def step(self) -> float:
+        """As without an outer loop; the norm is that of this replica's gradients."""
+        norm = super().step()
+        if math.isfinite(norm):
+            self.outer.step()
+        return norm
+
+    def restored(self, anew: bool = False) -> None:
+        """After new values were put into pieces and state; ``anew``: into pieces alone."""
+        super().restored()
+        self.outer.restored(anew)
+
+    @property
+    def place(self) -> str:
+        """``@1of4``; nothing for the first replica, whose state is found where a run without replicas has its own."""
+        return f"@{self._number}of{self._count}" if self._number else ""
+
+    def carried(self) -> Iterator[tuple[str, Extent | None, Tensor]]:
+        """The outer loop's state."""
+        for vector in self.outer.vectors():
+            place = "" if vector.shared else self.place
+            for part in vector.parts:
+                values = vector.values[part.start - vector.origin : part.stop - vector.origin]
+                yield f"{part.piece.name}.{vector.name}{place}", part.extent, values
+        for name, counter in self.outer.counters().items():
+            yield name, None, counter
+
+    def settle(self) -> None:
+        """Wait for what is under way between replicas."""
+        self.outer.settle()
+
+    def finish(self) -> None:
+        """After the last step: all replicas get one model."""
+        self.outer.finish()

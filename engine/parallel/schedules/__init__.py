@@ -1,0 +1,1 @@
+"""Pipeline schedules as lists of actions: registry, generators, simulation, closed forms. Pure."""

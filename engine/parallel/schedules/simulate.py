@@ -1,0 +1,114 @@
+"""When each action of a plan starts and ends, what it keeps in memory and how often it comes to a chunk.
+
+All of it is exact. Ranks work through their lists in order. A message takes ``hop`` seconds, whatever else is
+under way, and its sender goes on at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from engine.parallel.schedules.actions import Action, Costs, Plan, Work
+from engine.parallel.schedules.dependencies import in_order, needs, result
+
+
+class Span(NamedTuple):
+    """An action with its seconds since the start of the step."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of every rank, in the order of its list."""
+
+    spans: tuple[tuple[Span, ...], ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the step to the end of the last action."""
+        return max(spans[-1].end for spans in self.spans)
+
+    @property
+    def longest_rank_seconds(self) -> float:
+        """Longest time from a rank's own first start to its own last end: the cost of a step whose optimizer
+        waits for nobody (arXiv 2401.10241).
+        """
+        return max(spans[-1].end - spans[0].start for spans in self.spans)
+
+    def busy_seconds(self, rank: int) -> float:
+        """Time that a rank spends in actions."""
+        return sum(span.end - span.start for span in self.spans[rank])
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of the step, averaged over the ranks, in which a rank does nothing."""
+        busy = sum(self.busy_seconds(rank) for rank in range(len(self.spans)))
+        return 1.0 - busy / (len(self.spans) * self.seconds)
+
+
+def simulate(plan: Plan, costs: Costs) -> Timeline:
+    """Start and end of each action.
+
+    Raises:
+        ValueError: the plan ends in a deadlock.
+    """
+    spans: list[list[Span]] = [[] for _ in plan.actions]
+    ended: dict[Action, float] = {}
+    seconds = {work: costs.of(work) for work in Work}
+    for rank, action in in_order(plan):
+        start = spans[rank][-1].end if spans[rank] else 0.0
+        for need in needs(action, plan.stages):
+            way = 0.0 if plan.rank_of[need.stage] == rank else costs.hop
+            start = max(start, ended[need] + way)
+        end = ended[result(action)] = start + seconds[action.work]
+        spans[rank].append(Span(action, start, end))
+    if sum(map(len, spans)) < sum(map(len, plan.actions)):
+        raise ValueError(f"the {plan.kind} plan ends in a deadlock after {sum(map(len, spans)):,} actions")
+    return Timeline(tuple(map(tuple, spans)))
+
+
+class Visits(NamedTuple):
+    """How often a rank comes to one of its stages in a step."""
+
+    forwards: int
+    backwards: int
+
+
+def visits(plan: Plan) -> tuple[Visits, ...]:
+    """For each stage, the runs of neighbouring forwards and of neighbouring backwards in its rank's list.
+
+    Parameters that are gathered for a visit and freed after it are gathered once for each.
+    """
+    counts = [[0, 0] for _ in range(plan.stages)]
+    for actions in plan.actions:
+        for (stage, is_forward), _ in groupby(actions, lambda a: (a.stage, a.work is Work.FORWARD)):
+            counts[stage][not is_forward] += 1
+    return tuple(Visits(*count) for count in counts)
+
+
+def in_flight(plan: Plan, weight_share: float = 1.0) -> tuple[float, ...]:
+    """Peak number of activations on each rank, in chunks x micro-batches, counted from the lists.
+
+    One is kept from a forward to the end of its backward. Of a split backward, ``weight_share`` of it is kept
+    between the two parts (the inputs of matrices; M_W / M_B in arXiv 2401.10241).
+    """
+    return tuple(_peak(actions, weight_share) for actions in plan.actions)
+
+
+def _peak(actions: tuple[Action, ...], weight_share: float) -> float:
+    change = {
+        Work.FORWARD: 1.0,
+        Work.BACKWARD: -1.0,
+        Work.INPUT: weight_share - 1.0,
+        Work.WEIGHT: -weight_share,
+    }
+    level = peak = 0.0
+    for action in actions:
+        level += change[action.work]
+        peak = max(peak, level)
+    return peak

@@ -1,0 +1,1 @@
+"""One rank's life: worker, loop, recording, commands, divergence."""

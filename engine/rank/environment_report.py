@@ -1,0 +1,284 @@
+"""What a rank reports about its environment: clocks, interfaces, NCCL, and whether variables took effect.
+
+How far each host's clock is from that of rank 0's host is asked outside the measured steps. A lab's interfaces are
+counted around the measured steps, with all ranks at rest, and in between. In torch's build for ROCm NCCL is RCCL,
+which torch calls "nccl" too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from engine.comm import host_values
+from engine.config import environment
+from engine.config.environment_catalog import VARIABLES, Environment
+from engine.run import netns, processes
+from engine.run.messages import Counted, Seat
+from profilers.collectives.nccl_log import Proof, choices, proof, settings
+from profilers.collectives.recorder import unrecorded
+from profilers.model.environment import ASKED, NO, PROOF, UNTOLD, YES, EnvironmentRow
+from profilers.records.schema import NetworkSample
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock_offset import Exchange, Offset, estimate
+from profilers.system import procfs
+from profilers.system.procfs import ProcFile
+
+#: Messages to each host; the one that was quickest counts.
+ROUNDS = 24
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+Now = Callable[[], float]
+
+
+def boot() -> str:
+    """Names the running kernel, whose clock all its processes share; in containers and in the lab, too."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return f"{time.time_ns()}-{id(_BOOT)}"  # not known: a clock of its own
+
+
+class HostClocks:
+    """One rank's part; all ranks of the default group make the same calls.
+
+    One rank of each host exchanges messages with rank 0, host after host, and tells the others. ``kernel`` and ``now``
+    are this rank's host and its clock.
+    """
+
+    def __init__(self, device: torch.device, kernel: str | None = None, now: Now = time.time) -> None:
+        self._device, self._now = device, now
+        self._rank, size = dist.get_rank(), dist.get_world_size()
+        self._kernels: list[str] = [kernel or boot()] * size
+        if size > 1:
+            with unrecorded():
+                dist.all_gather_object(self._kernels, kernel or boot())
+
+    @property
+    def several(self) -> bool:
+        """Whether ranks have more than one clock."""
+        return len(set(self._kernels)) > 1
+
+    def measure(self) -> Offset:
+        """This rank's clock against rank 0's."""
+        found: list[Offset | None] = [None] * len(self._kernels)
+        with unrecorded():
+            mine = self._exchange()
+            if self.several:
+                dist.all_gather_object(found, mine)
+        first = self._kernels.index(self._kernels[self._rank])
+        return found[first] or Offset(self._now(), 0.0, 0.0)
+
+    def _exchange(self) -> Offset | None:
+        """What this rank found out, if it speaks for its host."""
+        first_ranks = [self._kernels.index(kernel) for kernel in dict.fromkeys(self._kernels)]
+        mine = None
+        for asker in first_ranks[1:]:
+            if self._rank == asker:
+                mine = estimate([self._ask() for _ in range(ROUNDS)])
+            elif self._rank == 0:
+                for _ in range(ROUNDS):
+                    self._answer(asker)
+        return mine
+
+    def _ask(self) -> Exchange:
+        asked = self._now()
+        dist.send(self._tensor(0.0, 0.0), 0)
+        got, answered = self._receive(0)
+        return Exchange(asked, got, answered, self._now())
+
+    def _answer(self, asker: int) -> None:
+        self._receive(asker)
+        got = self._now()
+        dist.send(self._tensor(got, self._now()), asker)
+
+    def _receive(self, source: int) -> list[float]:
+        into = self._tensor(0.0, 0.0)
+        dist.recv(into, source)
+        values: list[float] = host_values.numbers(into)
+        return values
+
+    def _tensor(self, *values: float) -> Any:
+        return torch.tensor(values, dtype=torch.float64, device=self._device)
+
+
+def tell(clocks: HostClocks, writer: RecordWriter) -> None:
+    """Measure, and write what came out."""
+    writer.event("clock", **clocks.measure()._asdict())
+
+
+_INTERVAL_SECONDS = 0.1
+_HERE = Path("/proc/thread-self/net/dev")
+
+
+class InterfaceLog:
+    """Written by one rank of each host, its island's link by one of the island; outside the lab nothing is read, since
+    others use the interfaces, too. What each is held to and who uses it is told once, as the event ``interfaces``.
+    """
+
+    def __init__(self, seat: Seat | None, writer: RecordWriter) -> None:
+        self._inside, self._writer = seat is not None, writer
+        self._sources = [] if seat is None else [(one, _opened(one)) for one in seat.counted]
+        self._last = 0.0
+        if self._sources:
+            told = {one.name: {"rate_mbit": one.rate_mbit, "ranks": one.ranks} for one, _ in self._sources}
+            writer.event("interfaces", interfaces=told)
+
+    def at_rest(self) -> None:
+        """Read while no rank has anything to send; all ranks call it between the same two steps."""
+        if self._inside:
+            with unrecorded():
+                dist.barrier()
+                self.read()
+                dist.barrier()
+
+    def now_and_then(self) -> None:
+        """Read if the last time is a while ago."""
+        if time.monotonic() - self._last >= _INTERVAL_SECONDS:
+            self.read()
+
+    def read(self) -> None:
+        """Write what the counters say now."""
+        self._last, now = time.monotonic(), time.time()
+        samples = []
+        for one, file in self._sources:
+            name = one.name if one.elsewhere is None else one.elsewhere[1]
+            found = procfs.interfaces(file.read())
+            samples += [NetworkSample(now, one.name, *found[name])] if name in found else []
+        if samples:
+            self._writer.write_many(samples)
+
+    def close(self) -> None:
+        """A last reading."""
+        self.read()
+        for _, file in self._sources:
+            file.close()
+
+
+def _opened(one: Counted) -> ProcFile:
+    """Counters of the namespace that the interface is in; a file that was opened there tells of there ever after."""
+    file = ProcFile(_HERE)
+    if one.elsewhere is None:
+        file.read()
+    else:
+        netns.inside(one.elsewhere[0], file.read)
+    return file
+
+
+#: What NCCL said of variables in earlier runs of this process: it reads most of them once, and logs are a run's own.
+_SAID = list[str]()
+_ENDED = Proof(None, UNTOLD, "the rank ended before it looked")
+
+
+def note_asked(asked: Environment, writer: RecordWriter) -> None:
+    """As a rank begins: what its run asks for and what its process has, in case that it never gets to :func:`note`."""
+    rows = [_row(name, value, _ENDED) for name, value in environment.asked(asked).items()]
+    if rows:
+        writer.event(ASKED, rows=[asdict(row) for row in rows])
+
+
+def note(asked: Environment, device: torch.device, log: Path, writer: RecordWriter) -> None:
+    """As a rank has trained: what came of each setting. ``log`` has what NCCL printed, if that was on.
+
+    A warm worker's runs all ask for the same variables, so each of them comes here if one does.
+    """
+    wanted = environment.asked(asked)
+    lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
+    rows = [_row(name, value, _proof(name, value, device, lines)) for name, value in wanted.items()]
+    _SAID.extend(line for line in settings(lines) if line not in _SAID)
+    if rows:
+        writer.event(PROOF, rows=[asdict(row) for row in rows])
+
+
+def _row(name: str, value: Any, found: Proof) -> EnvironmentRow:
+    text, seen = environment.text_of(name, value), environment.seen(name)
+    if seen != text:
+        found = Proof(found.used, NO, "its process does not have it so")
+    return EnvironmentRow(name, text, seen, found.used, found.proven, found.how)
+
+
+def _proof(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
+    silent = environment.silent(name, device.type, dist.get_world_size())
+    if silent is not None:
+        return Proof(None, NO, silent)
+    if name in _TRIED:
+        return _TRIED[name](value)
+    if VARIABLES[name].part is not None:
+        return _allocator(name, value)
+    if name.startswith("NCCL_"):
+        return proof(name, environment.text_of(name, value), lines, _SAID)
+    return Proof(None, UNTOLD, "the library does not tell what it uses")
+
+
+def _threads(asked: int) -> Proof:
+    used = torch.get_num_threads()
+    return Proof(str(used), YES if used == asked else NO, "torch.get_num_threads")
+
+
+_TRIED: dict[str, Callable[[Any], Proof]] = {
+    "OMP_NUM_THREADS": _threads,
+    "MALLOC_ARENA_MAX": processes.arenas,
+    "MALLOC_MMAP_THRESHOLD_": processes.mapped_from,
+}
+
+
+def _allocator(name: str, asked: Any) -> Proof:
+    known = torch.cuda.memory._snapshot()["allocator_settings"]
+    return allocator_proof(name, asked, known)
+
+
+def allocator_proof(name: str, asked: Any, known: dict[str, Any]) -> Proof:
+    """Of a setting of the GPU allocator, from the ``allocator_settings`` of its snapshot."""
+    key = {"max_split_size_mb": "max_split_size"}.get(str(VARIABLES[name].part), str(VARIABLES[name].part))
+    how = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
+    if key not in known:
+        return Proof(None, UNTOLD, f"no {how}")
+    wanted = asked * 2**20 if key == "max_split_size" else asked
+    used = known[key]
+    if isinstance(used, dict):  # divisions are told for each size
+        same = all(int(value) == wanted for value in used.values())
+    else:
+        same = math.isclose(float(used), float(wanted), rel_tol=1e-6)
+    return Proof(str(used), YES if same else NO, how)
+
+
+def _lines(log: Path) -> list[str]:
+    ctypes.CDLL(None).fflush(None)  # NCCL prints through the C library, which keeps what goes to a file
+    try:
+        return log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+#: A run has few sizes of messages; more are a list that nobody reads.
+_NOTED = 12
+
+
+def facts() -> dict[str, str]:
+    """The version of NCCL, or of RCCL and the ROCm that torch is built for; nothing under another backend."""
+    if dist.get_backend() != "nccl":
+        return {}
+    version = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return {"nccl": version} if torch.version.hip is None else {"rccl": version, "rocm": torch.version.hip}
+
+
+def note_choices(log: Path, writer: RecordWriter) -> None:
+    """Algorithm and protocol of each operation and size, from a rank's log; only with ``NCCL_DEBUG`` set."""
+    if dist.get_backend() != "nccl" or not os.environ.get("NCCL_DEBUG"):
+        return
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            found = choices(lines)
+    except OSError:
+        return
+    for choice in found[:_NOTED]:
+        writer.event("note", text=f"NCCL {choice}")

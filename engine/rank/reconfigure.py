@@ -1,0 +1,93 @@
+"""Turns what a run's changed configuration asks for, between two steps and on every rank at the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.comm.context import RankContext
+from engine.model.recompute import activations_of
+from engine.parallel.build import plan_of, post_of, set_micro_batches
+from engine.parallel.pipeline import PipelineExecutor
+from engine.rank.compression_plan import tell_left_alone
+from engine.rank.step_log import StepLog
+from engine.run import run_folder
+from engine.run.commands import Order
+from engine.validation import live_changes
+from engine.validation.live_changes import Change
+
+_UNWRITTEN = (
+    "the changed configuration could not be written to the run's folder: config.json is still the old one"
+)
+
+
+class Turning:
+    """The configuration of one rank and the parts that follow it."""
+
+    def __init__(self, rank: RankContext, stages: PipelineExecutor, log: StepLog) -> None:
+        self._rank, self._stages, self._log = rank, stages, log
+
+    def turn(self, order: Order, step: int) -> str:
+        """Change what an order asks for before ``step``; says what was changed.
+
+        Raises:
+            InputError: it is not legal; then all is as it was.
+        """
+        rank = self._rank
+        before, after = rank.config, live_changes.changed(rank.config, order.values)
+        found = live_changes.changes(before, after)
+        if not found:
+            return "nothing to change: these are the values already"
+        rank.config = after
+        for part in live_changes.parts(found):
+            PARTS[part](rank, self._stages)
+        self._log.start_anew(step)
+        if rank.rank == 0:
+            self._note(order, step, found)
+        told = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in found)
+        return f"{told} from step {step:,} on"
+
+    def _note(self, order: Order, step: int, found: list[Change]) -> None:
+        rank = self._rank
+        try:
+            run_folder.change_config(rank.folder, rank.config)
+        except OSError:
+            rank.note(_UNWRITTEN)
+        for one in found:
+            about = {"key": one.key, "old": one.old, "new": one.new}
+            rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
+
+
+def _gradients(rank: RankContext, stages: PipelineExecutor) -> None:
+    for replica in stages.stages.values():
+        replica.turn(rank.config)
+    if rank.config.compression.method == "none":
+        rank.writer.event("left_alone", parameters={})  # the last word counts
+    else:
+        tell_left_alone(rank, stages.stages.values())
+
+
+def _schedule(rank: RankContext, stages: PipelineExecutor) -> None:
+    """Another number of micro-batches is another schedule, with messages of another size."""
+    chosen = plan_of(rank.config)
+    set_micro_batches(
+        {stage: replica.decoder for stage, replica in stages.stages.items()}, rank.config, chosen
+    )
+    stages.follow(chosen, post_of(rank, chosen))
+
+
+def _activations(rank: RankContext, stages: PipelineExecutor) -> None:
+    for replica in stages.stages.values():
+        replica.decoder.keep(activations_of(rank.config))
+
+
+def _rounds(rank: RankContext, stages: PipelineExecutor) -> None:
+    """An outer loop asks for the period after every step."""
+
+
+#: What turns each part that ``live.LIVE`` names; the rank's configuration is the new one already.
+PARTS: dict[str, Callable[[RankContext, PipelineExecutor], None]] = {
+    live_changes.GRADIENTS: _gradients,
+    live_changes.SCHEDULE: _schedule,
+    live_changes.ACTIVATIONS: _activations,
+    live_changes.ROUNDS: _rounds,
+}

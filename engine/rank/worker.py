@@ -1,0 +1,263 @@
+"""One rank's life: join the group, train, report; and the loop in which a warm worker serves many runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from engine.comm import groups
+from engine.comm.context import RankContext
+from engine.config import environment
+from engine.config.layout import devices_of, layout_of
+from engine.config.run_config import RunConfig, load
+from engine.rank import cleanup, environment_report, flight, loop
+from engine.rank.divergence import DivergedError
+from engine.run import netns, out_of_memory
+from engine.run.commands import StopControl
+from engine.run.devices import backends
+from engine.run.messages import RankReport, RankTask, Seat
+from engine.run.outcome import Ending
+from engine.run.processes import die_with, yield_to_running_threads
+from engine.run.progress import Progress
+from engine.run.run_folder import CONFIG, LOGS, RECORDS
+from profilers.collectives import flight_recorder
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.gpu.rank_gpus import cuda_identity
+from profilers.records.writer import RecordWriter
+from profilers.steps.clock import clock_for
+from profilers.steps.pipeline_actions import ActionRecorder
+from profilers.steps.rank_status import untold
+from profilers.steps.timer import StepTimer
+from profilers.steps.wait_sampler import Lookout
+
+_LAST_LINES = 12
+_UNLIMITED = "memory.limit_gib caps ranks on CPUs only; this rank, on a GPU, has no such limit"
+#: Environment variables that change what a rank does; recorded as seen inside the rank.
+_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_", "HIP_", "ROCR_", "RCCL_")
+
+
+def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variables: dict[str, str]) -> None:
+    """Body of a warm worker, in a host of the lab if one is named: run tasks until the pipe closes; die at once with
+    the controller. Variables are set before anything here reads them.
+    """
+    environment.take(variables)
+    if namespace is not None:
+        join(namespace)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(lifeline.fileno())
+    while True:
+        try:
+            task = tasks.recv()
+        except (EOFError, OSError):
+            return
+        report = run_task(task)
+        tasks.send(report)
+        if report.good:
+            cleanup.free()  # afterwards: the report is waited for
+        else:
+            _leave()
+
+
+def join(namespace: str) -> None:
+    """Make this process part of a lab's host; before it has a second thread or a socket."""
+    netns.enter(namespace)
+    os.environ["GLOO_SOCKET_IFNAME"] = netns.DATA
+
+
+def run_task(task: RankTask) -> RankReport:
+    """Run one rank of one run in this process; whatever happens becomes a report. After a bad ending the default group
+    is still there.
+    """
+    with contextlib.suppress(OSError):  # on a full disk a run goes without its log
+        _redirect(task.folder / LOGS / f"rank-{task.rank}.log")
+    config = load(task.folder / CONFIG)
+    limit_memory(config.memory.limit_gib if task.device_kind == "cpu" else None)
+    progress = Progress(task.folder)
+    progress.enter_state(task.rank, -1, "starting")
+    try:
+        finished = _train(task, config, progress)
+    except BaseException as error:
+        limit_memory(None)  # what follows needs some
+        traceback.print_exc()
+        return failure(task.rank, error, progress)
+    finally:
+        limit_memory(None)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return RankReport(task.rank, Ending.COMPLETED if finished else Ending.STOPPED)
+
+
+def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
+    layout = layout_of(config)
+    torch.set_num_threads(task.threads)
+    if task.device_kind == "cpu":
+        yield_to_running_threads()
+    flight_recorder.arm()
+    store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
+    dist.init_process_group(
+        backends.load(task.backend),
+        store=dist.PrefixStore(task.folder.name, store),
+        rank=task.rank,
+        world_size=layout.world_size,
+        timeout=group_timeout(config),
+    )
+    device = device_of(task.device_kind, devices_of(config)[task.rank])
+    finished = train_in_group(task.rank, config, task.folder, device, progress, task.seat)
+    dist.destroy_process_group()
+    return finished
+
+
+def _leave() -> None:
+    """Peers then see lost connections and report at once; with NCCL this may wait for ever, for calls that they will
+    never make: so it comes after the report, whose reader ends this process.
+    """
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def train_in_group(
+    rank: int,
+    config: RunConfig,
+    folder: Path,
+    device: torch.device,
+    progress: Progress | None,
+    seat: Seat | None = None,
+) -> bool:
+    """Train as one rank of an initialised default group; False if the run was stopped early."""
+    layout = layout_of(config)
+    torch.manual_seed(config.train.seed)
+    made = groups.build(layout, rank, device, group_timeout(config))
+    standing = untold() if progress is None else progress.standing(rank)
+    timer = StepTimer(clock_for(device.type), standing)
+    writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
+    _introduce(rank, config, device, seat, writer)
+    context = RankContext(
+        rank=rank,
+        config=config,
+        layout=layout,
+        device=device,
+        groups=made,
+        timer=timer,
+        recorder=CollectiveRecorder(timer, made.axes),
+        writer=writer,
+        control=StopControl(progress, rank),
+        progress=progress,
+        folder=folder,
+        patience=group_timeout(config),
+        seat=seat,
+        actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
+    )
+    try:
+        with flight.listening(progress, rank, folder, made), Lookout(timer, standing):
+            finished = loop.train(context)
+        environment_report.note(config.environment, device, folder / LOGS / f"rank-{rank}.log", writer)
+        return finished
+    finally:
+        environment_report.note_choices(folder / LOGS / f"rank-{rank}.log", writer)
+        writer.close()
+
+
+def _introduce(
+    rank: int, config: RunConfig, device: torch.device, seat: Seat | None, writer: RecordWriter
+) -> None:
+    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
+    environment_report.note_asked(config.environment, writer)
+    if config.memory.limit_gib is not None and device.type != "cpu":
+        writer.event("note", text=_UNLIMITED)
+
+
+def group_timeout(config: RunConfig) -> timedelta:
+    """Longer than the launcher's own patience: it sees which rank hangs, a collective only that one does."""
+    return timedelta(seconds=2 * config.train.step_timeout_seconds + 30)
+
+
+def device_of(kind: str, number: int) -> torch.device:
+    """The device of that number on this host, made current."""
+    if kind != "cuda":
+        return torch.device("cpu")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def classify(error: BaseException) -> Ending:
+    """Which ending an exception in a rank stands for."""
+    text = f"{type(error).__name__}: {error}".lower()
+    if isinstance(error, DivergedError):
+        return Ending.DIVERGED
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or out_of_memory.explains(text):
+        return Ending.OOM
+    comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
+    if isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in text for word in comm_words)
+    ):
+        return Ending.COMM_ERROR
+    return Ending.CRASHED
+
+
+def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
+    """What a rank reports of an exception, with where it stood."""
+    lines = traceback.format_exception(error)
+    last = tuple("".join(lines).strip().splitlines()[-_LAST_LINES:])
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    here = next((place for place in progress.ranks() if place.rank == rank), None)
+    phase = None if here is None else here.phase
+    if isinstance(error, DivergedError):
+        return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
+    return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+
+
+def _where(rank: int, config: RunConfig, seat: Seat | None) -> dict[str, str | int]:
+    """This machine's name, in the lab with the number of the host; and which of the run's devices this is."""
+    host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
+    return {"host": host, "device_number": devices_of(config)[rank]}
+
+
+def _arithmetic(device: torch.device) -> dict[str, str | int | None]:
+    """What computes here, and how: the peak that a summary compares with depends on it."""
+    return {
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "fp32_precision": torch.get_float32_matmul_precision(),
+        **_identity(device),
+        **environment_report.facts(),
+    }
+
+
+def _identity(device: torch.device) -> dict[str, str | None]:
+    if device.type != "cuda":
+        return {}
+    return cuda_identity(torch.cuda.get_device_properties(device), hip=torch.version.hip is not None)
+
+
+def _redirect(path: Path) -> None:
+    """Send this process's output to the run's log of this rank."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def limit_memory(gib: float | None) -> None:
+    """What this process may have for its data; None for as much as its user lets it have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard if gib is None else int(gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -1,0 +1,1 @@
+"""One run as files and processes: folder, ending, progress, commands, ownership, devices."""

@@ -1,0 +1,1 @@
+"""What this machine was measured to reach: fingerprint, tables, fits."""

@@ -1,0 +1,107 @@
+"""Calibrations under a home folder, one file for each fingerprint, and which of them a run may refer to. No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engine.run import run_folder
+from engine.run.calibration.fingerprint import Fingerprint
+from engine.run.calibration.table import Calibration
+from profilers.model.links import Links
+
+FOLDER = "calibrations"
+COMMAND = "workbench calibrate"
+NOT_CALIBRATED = f"not calibrated: run `{COMMAND}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The calibration that holds here, or why there is none; ``stale`` is the newest one of another fingerprint."""
+
+    calibration: Calibration | None
+    reason: str | None = None
+    stale: Calibration | None = None
+
+    def links(self, backend: str) -> Links:
+        """What collectives of a backend were measured to reach; empty without a calibration."""
+        return self.calibration.links(backend) if self.calibration else {}
+
+
+#: Of a run that says nothing about a calibration.
+UNKNOWN = Found(None, "recorded without a reference to a calibration")
+
+
+def path_of(home: Path, fingerprint: str) -> Path:
+    """The file of a fingerprint's id."""
+    return home / FOLDER / f"{fingerprint}.json"
+
+
+def load(path: Path) -> Calibration | None:
+    """A calibration; None if there is no file, or one that this version cannot read."""
+    try:
+        return Calibration.from_dict(run_folder.read_json(path) or {})
+    except (TypeError, ValueError):
+        return None
+
+
+def save(home: Path, new: Calibration) -> Path:
+    """Put new curves in the place of older ones, in one step.
+
+    Raises:
+        InputError: the home folder cannot be written.
+    """
+    path = path_of(home, new.fingerprint.id)
+    fresh = {curve.key for curve in new.curves}
+    older = load(path)
+    kept = [curve for curve in older.curves if curve.key not in fresh] if older else []
+    with run_folder.writable(home):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run_folder.write_json(path, replace(new, curves=(*kept, *new.curves)).as_dict())
+    return path
+
+
+def find(home: Path, now: Fingerprint) -> Found:
+    """What holds for a machine that is set up like this; only links of this host itself are ever measured."""
+    if now.network is not None:
+        return Found(None, f"not calibrated: `{COMMAND}` does not measure links of {now.network}")
+    exact = load(path_of(home, now.id))
+    if exact is not None:
+        return Found(exact)
+    others = [found for path in (home / FOLDER).glob("*.json") if (found := load(path)) is not None]
+    if not others:
+        return Found(None, NOT_CALIBRATED)
+    newest = max(others, key=lambda calibration: calibration.measured_unix)
+    return Found(None, _stale(newest, now), newest)
+
+
+def _stale(newest: Calibration, now: Fingerprint) -> str:
+    day = time.strftime("%d %b %Y", time.localtime(newest.measured_unix))
+    changed = "; ".join(newest.fingerprint.differences(now))
+    return f"the calibration of {day} is stale ({changed}): run `{COMMAND}`"
+
+
+def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
+    """For a run's status: its fingerprint, and the calibration that it refers to or why there is none."""
+    found = find(home, now)
+    held = found.calibration
+    return {
+        "fingerprint": now.as_dict(),
+        "calibration": held and {"fingerprint": held.fingerprint.id, "measured_unix": held.measured_unix},
+        "calibration_reason": found.reason,
+    }
+
+
+def referred(home: Path, status: Mapping[str, Any]) -> Found:
+    """The calibration that a run's status names; a run of an older version names none."""
+    named = status.get("calibration") or {}
+    held = load(path_of(home, str(named.get("fingerprint")))) if named else None
+    if held is not None:
+        return Found(held)
+    if named:
+        return Found(None, "the calibration that the run refers to is gone or cannot be read")
+    reason = status.get("calibration_reason")
+    return Found(None, str(reason)) if reason else UNKNOWN

@@ -1,0 +1,192 @@
+"""Commands to a running job, which all ranks apply at the same step without an additional collective. No torch.
+
+A command file becomes a numbered command of the run. The launcher raises the number in the file of progress, rank 0
+answers with the step at which it applies, and each rank reads the command when it gets there. What a rank did is an
+event of kind ``order`` in its own records, with the id of the command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.progress import Progress
+
+#: What is ordered over some steps, and over how many unless told.
+STEPS = {"snapshot": 1, "trace": 3}
+#: Steps between its announced one and the first that counts, in which ranks get ready.
+WARM_UP = {"snapshot": 0, "trace": 1}
+#: The fewest and the most steps; what is written grows with each of them.
+BOUNDS = {"snapshot": (0, 1000), "trace": (1, 100)}
+#: Changes values of the configuration between two steps; the keys and values are the command's arguments.
+SET = "set"
+KINDS = (*STEPS, SET)
+#: The kind of the event in which a rank tells what it did.
+EVENT = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``id`` is that of the command. With 0 ``steps`` it is done between two steps. ``values`` are dotted keys that
+    ``by`` wants changed.
+    """
+
+    number: int
+    id: str
+    command: str
+    steps: int
+    values: dict[str, Any] = field(default_factory=dict)
+    by: str = ""
+
+
+def arguments_of(command: str, values: list[str]) -> dict[str, int]:
+    """The checked arguments of an order, from what was typed after it: ``steps=N`` or nothing.
+
+    Raises:
+        InputError: something else, or a number that is too small or large.
+    """
+    found = {"steps": STEPS[command]}
+    least, most = BOUNDS[command]
+    for value in values:
+        name, _, number = value.partition("=")
+        remedy = f"give steps=N with N from {least} to {most:,}, or nothing"
+        if name not in found or not number.isdecimal() or not least <= int(number) <= most:
+            raise InputError(command, value, remedy)
+        found[name] = int(number)
+    return found
+
+
+class OrderBook:
+    """The launcher's side: numbers the orders among a run's commands, oldest first."""
+
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self._folder, self._progress = folder, progress
+        self._seen: set[str] = set()
+        self._number = 0
+
+    def pass_on(self) -> None:
+        """Hand new orders to the ranks; what is no order, or half of one, is left alone."""
+        inbox = self._folder / run_folder.COMMANDS
+        try:
+            for path in sorted(inbox.glob("*.json")):
+                if path.name not in self._seen:
+                    self._take(path)
+                    self._seen.add(path.name)
+        except OSError:
+            return  # asked again at the next look
+
+    def _take(self, path: Path) -> None:
+        found = run_folder.read_json(path) or {}
+        command, given = found.get("command"), found.get("arguments")
+        if command not in KINDS:
+            return
+        arguments = given if isinstance(given, dict) else {}
+        number = self._number + 1
+        if command == SET:
+            order = Order(number, path.stem, SET, 0, arguments, str(found.get("by", "")))
+        else:
+            steps = arguments.get("steps")
+            order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
+        write(self._folder, order)
+        self._number = number
+        self._progress.request_order(number)
+
+
+def stop_commanded(folder: Path) -> bool:
+    """Whether someone left a stop command in a run folder; an unreadable one is not a command."""
+    commands = sorted((folder / run_folder.COMMANDS).glob("*.json"))
+    return any((run_folder.read_json(path) or {}).get("command") == "stop" for path in commands)
+
+
+def write(folder: Path, order: Order) -> None:
+    """An order's document, for the ranks that read this folder. OSError if that is not possible."""
+    (folder / run_folder.ORDERS).mkdir(exist_ok=True)
+    run_folder.write_json(_path(folder, order.number), asdict(order))
+
+
+def read(folder: Path, number: int) -> Order | None:
+    """An order by its number; None if it cannot be read."""
+    return from_document(run_folder.read_json(_path(folder, number)))
+
+
+def from_document(found: dict[str, Any] | None) -> Order | None:
+    """An order from its plain values; None if they are not one's."""
+    try:
+        return Order(**(found or {}))
+    except TypeError:
+        return None
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / run_folder.ORDERS / f"{number}.json"
+
+
+#: Ranks are less than one step apart where each step ends with a reduction over all of them. A step announced
+#: two ahead is therefore seen by every rank before it gets there.
+_AHEAD = 2
+
+
+def apart_of(config: RunConfig) -> int:
+    """By how many steps more than one ranks can differ. A replica of an outer loop may be at the end of a round while
+    another one is at the beginning of the round before; with delayed gradients a rank waits a step later.
+    """
+    outer = config.outer
+    rounds = 0 if outer.method == "none" else 2 * outer.period + outer.overlap
+    return rounds + config.overlap.delay
+
+
+class _Control:
+    """Ranks can be some steps more than one apart. Once so, they stay: some may still be behind."""
+
+    def __init__(self, progress: Progress | None, rank: int) -> None:
+        self._progress, self._rank = progress, rank
+        self._apart = 0
+
+    def widen(self, apart: int) -> None:
+        """From now on ranks may be this far apart."""
+        self._apart = max(self._apart, apart)
+
+
+class StopControl(_Control):
+    """Rank 0 sees the launcher's request and announces a step; every rank stops before that step."""
+
+    def should_stop(self, step: int) -> bool:
+        """Whether this rank must not run ``step`` any more."""
+        if self._progress is None:
+            return False
+        if self._rank == 0:
+            self._progress.settle()
+        announced = self._progress.stop_at()
+        if announced is None and self._rank == 0 and self._progress.stop_requested():
+            announced = step + _AHEAD + self._apart
+            self._progress.announce_stop(announced)
+        return announced is not None and step >= announced
+
+
+class OrderControl(_Control):
+    """Rank 0 sees the launcher's numbered orders and announces a step for one after the other."""
+
+    def __init__(self, progress: Progress | None, rank: int) -> None:
+        super().__init__(progress, rank)
+        self._done = 0
+
+    def due(self, step: int, busy: bool) -> int | None:
+        """The number of the order that applies from ``step`` on; ``busy`` while one before it still goes on."""
+        if self._progress is None:
+            return None
+        if self._rank == 0:
+            self._progress.settle()
+        number, first = self._progress.announced_order()
+        # Rank 0 got so far past the announced step that every rank has begun it: it may be replaced.
+        free = self._rank == 0 and number == self._done and not busy and step > first + self._apart
+        if free and self._progress.requested_order() > number:
+            number, first = number + 1, step + _AHEAD + self._apart
+            self._progress.announce_order(number, first)
+        if number <= self._done or step < first:
+            return None
+        self._done = number
+        return number

@@ -1,0 +1,53 @@
+"""Who owns a run or a study, and whether that process still lives. No torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from engine.run.outcome import Ending, RunOutcome
+from engine.run.run_folder import STATUS, read_json, update_status
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """What names a process for good: pids come back, so the start time is part of it."""
+    return {"pid": pid, "start_time": psutil.Process(pid).create_time(), "host": socket.gethostname()}
+
+
+def me() -> dict[str, Any]:
+    """This process as an owner."""
+    return identity(os.getpid())
+
+
+def alive(owner: dict[str, Any] | None) -> bool:
+    """Whether an owner is still running; one on another host is believed to be."""
+    if not owner:
+        return False
+    if owner.get("host") != socket.gethostname():
+        return True
+    try:
+        process = psutil.Process(owner["pid"])
+        return bool(abs(process.create_time() - owner["start_time"]) < 1.0) and process.status() != "zombie"
+    except (psutil.Error, KeyError, TypeError):
+        return False
+
+
+def settle(folder: Path) -> dict[str, Any] | None:
+    """A run's status; a run that never ended although its owner is gone is settled first: as ``lost``, or as the hang
+    that was noted.
+    """
+    status = read_json(folder / STATUS)
+    if status is None or status.get("state") == "ended" or alive(status.get("owner")):
+        return status
+    if not status.get("owner"):
+        return status
+    lost = RunOutcome(Ending.LOST, "the controller died before the run ended")
+    outcome = status.get("hang") or lost.as_dict()
+    try:
+        return update_status(folder, state="ended", outcome=outcome)
+    except OSError:
+        return status | {"state": "ended", "outcome": outcome}

@@ -1,0 +1,175 @@
+"""One memory-mapped page per run: where each rank stands, and the step at which all of them stop."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.run.run_folder import PROGRESS
+from profilers.records.schema import PHASES
+from profilers.steps.rank_status import Standing
+
+#: The page of a host of the run other than rank 0's: memory is shared within one host only.
+PAGE_OF_HOST = f"{PROGRESS}-{{}}"
+
+_MAGIC = b"WBPROG1\0"
+_HEADER = struct.Struct("<8sI")
+# Everything below is written as single aligned words: ``struct.pack_into`` clears its target first, and a
+# reader would now and then see a rank that has not moved since the machine was booted.
+_SLOT_WORDS = 8
+_SLOT_BYTES = 8 * _SLOT_WORDS
+_REQUEST_WORD = 2
+_STOP_WORD = 3
+_DUMP_WORD = 7
+_ORDER_REQUEST_WORD = 4
+#: Number and first step of an order in one word, so that no rank sees one without the other.
+_ORDER_WORD = 5
+_ORDER_STEP_BITS = 40
+_NEVER = -1
+
+#: What a rank can be doing: a step's phases, and the stretches before and after them.
+STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing", "planning")
+_CODES = {name: code for code, name in enumerate(STATES)}
+#: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
+WAITING = frozenset({"communication_exposed", "bubble"})
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """Where one rank stands. ``age_seconds`` is the time since it last changed phase or was seen moving."""
+
+    rank: int
+    pid: int
+    step: int
+    phase: str
+    age_seconds: float
+
+
+class Progress:
+    """The page of one run, open for reading and writing. The launcher creates it, ranks write their own slot."""
+
+    def __init__(self, folder: Path, world_size: int | None = None, name: str = PROGRESS) -> None:
+        path = folder / name
+        if world_size is not None:
+            size = _SLOT_BYTES * (world_size + 1)
+            path.write_bytes(_HEADER.pack(_MAGIC, world_size).ljust(size, b"\0"))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        magic, self.world_size = _HEADER.unpack_from(self._map)
+        if magic != _MAGIC or len(self._map) != _SLOT_BYTES * (self.world_size + 1):
+            raise ValueError(f"{path} is not a progress file")
+        self._words = memoryview(self._map).cast("q")
+        self._times = memoryview(self._map).cast("d")
+        if world_size is not None:
+            self._words[_STOP_WORD] = _NEVER
+
+    def standing(self, rank: int) -> Standing:
+        """Where a rank tells its step and phase; from now on this process is the rank."""
+        self._words[_SLOT_WORDS * (rank + 1)] = os.getpid()
+        return self._standing(rank)
+
+    def enter_state(self, rank: int, step: int, state: str) -> None:
+        """Note by name what a rank is doing."""
+        self.standing(rank).tell(step, _CODES[state])
+
+    def ranks(self) -> list[RankProgress]:
+        """Every rank that has written its slot; ages at one moment, so that they tell who stands still for longer."""
+        found, now = [], time.monotonic()
+        for rank in range(self.world_size):
+            pid = self._words[_SLOT_WORDS * (rank + 1)]
+            if pid:
+                step, code, since = self._standing(rank).read()
+                age_seconds = max(0.0, now - since)
+                found.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
+        return found
+
+    def _standing(self, rank: int) -> Standing:
+        return Standing(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)
+
+    def request_stop(self) -> None:
+        """The launcher asks; rank 0 answers by announcing a step."""
+        self._words[_REQUEST_WORD] = 1
+
+    def stop_requested(self) -> bool:
+        """Whether the launcher asked for a stop."""
+        return self._words[_REQUEST_WORD] == 1
+
+    def request_dump(self) -> None:
+        """The launcher asks every rank for its last collectives."""
+        self._words[_DUMP_WORD] = 1
+
+    def dump_requested(self) -> bool:
+        """Whether the launcher asked for them."""
+        return self._words[_DUMP_WORD] == 1
+
+    def announce_stop(self, step: int) -> None:
+        """Rank 0 fixes the first step that no rank runs."""
+        self._words[_STOP_WORD] = step
+
+    def stop_at(self) -> int | None:
+        """The announced step, if there is one."""
+        step = self._words[_STOP_WORD]
+        return None if step == _NEVER else step
+
+    def request_order(self, number: int) -> None:
+        """The launcher asks for all orders up to this number; rank 0 answers by announcing a step for each."""
+        self._words[_ORDER_REQUEST_WORD] = number
+
+    def requested_order(self) -> int:
+        """The number of the last order asked for; 0 without any."""
+        return self._words[_ORDER_REQUEST_WORD]
+
+    def announce_order(self, number: int, step: int) -> None:
+        """Rank 0 fixes the step before which all ranks begin an order."""
+        self._words[_ORDER_WORD] = number << _ORDER_STEP_BITS | step
+
+    def announced_order(self) -> tuple[int, int]:
+        """Number and step of the order announced last; (0, 0) before the first."""
+        number, step = divmod(self._words[_ORDER_WORD], 1 << _ORDER_STEP_BITS)
+        return number, step
+
+    def settle(self) -> None:
+        """Wait until every host has heard what was announced; on one host it has at once."""
+
+    def close(self) -> None:
+        """Release the mapping."""
+        self._words.release()
+        self._times.release()
+        self._map.close()
+
+
+def announced(folder: Path) -> tuple[int, int]:
+    """Number and step of a run's last announced order; (0, 0) before the first or without a progress file."""
+    try:
+        progress = Progress(folder)
+    except (OSError, ValueError, struct.error):
+        return 0, 0
+    try:
+        return progress.announced_order()
+    finally:
+        progress.close()
+
+
+def read_all(folder: Path) -> list[RankProgress]:
+    """Where all ranks of a run stand, if the pages of all hosts are in its folder.
+
+    A shared disk may show those of other hosts late, and neither process numbers nor ages hold here.
+    """
+    pages = [PROGRESS, *(path.name for path in folder.glob(PAGE_OF_HOST.format("*")))]
+    return sorted((rank for name in pages for rank in read(folder, name)), key=lambda place: place.rank)
+
+
+def read(folder: Path, name: str = PROGRESS) -> list[RankProgress]:
+    """Where the ranks of one page stand, by default of rank 0's host; empty when there is no readable one."""
+    try:
+        progress = Progress(folder, name=name)
+    except (OSError, ValueError, struct.error):
+        return []
+    try:
+        return progress.ranks()
+    finally:
+        progress.close()

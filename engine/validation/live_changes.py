@@ -1,0 +1,84 @@
+"""Keys of the configuration that may change while a run goes, and whether a change is legal here. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from engine.config.errors import InputError, LayoutError
+from engine.config.run_config import RunConfig
+from engine.config.sections import Compression
+from engine.validation import rules
+
+#: Parts of a run that can be turned; ``engine/rank/reconfigure.py`` has a function for each.
+GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
+#: Dotted key -> the part that it turns. Any other key is decided when a run starts.
+LIVE: dict[str, str] = {
+    "batch.micro_batch": SCHEDULE,
+    "memory.recompute": ACTIVATIONS,
+    "memory.recompute_layers": ACTIVATIONS,
+    "outer.period": ROUNDS,
+    "overlap.bucket_mb": GRADIENTS,
+    "overlap.prefetch": GRADIENTS,
+    **{f"compression.{name}": GRADIENTS for name in Compression.model_fields if name != "experts"},
+}
+#: The kind of the event in which rank 0 tells of one changed value.
+EVENT = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+def changed(config: RunConfig, values: dict[str, Any]) -> RunConfig:
+    """The configuration with some values changed while its run goes.
+
+    Raises:
+        InputError: a key is unknown or not live, a value does not fit, or the whole is not legal for this layout.
+    """
+    after = config.with_values(values)
+    for key, value in values.items():
+        if key not in LIVE:
+            remedy = (
+                f"is decided when a run starts; while one goes these can be set: {', '.join(sorted(LIVE))}"
+            )
+            raise InputError(key, value, remedy)
+    rules.check(after)
+    for problem in _problems(config, after):
+        raise problem
+    return after
+
+
+def changes(before: RunConfig, after: RunConfig) -> list[Change]:
+    """The live keys whose values differ."""
+    both = [(key, value_of(before, key), value_of(after, key)) for key in LIVE]
+    return [Change(key, old, new) for key, old, new in both if old != new]
+
+
+def value_of(config: RunConfig, key: str) -> Any:
+    """The value of a live key."""
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
+
+
+def parts(found: list[Change]) -> list[str]:
+    """The parts that changes turn, each once."""
+    return list(dict.fromkeys(LIVE[one.key] for one in found))
+
+
+def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+    zero, size = after.parallel.zero_stage, after.overlap.bucket_mb
+    if size == before.overlap.bucket_mb or not zero:
+        return
+    why = (
+        "deals the optimizer's state out by bucket"
+        if zero == 1
+        else "reduces gradients block by block, without buckets"
+    )
+    yield LayoutError("overlap.bucket_mb", size, f"zero_stage {zero} {why}; start a new run with this size")

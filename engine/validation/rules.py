@@ -1,0 +1,270 @@
+"""The rules a configuration has to keep before anything starts, each with the nearest legal values. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from engine.config import environment, network
+from engine.config.errors import LayoutError
+from engine.config.layout import Layout, layout_of
+from engine.config.presets import ModelShape, resolve
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.registry import KINDS
+from engine.validation import compression, outer, overlap
+
+#: The most devices of a wrong placement that are shown.
+_SHOWN_DEVICES = 16
+
+
+def check(config: RunConfig) -> Layout:
+    """The layout, if it keeps every rule.
+
+    Raises:
+        LayoutError: the first rule that is broken, with the nearest legal values.
+        InputError: the model's own sizes do not fit together.
+    """
+    for problem in problems(config):
+        raise problem
+    return layout_of(config)
+
+
+def problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule of a configuration, cheapest first."""
+    shape = resolve(config.model)
+    yield from _world_rules(config)
+    yield from _placement_rules(config)
+    yield from _shard_rules(config)
+    yield from _model_rules(config, shape)
+    yield from _context_rules(config, shape)
+    yield from _expert_rules(config, shape)
+    yield from _batch_rules(config)
+    yield from _stage_rules(config, shape)
+    yield from _schedule_rules(config)
+    yield from _memory_rules(config, shape)
+    yield from _validation_rules(config)
+    yield from outer.problems(config, shape)
+    yield from compression.problems(config, shape)
+    yield from overlap.problems(config)
+    yield from _lab_rules(config)
+    yield from environment.problems(config.environment)
+
+
+def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
+    parallel, layout = config.parallel, layout_of(config)
+    if parallel.world_size is not None and parallel.world_size != layout.world_size:
+        yield LayoutError(
+            "parallel.world_size",
+            parallel.world_size,
+            f"dp={parallel.dp} x tp={parallel.tp} x pp={parallel.pp} x cp={parallel.cp} = {layout.world_size} ranks; "
+            "the degrees must multiply to the world size",
+        )
+
+
+def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
+    given, ranks = config.parallel.placement, layout_of(config).world_size
+    if given is None or sorted(given) == list(range(ranks)):
+        return
+    twice = next((device for device, times in Counter(given).items() if times > 1), None)
+    if len(given) != ranks:
+        problem = f"places {len(given):,} ranks, and this layout has {ranks:,}"
+    elif twice is not None:
+        problem = f"device {twice} is given to more than one rank"
+    else:
+        problem = f"there is no device {max(given)}"
+    shown = given if len(given) <= _SHOWN_DEVICES else f"{str(given[:_SHOWN_DEVICES])[:-1]}, ...]"
+    each = f"0 to {ranks - 1}" if ranks > 1 else "0"
+    yield LayoutError(
+        "parallel.placement",
+        shown,
+        f"{problem}; give each of {each} once, one device a rank, or leave it out",
+    )
+
+
+def _shard_rules(config: RunConfig) -> Iterator[LayoutError]:
+    parallel, layout = config.parallel, layout_of(config)
+    if parallel.reduce_every_micro_batch and parallel.zero_stage < 2:
+        yield LayoutError(
+            "parallel.reduce_every_micro_batch",
+            True,
+            "only zero_stage 2 or 3 shards gradients; set it to false, or choose one of them",
+        )
+    if parallel.tp_regather and parallel.tp == 1:
+        yield LayoutError(
+            "parallel.tp_regather", True, "with tp=1 nothing is gathered; set it to false or raise tp"
+        )
+    if parallel.shard_ranks is None:
+        return
+    if parallel.shard_ranks == 1:
+        yield LayoutError(
+            "parallel.shard_ranks", 1, "splits nothing; leave it out, or choose zero_stage 0 or 1"
+        )
+    elif parallel.zero_stage < 2:
+        yield LayoutError(
+            "parallel.shard_ranks", parallel.shard_ranks, "only zero_stage 2 or 3 shards; leave it out"
+        )
+    elif layout.data % parallel.shard_ranks:
+        yield _not_divisible(
+            "parallel.shard_ranks", parallel.shard_ranks, f"dp x cp = {layout.data}", layout.data
+        )
+
+
+def _model_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    parallel, length = config.parallel, config.data.sequence_length
+    divided = {
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "ffn_hidden": shape.ffn_hidden,
+        "vocabulary": shape.vocabulary,
+        "sequence_length": length,
+    }
+    for name, size in divided.items():
+        if size % parallel.tp:
+            yield _not_divisible("parallel.tp", parallel.tp, f"{name}={size}", size)
+
+
+def _context_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """A ring gives each rank two slices of the sequence; Ulysses deals the heads that tp left to the ranks."""
+    parallel, length = config.parallel, config.data.sequence_length
+    cp, tp, ring = parallel.cp, parallel.tp, parallel.cp_method == "ring"
+    if cp == 1:
+        return
+    parts = math.lcm(2 * cp if ring else cp, cp * tp)
+    if length % parts:
+        nearest = max(parts, round(length / parts) * parts)
+        yield LayoutError(
+            "data.sequence_length",
+            length,
+            f"must be a multiple of {parts} with cp={cp} ({parallel.cp_method}) and tp={tp}; nearest legal: {nearest}",
+        )
+    for name, heads in (("heads", shape.heads), ("kv_heads", shape.kv_heads)):
+        if not ring and heads % tp == 0 and heads // tp % cp:
+            yield _not_divisible(
+                "parallel.cp", cp, f"{name} / tp = {heads // tp} with cp_method=ulysses", heads // tp
+            )
+
+
+def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    model, parallel, data = config.model, config.parallel, layout_of(config).data
+    if model.experts is None:
+        for name, value, rest in (
+            ("parallel.ep", parallel.ep, 1),
+            ("model.capacity_factor", model.capacity_factor, None),
+        ):
+            if value != rest:
+                yield LayoutError(name, value, f"there are no experts; set model.experts, or this to {rest}")
+        return
+    if model.experts_per_token > model.experts:
+        yield LayoutError(
+            "model.experts_per_token", model.experts_per_token, f"must be at most experts={model.experts}"
+        )
+    if model.experts % parallel.ep:
+        yield _not_divisible("parallel.ep", parallel.ep, f"experts={model.experts}", model.experts)
+    if data % parallel.ep:
+        yield _not_divisible("parallel.ep", parallel.ep, f"dp x cp = {data}", data)
+    width = model.expert_ffn_hidden or shape.ffn_hidden
+    if width % parallel.tp:
+        yield _not_divisible("parallel.tp", parallel.tp, f"expert_ffn_hidden={width}", width)
+    if config.compile:
+        yield LayoutError("compile", True, "tokens per expert change from step to step; set it to false")
+
+
+def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:
+    dp, batch = config.parallel.dp, config.batch
+    if batch.global_batch % dp:
+        yield _not_divisible("parallel.dp", dp, f"global_batch={batch.global_batch}", batch.global_batch)
+    elif batch.global_batch // dp % batch.micro_batch:
+        per_rank = batch.global_batch // dp
+        yield _not_divisible(
+            "batch.micro_batch", batch.micro_batch, f"global_batch / dp = {per_rank}", per_rank
+        )
+
+
+def _stage_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    schedule, pp = config.schedule, config.parallel.pp
+    stages, given = pp * schedule.chunks, schedule.stage_layers
+    if stages > shape.layers:
+        field, value = ("parallel.pp", pp) if schedule.chunks == 1 else ("schedule.chunks", schedule.chunks)
+        nearest = shape.layers if schedule.chunks == 1 else max(1, shape.layers // pp)
+        yield LayoutError(
+            field, value, f"{stages} stages for layers={shape.layers}; nearest legal: {nearest}"
+        )
+    if given is not None and (len(given) != stages or sum(given) != shape.layers):
+        yield LayoutError(
+            "schedule.stage_layers",
+            given,
+            f"{len(given)} stages with {sum(given)} layers; give {stages} numbers that add up to {shape.layers}",
+        )
+
+
+def _schedule_rules(config: RunConfig) -> Iterator[LayoutError]:
+    schedule, parallel = config.schedule, config.parallel
+    kind = KINDS[schedule.kind]
+    splits = kind.splits_backward and parallel.pp * schedule.chunks > 1
+    if problem := kind.chunks_problem(schedule.chunks):
+        yield LayoutError("schedule.chunks", schedule.chunks, f"{problem} ({schedule.kind})")
+    if splits and parallel.zero_stage >= 2:
+        yield LayoutError(
+            "schedule.kind",
+            schedule.kind,
+            "splits the backward, which needs whole parameters; set zero_stage to 0 or 1",
+        )
+    if splits and config.compile:
+        yield LayoutError(
+            "schedule.kind", schedule.kind, "splits the backward outside compiled code; set compile to false"
+        )
+
+
+def _memory_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    memory, schedule = config.memory, config.schedule
+    layers = memory.recompute_layers
+    most = max(schedule.stage_layers or [math.ceil(shape.layers / (config.parallel.pp * schedule.chunks))])
+    if layers is not None and memory.recompute == "none":
+        yield LayoutError(
+            "memory.recompute_layers",
+            layers,
+            "nothing is recomputed; leave it out, or set memory.recompute to selective or full",
+        )
+    elif layers is not None and layers > most:
+        yield LayoutError(
+            "memory.recompute_layers",
+            layers,
+            f"the largest stage has {most} layers; nearest legal: {most}, or leave it out for all of them",
+        )
+    if memory.parameters == "bf16" and config.precision != "bf16":
+        yield LayoutError(
+            "memory.parameters", "bf16", "needs precision bf16; set precision to bf16, or this to fp32"
+        )
+
+
+def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:
+    train = config.train
+    if train.validate_every is not None and not train.validation_batches:
+        yield LayoutError(
+            "train.validate_every",
+            train.validate_every,
+            "there is no held-out batch; set train.validation_batches to 1 or more, or leave it out",
+        )
+
+
+def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
+    found, ranks = list(network.problems(config.lab)), layout_of(config).world_size
+    yield from found
+    if found or not config.lab.wanted:
+        return
+    shape = network.shape_of(config.lab)
+    if shape is not None and ranks % shape.hosts:
+        field = "lab.islands" if config.lab.hosts is None else "lab.hosts"
+        yield _not_divisible(field, shape.hosts, f"the {ranks} ranks", ranks)
+    if config.device == "cuda":
+        yield LayoutError("device", "cuda", "ranks of the lab run on the CPU; set device to auto or cpu")
+
+
+def _not_divisible(field: str, value: int, what: str, size: int) -> LayoutError:
+    small = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
+    divisors = small + [size // n for n in small]
+    below = max((n for n in divisors if n <= value), default=1)
+    above = min((n for n in divisors if n >= value), default=size)
+    nearest = f"{below} or {above}" if above != below else f"{below}"
+    return LayoutError(field, value, f"must divide {what}; nearest legal: {nearest}")

@@ -1,1 +1,0 @@
-"""What is trained: models and their data."""

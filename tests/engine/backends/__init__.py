@@ -1,0 +1,1 @@
+"""What the engine takes for granted of torch, NCCL and CUDA."""

@@ -1,0 +1,125 @@
+"""One ending from what was seen of all ranks: causes beat their consequences."""
+
+from __future__ import annotations
+
+from engine.launch.ending import Death, blamed, decide, hung, late
+from engine.run.messages import RankReport
+from engine.run.outcome import Ending, RunOutcome
+from engine.run.progress import RankProgress
+
+
+def report(rank: int, ending: Ending) -> RankReport:
+    return RankReport(rank, ending, f"rank {rank}", "forward", ("last",))
+
+
+def death(rank: int, exit_code: int, out_of_memory: bool = False) -> Death:
+    return Death(rank, exit_code, "backward", (), out_of_memory)
+
+
+def place(rank: int, step: int, phase: str, age: float) -> RankProgress:
+    return RankProgress(rank, 1000 + rank, step, phase, age)
+
+
+def test_a_crash_beats_the_lost_connections_it_causes() -> None:
+    outcome = decide([report(0, Ending.COMM_ERROR), report(2, Ending.OOM), report(1, Ending.COMM_ERROR)], [])
+    assert (outcome.ending, outcome.rank, outcome.last_lines) == (Ending.OOM, 2, ("last",))
+
+
+def test_a_death_beats_every_report() -> None:
+    outcome = decide([report(0, Ending.CRASHED)], [death(3, -9)])
+    assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.CRASHED, 3, "backward")
+    assert outcome.killed_from_outside
+
+
+def test_a_segmentation_fault_is_our_own() -> None:
+    outcome = decide([], [death(0, -11)])
+    assert "SIGSEGV" in outcome.reason
+    assert not outcome.killed_from_outside
+
+
+def test_ranks_whose_fork_server_died_are_not_to_blame() -> None:
+    orphans = [Death(rank, 255, "forward", (), out_of_memory=False, orphaned=True) for rank in (0, 1)]
+    outcome = decide([], orphans)
+    assert (outcome.ending, outcome.rank, outcome.killed_from_outside) == (Ending.CRASHED, None, True)
+    assert "fork server" in outcome.reason
+    assert not decide([], [death(0, 255)]).killed_from_outside
+
+
+def test_a_run_past_its_deadline_names_the_rank_furthest_behind() -> None:
+    outcome = late([place(0, 6, "bubble", 0.1), place(1, 5, "forward", 0.1)], 30.0)
+    assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.TIMED_OUT, 1, "forward")
+    assert outcome.reason == "longer than train.timeout_seconds=30, in step 5"
+    assert late([], 30.0).rank is None
+
+
+def test_memory_is_the_cause_among_deaths() -> None:
+    outcome = decide([], [death(0, -6), death(1, -9, out_of_memory=True)])
+    assert (outcome.ending, outcome.rank) == (Ending.OOM, 1)
+
+
+def test_all_completed_and_all_stopped() -> None:
+    assert decide([report(0, Ending.COMPLETED)], []).good
+    assert decide([report(0, Ending.STOPPED), report(1, Ending.STOPPED)], []).ending is Ending.STOPPED
+
+
+def test_the_rank_that_computes_holds_up_those_that_wait() -> None:
+    ranks = [
+        place(0, 5, "communication_exposed", 9.0),
+        place(1, 5, "forward", 8.0),
+        place(2, 5, "bubble", 9.0),
+    ]
+    culprit = hung(ranks, patience_seconds=5.0)
+    assert culprit is not None
+    assert culprit.rank == 1
+
+
+def test_a_process_the_kernel_stopped_is_certain_even_while_it_waits() -> None:
+    ranks = [place(0, 5, "forward", 8.0), place(1, 5, "bubble", 8.0)]
+    culprit = hung(ranks, 5.0, frozenset({1001}))
+    assert culprit is not None
+    assert culprit.rank == 1
+
+
+def test_a_stopped_process_needs_no_more_patience_before_or_after_its_steps() -> None:
+    for phase in ("starting", "finished"):
+        ranks = [place(0, 5, "starting", 8.0), place(1, -1, phase, 8.0)]
+        assert hung(ranks, 5.0) is None
+        culprit = hung(ranks, 5.0, frozenset({1001}))
+        assert culprit is not None
+        assert culprit.rank == 1
+
+
+def test_when_all_wait_the_furthest_behind_is_named() -> None:
+    culprit = hung([place(0, 6, "bubble", 8.0), place(1, 5, "bubble", 7.0)], 5.0)
+    assert culprit is not None
+    assert culprit.rank == 1
+
+
+def test_patience_is_longer_outside_steps_and_endless_at_the_end() -> None:
+    assert hung([place(0, -1, "building", 20.0), place(1, 9, "finished", 1e6)], 5.0) is None
+    assert hung([place(0, -1, "building", 26.0)], 5.0) is not None
+
+
+def test_outcomes_survive_their_document_and_newer_keys() -> None:
+    outcome = RunOutcome(Ending.HANG, "why", 2, "forward", ("a", "b"))
+    assert RunOutcome.from_dict(outcome.as_dict() | {"newer": 1}) == outcome
+
+
+def test_where_all_wait_their_calls_say_who_is_behind() -> None:
+    """On a GPU every host stands where it waits for the device, and nobody seems to compute."""
+    ranks = [place(rank, 5, "communication_exposed", 9.0 - rank) for rank in range(3)]
+    suspect = hung(ranks, 5.0)
+    assert suspect is not None
+    assert suspect.rank == 0
+    assert blamed(suspect, ranks, (2,)) == (ranks[2], True)
+    assert blamed(suspect, ranks, (1, 2)) == (ranks[1], True)
+    assert blamed(suspect, ranks, ()) == (suspect, False)
+    assert blamed(suspect, ranks, (), frozenset({1000})) == (suspect, True)
+
+
+def test_what_is_seen_of_a_rank_beats_its_calls() -> None:
+    ranks = [place(0, 5, "forward", 9.0), place(1, 5, "bubble", 9.0)]
+    assert blamed(ranks[0], ranks, (1,)) == (ranks[0], True)
+    behind = [place(0, 5, "bubble", 9.0), place(1, 6, "bubble", 9.0)]
+    assert blamed(behind[0], behind, ()) == (behind[0], True)
+    assert blamed(behind[0], behind[:1], ()) == (behind[0], True), "alone, it waits for its own device"

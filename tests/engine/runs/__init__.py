@@ -1,0 +1,1 @@
+"""Whole runs: exact, measured, and ended as they should be."""

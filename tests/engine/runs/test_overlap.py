@@ -1,0 +1,163 @@
+"""Communication beside computation changes no number where it is exact, and is really beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from engine.config.errors import LayoutError
+from engine.config.run_config import parse
+from engine.model.recompute import Activations
+from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
+from engine.parallel.data.fsdp_comm import Gather, Reductions
+from engine.parallel.data.replica import mark
+from engine.parallel.data.replicated import DataParallel
+from engine.session import Session
+from engine.validation.rules import check
+from profilers.steps.clock import clock_for
+from profilers.steps.timer import StepTimer
+from tests.engine.model.test_offload import build
+from tests.engine.runs.test_exact import LOSS_TOLERANCE, name
+from tests.support.ranks import on_ranks
+from tests.support.runs import execute, small
+
+ZERO_1 = {"parallel__zero_stage": 1, "overlap__bucket_mb": 0.05, "overlap__gather_with_optimizer": True}
+EXACT: list[dict[str, Any]] = [
+    {"parallel__dp": 2, "parallel__zero_stage": 3, "overlap__prefetch": 2},
+    {"parallel__dp": 4, "parallel__zero_stage": 2, "overlap__prefetch": 1, "parallel__shard_ranks": 2},
+    {"parallel__dp": 2, **ZERO_1},
+    {"parallel__dp": 2, **ZERO_1, "parallel__pp": 2},
+    {"parallel__tp": 2, "overlap__tp_chunks": 4},
+    {"parallel__tp": 2, "parallel__cp": 2, "overlap__tp_chunks": 2, "parallel__tp_regather": True},
+]
+MORE: list[dict[str, Any]] = [
+    {"parallel__dp": 4, "parallel__zero_stage": 3, "overlap__prefetch": 1, "memory__recompute": "full"},
+    {
+        "parallel__dp": 2,
+        "parallel__zero_stage": 3,
+        "overlap__prefetch": 1,
+        "parallel__pp": 2,
+        "schedule__kind": "breadth_first",
+    },
+    {"parallel__dp": 2, **ZERO_1, "parallel__tp": 2, "overlap__tp_chunks": 2},
+    {"parallel__tp": 4, "overlap__tp_chunks": 2, "memory__recompute": "selective"},
+    {"parallel__tp": 2, "overlap__tp_chunks": 2, "parallel__pp": 2, "schedule__kind": "zb_h1"},
+]
+
+
+@pytest.fixture(scope="module")
+def reference(session: Session) -> list[float | None]:
+    outcome, summary = execute(session, small())
+    assert outcome.good, outcome
+    return summary.losses
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize(
+    "values", [*EXACT, *(pytest.param(one, marks=pytest.mark.slow, id=name(one)) for one in MORE)], ids=name
+)
+def test_no_loss_changes(session: Session, reference: list[float | None], values: dict[str, Any]) -> None:
+    outcome, summary = execute(session, small(**values))
+    assert outcome.good, outcome
+    assert summary.losses == pytest.approx(reference, abs=LOSS_TOLERANCE, rel=0)
+
+
+@pytest.mark.slow
+def test_experts_are_gathered_ahead_too(session: Session) -> None:
+    layout = {"model__experts": 4, "parallel__dp": 4, "parallel__ep": 2, "parallel__zero_stage": 3}
+    _, plain = execute(session, small(**layout))
+    outcome, ahead = execute(session, small(**layout, overlap__prefetch=1))
+    assert outcome.good, outcome
+    assert ahead.losses == plain.losses
+
+
+def order(_: int, layers: int) -> dict[str, Any]:
+    """What a step of ZeRO 3 does, in order: gathers and computations of layers, by number; and reductions under way."""
+    decoder, events, depths = build(Activations()), list[tuple[str, int]](), list[int]()
+    mark(decoder)
+    config = parse({"parallel": {"zero_stage": 3, "dp": 2}, "overlap": {"prefetch": layers}})
+    meshes = Meshes(mesh_of(dist.group.WORLD, None, [], "cpu"))
+    timer = StepTimer(clock_for("cpu"))
+    replica = FullyShardedReplica(decoder, DataParallel(decoder, []), meshes, config, 1, timer)
+    gather, add, beside = Gather.__call__, Reductions.add, set[bool]()
+
+    def noted_gather(self: Gather, *arguments: Any, **named: Any) -> Any:
+        place = next(place for place, unit in enumerate(replica._units) if unit.gather is self)
+        events.append(("gather", place))
+        beside.add(named["async_op"])
+        return gather(self, *arguments, **named)
+
+    def noted_add(self: Reductions, reduction: Any) -> None:
+        add(self, reduction)
+        depths.append(len(self._under_way))
+
+    Gather.__call__, Reductions.add = noted_gather, noted_add  # type: ignore[method-assign]
+    for place, block in enumerate(decoder.blocks.values()):
+        attention: Any = block.attention
+        attention.register_forward_pre_hook(lambda *_, n=place: events.append(("forward", n)))
+        attention.register_full_backward_pre_hook(lambda *_, n=place: events.append(("backward", n)))
+    loss = replica.forward(torch.arange(128).view(2, 64)).square().mean()
+    turn = len(events)
+    replica.backward(loss, None, last=True)
+    replica.finish()
+    left = len(replica._reductions._under_way)
+    return {
+        "forward": events[:turn],
+        "backward": events[turn:],
+        "beside": beside,
+        "depths": depths,
+        "left": left,
+    }
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_layers_are_gathered_ahead_and_reduced_behind(layers: int) -> None:
+    for found in on_ranks(2, order, layers):
+        assert found["beside"] == {True} and found["left"] == 0
+        assert max(found["depths"]) == layers, "reductions do not go on beside backward"
+        for pass_, last in (("forward", 3), ("backward", 0)):
+            events, sign = found[pass_], 1 if pass_ == "forward" else -1
+            for layer in range(4):
+                place, ahead = events.index((pass_, layer)), layer + sign * layers
+                due = {ahead if 0 <= ahead < 4 else last, layer}
+                assert {n for kind, n in events[:place] if kind == "gather"} >= due
+            assert ("gather", last) not in events[: events.index((pass_, last - sign * (layers + 1)))]
+
+
+def test_without_prefetch_each_gather_is_waited_for() -> None:
+    for found in on_ranks(2, order, 0):
+        assert found["beside"] == {False} and not found["depths"]
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"overlap__prefetch": 1, "parallel__dp": 2}, "overlap.prefetch", "zero_stage 2 or 3"),
+        ({"overlap__prefetch": 1, "parallel__zero_stage": 3}, "overlap.prefetch", "set it to 0"),
+        ({"overlap__gather_with_optimizer": True}, "overlap.gather_with_optimizer", "zero_stage 1"),
+        (
+            {**ZERO_1, "parallel__dp": 2, "memory__offload": "optimizer"},
+            "overlap.gather_with_optimizer",
+            "offload less",
+        ),
+        ({"overlap__tp_chunks": 2}, "overlap.tp_chunks", "tp=1"),
+        ({"overlap__tp_chunks": 3, "parallel__tp": 2}, "overlap.tp_chunks", "32 tokens; nearest legal: 2"),
+        ({"overlap__tp_chunks": 2, "parallel__tp": 2, "compile": True}, "overlap.tp_chunks", "compile"),
+        ({"overlap__delay": 1}, "overlap.delay", "dp=1"),
+        ({"overlap__delay": 1, "parallel__dp": 2, "parallel__zero_stage": 2}, "overlap.delay", "buckets"),
+        ({"compression__weights": "int8", "parallel__dp": 2}, "compression.weights", "zero_stage 2 or 3"),
+        ({"compression__experts": "int8"}, "compression.experts", "ep=1"),
+        (
+            {"compression__method": "topk", "parallel__dp": 2, "parallel__zero_stage": 2},
+            "compression.method",
+            "int8 or int4",
+        ),
+    ],
+)
+def test_broken_rules_name_field_and_remedy(values: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(LayoutError, match=words) as caught:
+        check(small(**values))
+    assert caught.value.field == field

@@ -1,0 +1,180 @@
+"""Each bottleneck, planted in real ranks, is named first: with its rank, axis, threshold, knob and gain."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config.run_config import RunConfig
+from engine.config.sections import Lab
+from engine.launch.host_location import Place
+from engine.lifecycle import summary_of
+from engine.parallel.data.replicated import DataParallel
+from engine.parallel.pipeline import PipelineExecutor
+from engine.rank import loop
+from engine.rank.worker import train_in_group
+from engine.run import run_folder
+from profilers.model.verdict import Verdict
+from profilers.records.reader import RunRecords
+from profilers.summary import RunSummary
+from tests.support.lab import needs_lab
+from tests.support.ranks import on_ranks_of
+from tests.support.runs import small
+
+STEPS = {"train__steps": 10, "train__warmup": 3, "train__validation_batches": 0}
+#: Several times as long as a small rank's step takes without a fault, also on a slow machine.
+SLEEP_SECONDS = 0.15
+LITTLE = {"model__layers": 1, "data__sequence_length": 16}
+
+
+def planted(folder: Path, fault: str, lab: Lab | None = None, **values: Any) -> RunSummary:
+    """The summary of a run whose ranks have a fault."""
+    config = small(**STEPS | values)
+    (folder / run_folder.RECORDS).mkdir()
+    (folder / run_folder.LOGS).mkdir()
+    place = Place(lab or Lab())
+    parallel = config.parallel
+    try:
+        on_ranks_of(
+            place, parallel.dp * parallel.tp * parallel.pp * parallel.cp, train, config, folder, fault
+        )
+    finally:
+        place.close()
+    return summary_of(config, "planted", "gloo", RunRecords(folder / run_folder.RECORDS))
+
+
+def train(rank: int, config: RunConfig, folder: Path, fault: str) -> bool:
+    """One rank of a run, with a fault in it."""
+    FAULTS[fault](rank)
+    return train_in_group(rank, config, folder, torch.device("cpu"), None)
+
+
+def sleep_around(owner: Any, name: str) -> None:
+    """A function sleeps before it works."""
+    whole = getattr(owner, name)
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        time.sleep(SLEEP_SECONDS)
+        return whole(*arguments, **named)
+
+    setattr(owner, name, slow)
+
+
+def slow_loader(rank: int) -> None:
+    """Data takes its time on every rank."""
+    sleep_around(loop, "training_batches")
+
+
+def slow_rank(rank: int) -> None:
+    """Rank 1 burns a core in its forward; the others wait for it in their collectives."""
+    whole = DataParallel.forward
+
+    def slow(self: DataParallel, *arguments: Any, **named: Any) -> Any:
+        until = time.process_time() + SLEEP_SECONDS / 2
+        while time.process_time() < until:
+            pass
+        return whole(self, *arguments, **named)
+
+    if rank == 1:
+        DataParallel.forward = slow  # type: ignore[method-assign]
+
+
+def host_gaps(rank: int) -> None:
+    """Python is busy with something between data and the first forward."""
+    sleep_around(PipelineExecutor, "run")
+
+
+FAULTS = {
+    "none": lambda rank: None,
+    "slow_loader": slow_loader,
+    "slow_rank": slow_rank,
+    "host_gaps": host_gaps,
+}
+
+
+def first(summary: RunSummary) -> Verdict:
+    """The verdict that comes first; it must say all that a verdict says."""
+    assert summary.verdicts, summary.findings
+    found = summary.verdicts[0]
+    assert found.evidence
+    if found.name != "compute_bound":
+        assert found.share is not None and found.threshold is not None
+        assert found.share > found.threshold
+        assert found.gain is not None and 0 < found.gain.fraction <= 1
+    assert set(found.knobs) <= set(RunConfig().flat())
+    return found
+
+
+@pytest.mark.drawn(2, of="planted verdicts")
+def test_a_sleeping_loader_is_input_bound(tmp_path: Path) -> None:
+    found = first(planted(tmp_path, "slow_loader", **LITTLE))
+    assert (found.name, found.threshold_name) == ("input_bound", "input")
+    assert found.seconds is not None and found.seconds >= SLEEP_SECONDS
+    assert "data.path" in found.knobs
+
+
+@pytest.mark.drawn(2, of="planted verdicts")
+def test_gaps_between_phases_are_host_bound(tmp_path: Path) -> None:
+    found = first(planted(tmp_path, "host_gaps", **LITTLE))
+    assert (found.name, found.threshold_name) == ("host_bound", "host")
+    assert found.seconds is not None and found.seconds >= SLEEP_SECONDS
+
+
+@pytest.mark.drawn(2, of="planted verdicts")
+def test_a_slowed_rank_is_the_straggler_and_not_the_collective_that_waits_for_it(tmp_path: Path) -> None:
+    summary = planted(tmp_path, "slow_rank", parallel__dp=2, **LITTLE)
+    found = first(summary)
+    assert (found.name, found.rank, found.host) == ("straggler", 1, socket.gethostname())
+    assert "the slowest in 100 %" in found.evidence
+    assert "most of it in forward" in found.evidence
+    assert not [one for one in summary.verdicts if one.name.startswith("exposed")]
+    assert summary.phases["communication_exposed"] > 0
+
+
+@pytest.mark.drawn(2, of="planted verdicts")
+def test_few_micro_batches_in_a_deep_pipeline_are_a_bubble(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"parallel__pp": 4, "batch__global_batch": 4, "batch__micro_batch": 2}
+    found = first(planted(tmp_path, "none", **config))
+    assert (found.name, found.axis) == ("pipeline_bubble", "pp")
+    assert "2 micro-batches" in found.evidence
+    assert found.gain is not None and "closed form" in found.gain.formula
+    assert {"batch.micro_batch", "schedule.kind"} <= set(found.knobs)
+
+
+@pytest.mark.drawn(2, of="planted verdicts")
+def test_a_healthy_rank_is_compute_bound(tmp_path: Path) -> None:
+    summary = planted(tmp_path, "none")
+    assert first(summary).name == "compute_bound"
+    assert {one.name for one in summary.findings} >= {"input_bound", "host_bound", "compute_bound"}
+
+
+@pytest.mark.drawn(1)
+@needs_lab
+@pytest.mark.parametrize(
+    ("name", "axis", "rate_mbit", "values"),
+    [
+        ("exposed_all_reduce", "dp", 100.0, {"parallel__dp": 2}),
+        (
+            *("exposed_all_gather", "dp", 100.0),
+            {"parallel__dp": 2, "parallel__zero_stage": 3, "batch__micro_batch": 4},
+        ),
+        (
+            *("exposed_all_to_all", "cp", 100.0),
+            {"parallel__cp": 2, "parallel__cp_method": "ulysses", "batch__global_batch": 32},
+        ),
+        ("exposed_point_to_point", "pp", 20.0, {"parallel__pp": 2, "data__sequence_length": 128}),
+    ],
+)
+def test_a_starved_link_is_named_by_operation_and_axis(
+    tmp_path: Path, name: str, axis: str, rate_mbit: float, values: dict[str, Any]
+) -> None:
+    starved, few = Lab(hosts=2, rate_mbit=rate_mbit), {"train__steps": 4, "train__warmup": 1}
+    found = first(planted(tmp_path, "none", starved, **few | values))
+    assert (found.name, found.axis) == (name, axis)
+    assert found.bytes is not None and found.bytes > 0
+    assert found.threshold_name == "exposed"

@@ -1,0 +1,121 @@
+"""Any configuration at all is legal, and then it can be planned, or is refused in one line per broken rule."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from engine.config.layout import accumulation
+from engine.config.run_config import RunConfig, parse
+from engine.footprint.footprint import footprints, plan_of
+from engine.parallel.schedules.registry import KINDS
+from engine.validation.rules import problems
+from tests.support import schedule_checker
+
+SMALL = (1, 1, 1, 2, 2, 3, 4)
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "model.layers": (12, 12, 8, 6, 2, 1),
+    "model.hidden": (96, 96, 48, 64),
+    "model.heads": (12, 12, 6, 4, 5),
+    "model.kv_heads": (12, 6, 4, 3, 1),
+    "model.ffn_hidden": (96, 96, 64, 100),
+    "model.experts": (None, None, None, 2, 4, 6),
+    "model.experts_per_token": (1, 2, 3),
+    "model.expert_ffn_hidden": (None, 32, 33),
+    "model.capacity_factor": (None, None, 0.5, 1.25),
+    "data.sequence_length": (2, 16, 24, 32, 48),
+    "parallel.dp": SMALL,
+    "parallel.tp": SMALL,
+    "parallel.pp": SMALL,
+    "parallel.cp": SMALL,
+    "parallel.ep": (1, 1, 1, 2, 3, 4),
+    "parallel.cp_method": ("ring", "ulysses"),
+    "parallel.zero_stage": (0, 0, 1, 2, 3),
+    "parallel.shard_ranks": (None, None, None, 1, 2, 3),
+    "parallel.tp_regather": (False, False, False, True),
+    "parallel.reduce_every_micro_batch": (False, False, False, True),
+    "parallel.placement": (None, None, None, [0], [1, 0], [0, 0], [3, 2, 1, 0], [0, 1, 2, 4]),
+    "parallel.world_size": (None, None, None, None, 1, 4, 8),
+    "batch.micro_batch": (1, 1, 2, 3),
+    "batch.global_batch": (1, 8, 12, 24, 48),
+    "schedule.kind": tuple(sorted(KINDS)),
+    "schedule.chunks": (1, 1, 2, 3),
+    "schedule.stage_layers": (None, None, None, [12], [7, 5], [3, 4, 5], [1, 1]),
+    "compression.method": ("none", "none", "fp16", "int8", "topk", "powersgd"),
+    "compression.rank": (1, 4, 4, 40, 400),
+    "compression.layers": ({}, {}, {"*.wq": 0.1}, {"*.wq": 8.0}, {"*.norm": "none"}),
+    "compression.weights": ("none", "none", "none", "int8"),
+    "compression.experts": ("none", "none", "none", "bf16", "int8"),
+    "overlap.prefetch": (0, 0, 0, 1, 2),
+    "overlap.gather_with_optimizer": (False, False, False, True),
+    "overlap.tp_chunks": (1, 1, 1, 2, 3),
+    "overlap.delay": (0, 0, 0, 1),
+    "memory.recompute": ("none", "full", "selective"),
+    "memory.recompute_layers": (None, None, None, 1, 2, 5),
+    "memory.offload": ("none", "activations", "optimizer", "both"),
+    "memory.parameters": ("fp32", "fp32", "bf16"),
+    "precision": ("fp32", "bf16"),
+    "compile": (False, False, False, True),
+}
+#: Sizes that 2, 3 and 4 divide, so that much of what is drawn is legal.
+ROOMY = {
+    "model.layers": 12,
+    "model.hidden": 96,
+    "model.heads": 12,
+    "model.kv_heads": 12,
+    "model.ffn_hidden": 96,
+    "data.sequence_length": 48,
+    "batch.global_batch": 48,
+}
+#: Always turned: schedules are where a legal configuration could still go wrong.
+PIPELINE = ("parallel.pp", "schedule.kind", "schedule.chunks")
+LONGEST_LINE = 250
+#: Keys that are turned at once; with all of them next to nothing is legal.
+TURNED = (2, 4, 8, 16, len(CHOICES))
+
+
+def drawn(numbers: random.Random, turned: int) -> RunConfig:
+    """A configuration of which so many keys and the pipeline's are turned, whether that makes sense or not."""
+    keys = {*PIPELINE, *numbers.sample(sorted(CHOICES), turned)}
+    return parse({}).with_values(ROOMY | {key: numbers.choice(CHOICES[key]) for key in sorted(keys)})
+
+
+def judge(config: RunConfig) -> bool:
+    """Whether it is legal; asserts that it then has a sound plan, and an explanation otherwise."""
+    try:
+        found = [str(problem) for problem in problems(config)]
+    except InputError as problem:
+        found = [str(problem)]
+    if not found:
+        chosen = plan_of(config)
+        assert not schedule_checker.problems(chosen)
+        assert chosen.micro_batches == accumulation(config)
+        assert all(row.total_bytes > 0 for row in footprints(config))
+    assert all(line and "\n" not in line and len(line) < LONGEST_LINE for line in found), found
+    return not found
+
+
+def judge_many(count: int, seed: int) -> None:
+    numbers, planned = random.Random(seed), Counter[str]()
+    for place in range(count):
+        config = drawn(numbers, turned=numbers.choice(TURNED))
+        try:
+            planned[config.schedule.kind] += judge(config)
+        except Exception as error:
+            raise AssertionError(f"configuration {place} of seed {seed}: {config.flat()}") from error
+    assert count * 0.05 < planned.total() < count * 0.95
+    assert min(planned[kind] for kind in KINDS) > 0, planned
+
+
+def test_10_000_random_configurations_are_planned_or_explained() -> None:
+    judge_many(10_000, seed=random.randrange(2**32))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(580)
+def test_100_000_random_configurations_are_planned_or_explained() -> None:
+    judge_many(100_000, seed=random.randrange(2**32))
