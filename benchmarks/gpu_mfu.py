@@ -23,7 +23,7 @@ from engine.footprint.flops import parameters, workload_of
 from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
 from profilers.gpu.nvml import Nvml
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 
 BAR = 0.5
 WARMUP = 6

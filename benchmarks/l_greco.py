@@ -30,8 +30,8 @@ from engine.config.sections import Compression
 from engine.run import run_folder
 from engine.session import Session
 from profilers.analysis.communication import communication_rows
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
-from profilers.summary import RunSummary
 
 _SMALL = {"hidden": 64, "heads": 4, "kv_heads": 4, "ffn_hidden": 192}
 MODELS: dict[str, dict[str, Any]] = {

@@ -34,7 +34,7 @@ from engine.launch.pool import LocalPool
 from engine.run import netns
 from engine.run.outcome import Ending
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning.predict.placed import LOOPBACK
 from tuning.predict.placing.islands import crossing_bytes, crossing_groups
 from tuning.predict.placing.layers import slowest_stage, split_layers

@@ -29,10 +29,11 @@ from engine.run.devices import selection
 from engine.run.outcome import RunOutcome
 from engine.run.ownership import me
 from engine.run.progress import Progress
+from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
-from profilers.summary import RunFacts, RunSummary, summarize
+from profilers.summary import RunFacts, summarize
 
 #: What records call the groups of a layout.
 _GROUPS = {

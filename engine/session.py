@@ -19,8 +19,8 @@ from engine.run.commands import stop_commanded
 from engine.run.devices import selection
 from engine.run.outcome import Ending, RunOutcome, StopAnswer
 from engine.validation import rules
+from profilers.model.run_summary import RunSummary
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary
 from profilers.system.sampler import Sampler
 
 OnStart = Callable[[Path], None]

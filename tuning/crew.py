@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
@@ -19,6 +19,18 @@ CONTROLLERS = "controllers"
 FRESH_SECONDS = 60.0
 #: How often a controller says that it lives, and how long it believes what it knows of others.
 BEAT_SECONDS, LOOK_SECONDS = 5.0, 1.0
+
+
+class Leased(Protocol):
+    """A trial that runs."""
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        """Who runs it."""
 
 
 class Crew:
@@ -123,6 +135,17 @@ def same(one: Member, other: Member) -> bool:
 def words(member: Member) -> str:
     """A controller in words."""
     return f"process {member.get('pid')} on {member.get('host', socket.gethostname())}"
+
+
+def on_this_host(under_way: Sequence[Leased]) -> list[Leased]:
+    """The trials that run on this host; a study that began before hosts were noted has no others."""
+    return [trial for trial in under_way if is_here(trial.lease or {})]
+
+
+def is_here(member: dict[str, Any]) -> bool:
+    """Whether a controller runs on this host."""
+    here = socket.gethostname()
+    return bool(member.get("host", here) == here)
 
 
 def _lives(member: Member) -> bool:

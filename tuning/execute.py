@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from engine.config.run_config import RunConfig
 from engine.run.outcome import RunOutcome, StopAnswer
 from profilers.analysis.statistics import median_interval
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 
 ShouldStop = Callable[[], StopAnswer]
 OnStart = Callable[[Path], None] | None

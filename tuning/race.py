@@ -12,9 +12,9 @@ from profilers.records.reader import Tail
 from profilers.records.schema import StepSample
 from tuning import pruning, ranking
 from tuning.confidence import spread_of
+from tuning.crew import on_this_host
 from tuning.objective import is_lossy
 from tuning.pruning import Leader, Rules, Steps
-from tuning.side_by_side import on_this_host
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile
 from tuning.terms import Racing

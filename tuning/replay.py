@@ -14,7 +14,7 @@ from engine.config.errors import InputError
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning.execute import Played, Ran, played_summary
 from tuning.predict.cases import Array
 from tuning.predict.tables import playbook

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
@@ -16,18 +14,6 @@ from profilers.gpu import detection
 from tuning import crew, readers
 
 FIELD = "side_by_side"
-
-
-class Leased(Protocol):
-    """A trial that runs."""
-
-    @property
-    def number(self) -> int:
-        """Its number."""
-
-    @property
-    def lease(self) -> dict[str, Any] | None:
-        """Who runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,7 @@ def check_alone(folder: Path, controllers: int) -> None:
     Raises:
         InputError: there is one.
     """
-    others = [member for member in crew.present(readers.latest(folder)) if _is_here(member)]
+    others = [member for member in crew.present(readers.latest(folder)) if crew.is_here(member)]
     if others:
         remedy = f"{crew.words(others[0])} measures this study, perhaps on the same devices; join it with 1"
         raise InputError(FIELD, controllers, remedy)
@@ -129,21 +115,11 @@ class Beside:
         self._number = number
         self._sum = self._looks = 0
 
-    def look(self, under_way: Sequence[Leased]) -> None:
+    def look(self, under_way: Sequence[crew.Leased]) -> None:
         """Count those that run now."""
-        self._sum += sum(trial.number != self._number for trial in on_this_host(under_way))
+        self._sum += sum(trial.number != self._number for trial in crew.on_this_host(under_way))
         self._looks += 1
 
     def known(self) -> dict[str, float]:
         """``beside``; nothing of a trial that ran alone."""
         return {"beside": self._sum / self._looks} if self._sum else {}
-
-
-def on_this_host(under_way: Sequence[Leased]) -> list[Leased]:
-    """The trials that run on this host; a study that began before hosts were noted has no others."""
-    return [trial for trial in under_way if _is_here(trial.lease or {})]
-
-
-def _is_here(member: dict[str, Any]) -> bool:
-    here = socket.gethostname()
-    return bool(member.get("host", here) == here)

@@ -21,9 +21,9 @@ from engine.lifecycle import finish, summary_of
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from engine.validation import rules
+from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES, MemorySample, StepSample
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary
 from tuning.execute import OnStart, Ran, ShouldStop
 from tuning.predict import target
 from tuning.predict.answer import Forecast

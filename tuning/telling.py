@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.run.outcome import Ending, RunOutcome
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning import objective, ranking, recovered, surroundings
 from tuning.state import StudyState, Trial
 from tuning.studyfile import StudyFile

@@ -18,7 +18,7 @@ from workbench.settings import JOBS
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
     from profilers.model.rows import ChangeRow, PlanRow
-    from profilers.summary import RunSummary
+    from profilers.model.run_summary import RunSummary
 
 #: A run is created before its owner has signed the status; after this long without a signature it is lost.
 SIGNING_SECONDS = 30.0
@@ -217,7 +217,7 @@ def _results(view: RunView) -> dict[str, Any]:
 
 
 def _summary(folder: Path) -> RunSummary | None:
-    from profilers.summary import RunSummary
+    from profilers.model.run_summary import RunSummary
 
     found = run_folder.read_json(folder / run_folder.SUMMARY)
     try:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from profilers.model.run_summary import StepSeconds
+from profilers.model.run_summary import RunSummary, StepSeconds
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunFacts, RunSummary, summarize
+from profilers.summary import RunFacts, summarize
 from tests.support.approximate import about
 from tests.support.samples import comm_sample, gpu_sample, memory_sample, step_sample
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from profilers.model.run_summary import RunFacts
+from profilers.model.run_summary import RunFacts, RunSummary
 from profilers.model.verdict import Setting, Verdict
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary, summarize
+from profilers.summary import summarize
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 
 STEPS = 12

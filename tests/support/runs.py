@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.run_config import RunConfig, parse
 from engine.run.outcome import RunOutcome
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 
 SMALL: dict[str, Any] = {
     "batch": {"global_batch": 8, "micro_batch": 1},

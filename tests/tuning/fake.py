@@ -15,7 +15,7 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from engine.validation.rules import problems
 from profilers.analysis.statistics import median_interval
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tuning.studyfile import StudyFile, parse
 
 STEPS = 24

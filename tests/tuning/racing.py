@@ -12,8 +12,8 @@ from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome
 from profilers.analysis.statistics import median_interval
+from profilers.model.run_summary import RunSummary
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary
 from tests.support.samples import step_sample
 from tests.tuning.fake import Machine, Should
 

@@ -12,7 +12,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import QualityRow
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.tuning.fake import Machine, study
 from tuning import objective, readers
 from tuning.aims import Aim, aim_of

@@ -11,7 +11,7 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.tuning.fake import Machine, study
 from tuning.readers import JOURNAL, STUDIES
 from tuning.study import run_study

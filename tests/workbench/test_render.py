@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profilers.analysis.communication import message_seconds_reason
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.workbench.conftest import Furnished, Run
 from workbench.render import _flops, _reasons
 

@@ -17,10 +17,10 @@ from engine.run import progress, run_folder
 from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.analysis.intervals import overlap_seconds, union_seconds
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.steps.clock_offset import ClockOffset, Offset
-from profilers.summary import RunSummary
 from profilers.trace.lanes import communication, computation, overlap_fraction
 from tests.engine.runs.test_faults import LONG, when_at_step
 from tests.support import chrome_traces

@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.run.devices import selection
 from engine.run.outcome import RunOutcome, StopAnswer
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 
 #: Where a check's runs and its other evidence lie in its scratch folder.
 HOME, KEPT = "home", "kept"

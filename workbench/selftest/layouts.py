@@ -10,7 +10,7 @@ from engine.config.sections import Parallel
 from engine.parallel.schedules.registry import KINDS
 from engine.session import Session
 from engine.validation.rules import problems
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Verdict, failed, judged
 

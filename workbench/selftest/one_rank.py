@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
 from workbench.selftest.verdict import Number, Verdict, failed, judged

@@ -10,7 +10,7 @@ import pytest
 from engine.run import run_folder
 from engine.run.devices import backends
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.engine.runs.test_matrix import AXES, LOSS_TOLERANCE, SIZES, combinations, compare, one_process
 from tests.support import like_nccl
 from tests.support.runs import execute, small

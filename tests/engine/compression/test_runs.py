@@ -11,7 +11,7 @@ from engine.config.presets import PRESETS
 from engine.session import Session
 from engine.validation.rules import check
 from profilers.collectives.wire_bytes import wire_bytes
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
 
 TINY = PRESETS["tiny"]

@@ -13,9 +13,9 @@ from engine.footprint.device_peaks import TABLE, DevicePeaks, mean_peak, peak_fl
 from engine.footprint.flops import CONVENTION, hardware_flops_per_step, model_flops_per_step, workload_of
 from engine.lifecycle import summary_of
 from engine.session import Session
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary
 from tests.support.approximate import about
 from tests.support.runs import execute, small
 from tests.support.samples import step_sample

@@ -16,9 +16,9 @@ from engine.run.outcome import Ending
 from engine.session import Session
 from engine.validation import rules
 from profilers.analysis.communication import communication_rows
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
-from profilers.summary import RunSummary
 from tests.support.runs import execute, small
 
 pytestmark = pytest.mark.drawn(6, of="plans of layers")

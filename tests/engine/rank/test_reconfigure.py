@@ -14,8 +14,8 @@ from engine.run import commands, run_folder
 from engine.run.outcome import Ending
 from engine.session import Session
 from engine.validation import live_changes
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
-from profilers.summary import RunSummary
 from tests.engine.run.test_commands import answers, ask
 from tests.engine.runs.test_faults import LONG, when_at_step
 from tests.support.runs import execute, small

@@ -16,9 +16,9 @@ from engine.rank import loop
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
 from engine.session import Session
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
-from profilers.summary import RunSummary
 from tests.support.approximate import about
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small

@@ -8,7 +8,7 @@ import pytest
 
 from engine.config.presets import PRESETS
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
 
 TINY = PRESETS["tiny"]

@@ -11,7 +11,7 @@ from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
 from engine.session import Session
 from engine.validation.rules import problems
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
 
 LOSS_TOLERANCE, NORM_TOLERANCE = 1e-5, 1e-4

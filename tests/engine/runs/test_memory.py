@@ -9,7 +9,7 @@ import pytest
 from engine.config.run_config import parse
 from engine.session import Session
 from engine.validation.rules import problems
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.engine.runs.test_exact import DEEP, LOSS_TOLERANCE, name
 from tests.engine.runs.test_matrix import EXPERTS, NORM_TOLERANCE
 from tests.support.runs import execute, small

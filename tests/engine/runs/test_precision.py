@@ -20,7 +20,7 @@ from engine.model.offload import is_weight
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session
-from profilers.summary import RunSummary
+from profilers.model.run_summary import RunSummary
 from tests.engine.runs.test_exact import name
 from tests.support.runs import execute, small
 

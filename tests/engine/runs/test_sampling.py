@@ -9,10 +9,10 @@ import pytest
 
 from engine.run import run_folder
 from engine.session import Session
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.steps.sampling_budget import SAMPLING_EVENT, WHOLE_STEPS, chosen
-from profilers.summary import RunSummary
 from tests.support.approximate import about
 from tests.support.runs import execute, small
 

@@ -19,9 +19,9 @@ from engine.parallel.pipeline import PipelineExecutor
 from engine.rank import loop
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
+from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Verdict
 from profilers.records.reader import RunRecords
-from profilers.summary import RunSummary
 from tests.support.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import small

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES, LOOPBACK_HEADER_BYTES, sent_bytes
-from profilers.model.run_summary import RunFacts
+from profilers.model.run_summary import RunFacts, RunSummary
 from profilers.records.reader import RunRecords, Tail
 from profilers.records.schema import NetworkSample
 from profilers.records.table import Table
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary, summarize
+from profilers.summary import summarize
 from tests.support.samples import comm_sample, step_sample
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from engine.config.run_config import RunConfig
 from engine.lifecycle import setting_of
+from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, rate
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary
 from profilers.verdicts.communication import advice
 from tests.support.approximate import about
 from tests.support.planted import STEPS, UUID, gpu_run, named, summary, write

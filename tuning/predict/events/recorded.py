@@ -12,8 +12,8 @@ from engine.config.run_config import RunConfig
 from engine.lifecycle import finish
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
+from profilers.model.run_summary import RunSummary
 from profilers.records.writer import RecordWriter
-from profilers.summary import RunSummary
 from tuning.predict.events.memory import MemoryLine, memory_of
 from tuning.predict.events.played import Simulated
 from tuning.predict.events.player import play

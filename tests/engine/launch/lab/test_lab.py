@@ -27,8 +27,8 @@ from engine.run.outcome import Ending
 from engine.run.run_folder import RECORDS
 from engine.session import Session
 from engine.validation import rules
+from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
-from profilers.summary import RunSummary
 from tests.support.lab import needs_lab, on_the_wire
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import execute, small
