@@ -13,11 +13,12 @@ import numpy as np
 
 from benchmarks.many_trials import file_of
 from engine.run import ownership, run_folder
-from tuning import readers, studyfile
-from tuning.journal import Journal
-from tuning.results import result
-from tuning.simulated import Simulation
-from tuning.state import Line
+from tuning.execution.simulated_machine import Simulation
+from tuning.report.result import result
+from tuning.spec import study_file
+from tuning.storage import study_folder
+from tuning.storage.journal import Journal
+from tuning.storage.state import Line
 from tuning.study import run_study
 
 NAME = "many"
@@ -34,21 +35,21 @@ class Big:
 
     home: Path
     folder: Path
-    file: studyfile.StudyFile
+    file: study_file.StudyFile
 
     @property
     def journal(self) -> Path:
         """Its journal."""
-        return self.folder / readers.JOURNAL
+        return self.folder / study_folder.JOURNAL
 
 
 def make(home: Path, trials: int, runs: bool = True) -> Big:
     """A study that goes on, with so many ended trials, and the folders of their ``runs``."""
     file = _file(trials)
-    folder = home / readers.STUDIES / NAME
+    folder = home / study_folder.STUDIES / NAME
     short = _file(SEARCHED, left=0)
     run_study(short, folder, Simulation(home, _CLUSTER, 0.01))
-    lines = [json.loads(line) for line in (folder / readers.JOURNAL).read_bytes().splitlines()]
+    lines = [json.loads(line) for line in (folder / study_folder.JOURNAL).read_bytes().splitlines()]
     _rewrite(folder, file, list(repeated(lines, trials, file)))
     if runs:
         _repeat_runs(home, folder)
@@ -56,7 +57,7 @@ def make(home: Path, trials: int, runs: bool = True) -> Big:
     return Big(home, folder, file)
 
 
-def repeated(lines: list[Line], trials: int, file: studyfile.StudyFile) -> Iterator[Line]:
+def repeated(lines: list[Line], trials: int, file: study_file.StudyFile) -> Iterator[Line]:
     """The journal's first ``SEARCHED`` trials, then the same ones with other buckets, values and runs."""
     yield lines[0] | {"file": file.resolved(), "fingerprint": file.fingerprint()}
     templates = [[line for line in lines if line.get("number") == number] for number in range(SEARCHED)]
@@ -80,11 +81,11 @@ def more(big: Big, first: int, count: int) -> None:
                 journal.write(json.dumps(_other(line, number, random)).encode() + b"\n")
 
 
-def _file(trials: int, left: int = _LEFT) -> studyfile.StudyFile:
+def _file(trials: int, left: int = _LEFT) -> study_file.StudyFile:
     given = file_of(trials + left, "random").resolved()
     model = {"model": {"preset": "3b"}, "data": {"sequence_length": 3072}, "precision": "bf16"}
     given["base"] = given["base"] | model
-    return studyfile.parse(given | {"name": NAME, "simulate": {"cluster": _CLUSTER, "noise": 0.01}})
+    return study_file.parse(given | {"name": NAME, "simulate": {"cluster": _CLUSTER, "noise": 0.01}})
 
 
 def _other(line: Line, number: int, random: np.random.Generator) -> Line:
@@ -108,17 +109,17 @@ def run_name(name: str, number: int) -> str:
     return f"{name.rpartition('-')[0]}-{number:06x}"
 
 
-def _rewrite(folder: Path, file: studyfile.StudyFile, lines: list[Line]) -> None:
+def _rewrite(folder: Path, file: study_file.StudyFile, lines: list[Line]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / readers.JOURNAL).write_text(text, encoding="utf-8")
-    run_folder.write_json(folder / readers.STUDY, file.resolved())
-    (folder / readers.STUDY_GIVEN).write_text(json.dumps(file.resolved()), encoding="utf-8")
-    (folder / readers.DATABASE).unlink(missing_ok=True)
+    (folder / study_folder.JOURNAL).write_text(text, encoding="utf-8")
+    run_folder.write_json(folder / study_folder.STUDY, file.resolved())
+    (folder / study_folder.STUDY_GIVEN).write_text(json.dumps(file.resolved()), encoding="utf-8")
+    (folder / study_folder.DATABASE).unlink(missing_ok=True)
 
 
 def _repeat_runs(home: Path, folder: Path) -> None:
     """A folder for each trial, as one whose records were pruned."""
-    journal = Journal(folder / readers.JOURNAL)
+    journal = Journal(folder / study_folder.JOURNAL)
     journal.close()
     trials = journal.state.trials
     names = (run_folder.CONFIG, run_folder.STATUS, run_folder.SUMMARY)
@@ -142,7 +143,9 @@ def _write_documents(big: Big) -> None:
     journal.close()
     document: dict[str, Any] = result(journal.state, big.file, "running")
     importance = {"values": {_BUCKET: 0.2, "parallel.tp": 0.5, "parallel.pp": 0.3}, "reason": ""}
-    run_folder.write_json(big.folder / readers.RESULT, document | {"importance": importance}, indented=False)
+    run_folder.write_json(
+        big.folder / study_folder.RESULT, document | {"importance": importance}, indented=False
+    )
     write_status(big, len(journal.state.trials), "running")
 
 

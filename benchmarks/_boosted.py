@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from benchmarks import _predict_memory as memory
 from benchmarks._predict_memory import Predicted
-from tuning.predict.cases import Array
-from tuning.predict.tables.reading import Columns
+from tuning.predict.cluster.csv_table import Columns
+from tuning.predict.model.cases import Array
 
 NAME = "gradient boosting (scikit-learn)"
 #: By table: what a learner of the same kind reached on a fuller table of these trials; quoted, not computed here.

@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks import _table as table
 from engine.session import Session
-from tuning.readers import STUDIES
+from tuning.spec.study_file import StudyFile, parse
+from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
-from tuning.studyfile import StudyFile, parse
 
 #: A claim of a smaller gain is not asked to hold in nine of ten.
 CLAIM = 1.05

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks._fault_study import PATIENCE_SECONDS, Line, Victim, wait_until
 from benchmarks._faults import KINDS, Fault
 from engine.run import run_folder
-from tuning import journal
-from tuning.points import point_key
-from tuning.readers import DATABASE
+from tuning.space.points import point_key
+from tuning.storage import journal
+from tuning.storage.study_folder import DATABASE
 
 #: After these the command ends: killed, or with bad input where its folder cannot be written.
 _ENDS = {"kill_controller": -9, "journal_tail": -9, "record_tail": -9, "disk_full": 2}

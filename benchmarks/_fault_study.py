@@ -16,7 +16,7 @@ import psutil
 import yaml
 
 from engine.run import progress
-from tuning.readers import JOURNAL, STUDIES
+from tuning.storage.study_folder import JOURNAL, STUDIES
 
 ROOT = Path(__file__).parents[1]
 NAME = "victim"

@@ -17,7 +17,7 @@ import psutil
 
 from benchmarks._fault_study import STEPS, Line, Victim, wait_until
 from engine.run.progress import RankProgress
-from tuning.readers import DATABASE
+from tuning.storage.study_folder import DATABASE
 
 _CGROUPS = Path("/sys/fs/cgroup")
 #: Less than a rank touches in a step.

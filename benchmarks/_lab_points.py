@@ -15,8 +15,8 @@ from engine.config.run_config import RunConfig
 from engine.run.calibration import fingerprint, store
 from engine.run.calibration.table import Calibration
 from engine.session import Session
-from tuning.points import point_key
-from tuning.studyfile import StudyFile, parse
+from tuning.space.points import point_key
+from tuning.spec.study_file import StudyFile, parse
 
 REPEATS = 3
 #: Gradients and weights of 1.8 million parameters take longer on a link of 100 Mbit/s than the step's arithmetic.

@@ -17,8 +17,8 @@ from engine.config.run_config import RunConfig, parse
 from engine.parallel.schedules.registry import KINDS
 from engine.session import Session
 from engine.validation import rules
-from tuning.predict.traffic import why_not_known
-from tuning.predict.trials import Trial, trial_of
+from tuning.predict.learn.finished_runs import Trial, trial_of
+from tuning.predict.traffic.traffic import why_not_known
 
 RANKS = 4
 #: 3.6 million parameters: gradients and activations take about as long on the slower link.

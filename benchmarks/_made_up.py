@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tuning.execute import Played, Ran, played_summary
+from tuning.execution.executor import Played, Ran, played_summary
 
 _STEPS = 20
 _NOISE = 0.01

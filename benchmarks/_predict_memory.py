@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from benchmarks import _published
 from benchmarks._scores import Score, score
-from tuning.predict import beliefs, cost
-from tuning.predict.cases import Array, Cases
-from tuning.predict.memory import fullest
-from tuning.predict.peaks import Peaks, fit_peaks
-from tuning.predict.risk import Risk, Scores, fit_risk, scores
-from tuning.predict.stalls import Stalls, crowded, fit_stalls, fit_without, stalled
-from tuning.predict.tables import nanotron
-from tuning.predict.tables.reading import Columns, cases
+from benchmarks.published import nanotron
+from benchmarks.published.memory import fullest
+from benchmarks.published.peaks import Peaks, fit_peaks
+from benchmarks.published.risk import Risk, Scores, fit_risk, scores
+from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, stalled
+from tuning.predict.cluster.csv_table import Columns, cases
+from tuning.predict.model import priors, step_time
+from tuning.predict.model.cases import Array, Cases
 
 _CLUSTER = "dgx-h100"
 _FEWEST = 5
@@ -65,8 +65,8 @@ def learned(trials: Columns, own: Cases, refused: NDArray[np.bool_], rows: NDArr
     machine = _published.on(_CLUSTER, 64)
     ran = rows & ~trials["failed"]
     finished, seconds = own.take(ran), trials["iteration_seconds"][ran]
-    constants = fit_without(finished, seconds, machine, beliefs.START, beliefs.FREE)
-    without = cost.step(own, machine, constants).seconds
+    constants = fit_without(finished, seconds, machine, priors.START, priors.FREE)
+    without = step_time.step(own, machine, constants).seconds
     peaks = fit_peaks(finished, trials["memory_bytes"][ran], stalled(finished, seconds, without[ran]))
     risk = fit_risk(
         own.take(rows), fullest(own.take(rows), peaks.constants), refused[rows], trials["failed"][rows]

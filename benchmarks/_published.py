@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuning.predict import calibrate, catalogue, kernels
-from tuning.predict.calibrate import Measured
-from tuning.predict.cases import Cases
-from tuning.predict.constants import Constants
-from tuning.predict.cost import Machine
-from tuning.predict.kernels import Device
-from tuning.predict.network import Links
-from tuning.predict.tables import llmfoundry, megatron, playbook, reading, vtrain
+from benchmarks.published import llmfoundry, megatron, vtrain
+from tuning.predict.cluster import catalogue, csv_table, playbook
+from tuning.predict.fit import calibrate
+from tuning.predict.fit.calibrate import Measured
+from tuning.predict.model import compute
+from tuning.predict.model.cases import Cases
+from tuning.predict.model.compute import Device
+from tuning.predict.model.constants import Constants
+from tuning.predict.model.network import Links
+from tuning.predict.model.step_time import Machine
 
 DATA = Path(__file__).parent / "data"
 #: Tables that ``--table NAME=CSV`` can take the place of.
@@ -65,7 +67,7 @@ def on(name: str, nodes: int = 2, number_format: str = "bf16") -> Machine:
     """The only kind of node of a cluster in the catalogue."""
     group = catalogue.cluster(name, nodes).groups[0]
     links = Links(group.inside.bytes_per_second, group.between.bytes_per_second)
-    return Machine(kernels.device_of(group.accelerator, number_format), links)
+    return Machine(compute.device_of(group.accelerator, number_format), links)
 
 
 def stacked(machines: list[Machine]) -> Machine:
@@ -115,7 +117,7 @@ def plausible(columns: Mapping[str, NDArray[Any]], index: int) -> Cases:
     ]
     batches, chunks = (np.array(values) for values in zip(*pairs, strict=True))
     many = {name: np.full(len(pairs), value) for name, value in row.items()}
-    return reading.cases(
+    return csv_table.cases(
         many
         | {"micro_batch": batches, "micro_batches": share // batches, "chunks": chunks}
         | {name: np.full(len(pairs), value) for name, value in _MEGATRON.items()}
@@ -138,4 +140,4 @@ def _measured(
 ) -> Measured:
     count = len(columns["layers"])
     given = dict(columns) | {name: np.broadcast_to(value, count) for name, value in more.items()}
-    return Measured(reading.cases(given), machine, columns["iteration_seconds"], groups)
+    return Measured(csv_table.cases(given), machine, columns["iteration_seconds"], groups)

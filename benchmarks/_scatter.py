@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from tuning.predict.cases import Array
+from tuning.predict.model.cases import Array
 
 PICTURES = Path(__file__).parent.parent / "docs" / "images" / "prediction"
 _SIZE, _LEFT, _TOP, _SIDE = (720, 470), 64, 44, 380

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuning.predict.cases import Array
+from tuning.predict.model.cases import Array
 
 
 class Score(NamedTuple):

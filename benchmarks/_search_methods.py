@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuning.posterior import Seen
-from tuning.predict.cases import Array
-from tuning.predict.tables.reading import Columns, take
-from tuning.prior import Belief, propose
-from tuning.replay import Recorded
+from tests.support.replay import Recorded
+from tuning.predict.cluster.csv_table import Columns, take
+from tuning.predict.model.cases import Array
+from tuning.search.acquisition import Belief, propose
+from tuning.search.surrogate import Seen
 
 BUDGET = 10
 #: Trials before a sampler's model is asked; their default is the whole budget.

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import _published
-from tuning.posterior import Belief
-from tuning.predict import beliefs, cost
-from tuning.predict.cases import Array, Cases
-from tuning.predict.constants import Constants
-from tuning.predict.fitting import fit
-from tuning.predict.memory import fullest
-from tuning.predict.peaks import Peaks, fit_peaks
-from tuning.predict.risk import Risk, fit_risk
-from tuning.predict.stalls import Stalls, crowded, fit_stalls, fit_without, messages, stalled
-from tuning.predict.tables import nanotron
-from tuning.predict.tables.reading import Columns, cases
+from benchmarks.published import nanotron
+from benchmarks.published.memory import fullest
+from benchmarks.published.peaks import Peaks, fit_peaks
+from benchmarks.published.risk import Risk, fit_risk
+from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, messages, stalled
+from tuning.predict.cluster.csv_table import Columns, cases
+from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.model import priors, step_time
+from tuning.predict.model.cases import Array, Cases
+from tuning.predict.model.constants import Constants
+from tuning.search.surrogate import Belief
 
 _CLUSTER, _NODES = "dgx-h100", 64
 #: Steps of a refit to resampled rows, which begins at the fit to all rows of the same split.
@@ -58,7 +58,7 @@ def learned(table: Physics, rows: NDArray[np.intp], near: Constants | None = Non
     ran = rows[~table.trials["failed"][rows]]
     finished, seconds = table.own.take(ran), table.trials["iteration_seconds"][ran]
     constants = _constants(finished, seconds, near)
-    without = cost.step(finished, _machine(), constants).seconds
+    without = step_time.step(finished, _machine(), constants).seconds
     peaks = fit_peaks(finished, table.trials["memory_bytes"][ran], stalled(finished, seconds, without))
     bytes_ = fullest(table.own.take(rows), peaks.constants)
     risk = fit_risk(table.own.take(rows), bytes_, table.refused[rows], table.trials["failed"][rows])
@@ -70,7 +70,7 @@ def belief(fold: Fold, columns: Columns) -> Belief:
     """Of one cell's candidates; log seconds are of a sequence, so that batches of different sizes compare."""
     table = Physics.of(columns)
     own, reasons = table.own, nanotron.refused(table.own)
-    without = cost.step(own, _machine(), fold.constants).seconds
+    without = step_time.step(own, _machine(), fold.constants).seconds
     full, bytes_ = crowded(own, fold.peaks), fullest(own, fold.peaks.constants)
     out_of_memory = fold.risk.out_of_memory(bytes_)
     lives = 1 - fold.risk.fails(own, bytes_, np.zeros(len(own), np.bool_))
@@ -93,21 +93,21 @@ def features(columns: Columns) -> Array:
     return np.stack([*powers, columns["zero_stage"]], axis=1).astype(np.float64)
 
 
-def _machine() -> cost.Machine:
+def _machine() -> step_time.Machine:
     return _published.on(_CLUSTER, _NODES)
 
 
 def _constants(finished: Cases, seconds: Array, near: Constants | None) -> Constants:
     machine = _machine()
     if near is None:
-        return fit_without(finished, seconds, machine, beliefs.START, beliefs.FREE)
-    kept = np.log(seconds / cost.step(finished, machine, near).seconds) < _SLOWER
+        return fit_without(finished, seconds, machine, priors.START, priors.FREE)
+    kept = np.log(seconds / step_time.step(finished, machine, near).seconds) < _SLOWER
     some, measured = finished.take(kept), seconds[kept]
 
     def residuals(tried: Constants) -> Array:
-        return np.asarray(np.log(cost.step(some, machine, tried).seconds / measured), np.float64)
+        return np.asarray(np.log(step_time.step(some, machine, tried).seconds / measured), np.float64)
 
-    return fit(residuals, beliefs.START, beliefs.FREE, guess=near, steps=_REFIT_STEPS).constants
+    return fit(residuals, priors.START, priors.FREE, guess=near, steps=_REFIT_STEPS).constants
 
 
 def _spread(finished: Cases, seconds: Array, without: Array, stalls: Stalls) -> float:

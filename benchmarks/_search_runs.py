@@ -15,10 +15,11 @@ from benchmarks import _search_methods as methods
 from benchmarks import _search_prior as physics
 from benchmarks._search_methods import Meter
 from benchmarks._search_prior import Physics
-from tuning import prior, replay
-from tuning.predict.constants import Constants
-from tuning.predict.tables import playbook
-from tuning.replay import Recorded
+from tests.support import replay
+from tests.support.replay import Recorded
+from tuning.predict.cluster import playbook
+from tuning.predict.model.constants import Constants
+from tuning.search import acquisition
 
 #: What a prior has never seen: the cell that it is asked about, or any cell of that model's size.
 Unseen = Literal["cell", "size"]
@@ -133,22 +134,22 @@ def scored(cell: Recorded, meter: Meter) -> dict[str, Any]:
     return {"score": round(best, 5), "failed": round(1 - len(ran) / len(meter.values), 5)}
 
 
-def _said_after(believed: prior.Belief, meter: Meter) -> tuple[int | None, str]:
+def _said_after(believed: acquisition.Belief, meter: Meter) -> tuple[int | None, str]:
     """After how many trials it is said that nothing runs, and why."""
     while meter.left:
-        proposal = prior.propose(believed, meter.seen)
+        proposal = acquisition.propose(believed, meter.seen)
         assert proposal is not None, "a meter has no more budget than rows"
         meter(proposal.row)
-        reason = prior.gives_up(believed, meter.seen)
+        reason = acquisition.gives_up(believed, meter.seen)
         if reason:
             return len(meter.rows), reason
     return None, ""
 
 
-def _said(believed: prior.Belief, meter: Meter) -> bool:
+def _said(believed: acquisition.Belief, meter: Meter) -> bool:
     """Whether it was said at any time that nothing runs, where something does."""
     whole = meter.seen
     return any(
-        prior.gives_up(believed, prior.Seen(whole.rows[:count], whole.log_seconds[:count]))
+        acquisition.gives_up(believed, acquisition.Seen(whole.rows[:count], whole.log_seconds[:count]))
         for count in range(1, len(whole.rows) + 1)
     )

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from optuna._hypervolume import compute_hypervolume
 
 from benchmarks._made_up import step_seconds
-from tuning import replay, studyfile
-from tuning.aims import Aim
-from tuning.measures import measure
-from tuning.points import Point, point_key
+from tests.support import replay
+from tuning.analysis.measures import measure
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from tuning.space import Space
+from tuning.space.points import Point, point_key
+from tuning.space.space import Space
+from tuning.spec import study_file
+from tuning.spec.objectives import Aim
 
 #: A configuration's values in the units of its objectives; None where it fails.
 Values = tuple[float, ...] | None
@@ -87,7 +88,7 @@ class Problem:
 
 
 def recorded(model: str, nodes: int) -> Problem:
-    """A cell of the playbook's table, by what ``tuning.replay`` answers a study: tokens/s and peak memory."""
+    """A cell of the playbook's table, by what ``tests.support.replay`` answers a study: tokens/s and peak memory."""
     cell = replay.cell(model, nodes)
     file = replay.study(cell, objectives=["tokens_per_second", "peak_memory_bytes"])
     execute, space = replay.Replay(cell), file.search_space
@@ -105,9 +106,9 @@ def recorded(model: str, nodes: int) -> Problem:
 
 def simulated(objectives: Sequence[str], name: str) -> Problem:
     """Every point of ``examples/frontier.yaml`` by the closed forms that its simulated trials play."""
-    file = studyfile.load(_FRONTIER)
+    file = study_file.load(_FRONTIER)
     tree = file.resolved() | {"objective": objectives[0], "objectives": list(objectives)}
-    file = studyfile.parse(tree)
+    file = study_file.parse(tree)
     space, known = file.search_space, dict[str, Values]()
     by_ranks: dict[int, list[Point]] = {}
     for point in space.legal_points:
@@ -137,7 +138,7 @@ def made_up() -> Problem:
     }
     objectives = ["tokens_per_second", "peak_memory_bytes"]
     tree = {"name": "compared", "ranks": _RANKS, "base": base, "space": _MADE_UP, "objectives": objectives}
-    file = studyfile.parse(tree)
+    file = study_file.parse(tree)
     space, known = file.search_space, dict[str, Values]()
     for point in space.legal_points:
         values = space.base_values | point

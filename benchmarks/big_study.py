@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks import _big_study, _table
 from benchmarks._big_study import NAME, Big
 from engine.run import run_folder
-from tuning.sensitivity.document import document as mattered
+from tuning.sensitivity.report import document as mattered
 from tuning.study import run_study
 from workbench import study_figures, trial_list
 from workbench.followed import FollowedStudies

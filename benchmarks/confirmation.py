@@ -1,11 +1,11 @@
 """How often a study's claim is wrong, and what racing saves: whole studies on a made-up machine, no ranks.
 
-The decisions are the program's own (``tuning/pruning.py``, ``tuning/confirm.py``); only steps are drawn, with noise
-from step to step and from run to run, neighbours alike, hiccups, runs that something slows down, warm-up, and a machine
-that drifts. "Equal" studies hold one speed twelve times; "close" ones differ by 5 % (a standard deviation); "lab" ones
-are twelve layouts out of those that were measured in the lab. Measured seconds are those of the search's measured
-steps; "of the study" counts warm-up and confirmation, too. "Ahead again": the confirmed winner beside the baseline,
-measured in as many new rounds as the study's.
+The decisions are the program's own (``tuning/analysis/early_stop.py``, ``tuning/analysis/confirmation.py``); only steps
+are drawn, with noise from step to step and from run to run, neighbours alike, hiccups, runs that something slows down,
+warm-up, and a machine that drifts. "Equal" studies hold one speed twelve times; "close" ones differ by 5 % (a standard
+deviation); "lab" ones are twelve layouts out of those that were measured in the lab. Measured seconds are those of the
+search's measured steps; "of the study" counts warm-up and confirmation, too. "Ahead again": the confirmed winner beside
+the baseline, measured in as many new rounds as the study's.
 
 ``--real N`` runs small studies on two real ranks instead, until N of them claim a gain of 5 % or more, and measures
 each winner and the baseline once more.
@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._noise import Array, Machine, Noise, recorded
 from engine.run.outcome import EarlyEnd
-from tuning import confirm, deciding, pruning, race
-from tuning.pruning import Steps
-from tuning.state import StudyState, Trial
-from tuning.studyfile import StudyFile, parse
+from tuning.analysis import confirmation, early_stop, tie_break
+from tuning.analysis.early_stop import Steps
+from tuning.spec.study_file import StudyFile, parse
+from tuning.storage.state import StudyState, Trial
 
 TRIALS, WARM_UP, TOKENS = 12, 4, 2048
 #: Steps that a run does between a decision and its end: until it is seen, and two more.
@@ -180,7 +180,7 @@ class MadeUp:
 
     def confirm(self) -> None:
         """Rounds, until the program has enough."""
-        while (trial := confirm.next_arm(self.state, self.file)) is not None:
+        while (trial := confirmation.next_arm(self.state, self.file)) is not None:
             again = Trial(len(self.state.trials), trial.config, "confirm", confirms=trial.number)
             self._measure(again, trial.number)
 
@@ -197,19 +197,19 @@ class MadeUp:
 
     def _raced(self, trial: Trial, seconds: Array) -> tuple[int, EarlyEnd | None]:
         runs = trial.confirms is None and trial.source != "baseline"
-        rules = race.rules_of(self.state, self.file) if runs else None
-        leader = race.leader_of(self.state, self.file) if rules else None
+        rules = early_stop.rules_of(self.state, self.file) if runs else None
+        leader = early_stop.leader_of(self.state, self.file) if rules else None
         for look in rules.looks if rules else ():
             steps = Steps(tuple(map(float, seconds[: WARM_UP + look])), WARM_UP)
-            early = pruning.decide(steps, TOKENS, rules, leader) if rules else None
+            early = early_stop.decide(steps, TOKENS, rules, leader) if rules else None
             if early and WARM_UP + look + LATE < len(seconds):
                 return WARM_UP + look + LATE, early
         return len(seconds), None
 
     def told(self, measured: float, searched: float) -> Told:
         """What it claims, beside the truth and another measurement."""
-        found = confirm.confirmed(self.state, self.file)
-        chosen = deciding.decide(found, self.file).arm.trial.number if found else 0
+        found = confirmation.confirmed(self.state, self.file)
+        chosen = tie_break.decide(found, self.file).arm.trial.number if found else 0
         best = found.fastest.trial.number if found else 0
         ratio = found.against(found.baseline).ratio if found else None
         claimed = bool(ratio and ratio.low is not None and ratio.low > 1 and best)

@@ -27,11 +27,11 @@ from benchmarks._lab_points import Kept
 from engine.config.run_config import RunConfig
 from engine.run import netns
 from engine.run.outcome import Ending, RunOutcome
-from tuning.confidence import compare
-from tuning.execute import Played, Ran, played_summary
-from tuning.foresight import Foresight
-from tuning.points import Point, point_key
+from tuning.analysis.comparison import compare
+from tuning.execution.executor import Played, Ran, played_summary
 from tuning.predict import target
+from tuning.search.prediction_prior import Foresight
+from tuning.space.points import Point, point_key
 from tuning.study import run_study
 
 NAME = "lab_study"

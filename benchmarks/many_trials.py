@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks import _table
 from benchmarks._made_up import MadeUp
 from engine.config.run_config import RunConfig
-from tuning import studyfile
-from tuning.execute import OnStart, Ran, ShouldStop
+from tuning.execution.executor import OnStart, Ran, ShouldStop
+from tuning.spec import study_file
 from tuning.study import run_study
 
 PARTS = 5
@@ -56,7 +56,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def file_of(trials: int, sampler: str) -> studyfile.StudyFile:
+def file_of(trials: int, sampler: str) -> study_file.StudyFile:
     """A study whose space has more points than any study measures."""
     tree: dict[str, Any] = {
         "name": "many",
@@ -73,7 +73,7 @@ def file_of(trials: int, sampler: str) -> studyfile.StudyFile:
             "overlap.bucket_mb": {"low": 1.0, "high": 64.0, "log": True},
         },
     }
-    return studyfile.parse(tree)
+    return study_file.parse(tree)
 
 
 def rows(watched: Watched) -> list[list[str]]:

@@ -22,11 +22,12 @@ from benchmarks import _published as published
 from benchmarks import _scatter, prediction_frontier, prediction_playbook
 from benchmarks import _table as table
 from benchmarks._scores import mean_error, one_efficiency, score
-from tuning.predict import beliefs, calibrate, cost
-from tuning.predict.calibrate import Measured, select
-from tuning.predict.cases import FULL, Array
-from tuning.predict.constants import Constants
-from tuning.predict.tables import megatron
+from benchmarks.published import megatron
+from tuning.predict.fit import calibrate
+from tuning.predict.fit.calibrate import Measured, select
+from tuning.predict.model import priors, step_time
+from tuning.predict.model.cases import FULL, Array
+from tuning.predict.model.constants import Constants
 
 HEADER = (
     "predicted",
@@ -84,7 +85,7 @@ class Split(NamedTuple):
 
 def predicted(measured: Measured, constants: Constants) -> Array:
     """Seconds of each row."""
-    return cost.step(measured.cases, measured.machine, constants).seconds
+    return step_time.step(measured.cases, measured.machine, constants).seconds
 
 
 def vtrain_single() -> Iterator[Split]:
@@ -141,7 +142,7 @@ def megatron_2104() -> Iterator[Split]:
     spreads = []
     for index in range(len(wanted)):
         cases = published.plausible(columns, index)
-        seconds = cost.step(cases, published.on("selene", 64), constants).seconds
+        seconds = step_time.step(cases, published.on("selene", 64), constants).seconds
         spreads.append((seconds.min(), seconds.max()))
     low, high = np.array(spreads).T
     rates = columns["flops"] / columns["devices"] / wanted
@@ -175,7 +176,7 @@ def held_share() -> Iterator[Split]:
     many = published.multi(published.FILES["vtrain_multi"])
     known = published.recomputation(published.FILES["megatron_2205_table3_table5"])
     for share in (0.74, 0.78, 0.82):
-        constants = calibrate.fitted(one, beliefs.START.put(gemm_share=share))
+        constants = calibrate.fitted(one, priors.START.put(gemm_share=share))
         for name, other in (("vTrain, 64 to 512", many), ("Megatron 2205", known)):
             found = predicted(other, constants)
             yield Split(name, f"vTrain's 1 node, gemm_share {share}", found, other.seconds)

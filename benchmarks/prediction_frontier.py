@@ -15,9 +15,10 @@ import numpy as np
 
 from benchmarks import _published as published
 from benchmarks import _table as table
-from tuning.predict import catalogue, cost
-from tuning.predict.cases import Array, Cases
-from tuning.predict.tables import papers, reading
+from benchmarks.published import papers
+from tuning.predict.cluster import catalogue, csv_table
+from tuning.predict.model import step_time
+from tuning.predict.model.cases import Array, Cases
 
 HEADER = (
     "model",
@@ -50,16 +51,16 @@ def layouts() -> tuple[list[str], Cases]:
     """The three scripts that tell their batch; one for each model."""
     columns = papers.frontier_layouts(published.DATA / "frontier_2312.csv")
     kept = ~np.isnan(columns["global_batch"]) & ~np.isnan(columns["zero_stage"])
-    columns = reading.take(columns, kept)
+    columns = csv_table.take(columns, kept)
     count = int(kept.sum())
     more = {name: np.full(count, value) for name, value in _SETTINGS.items()}
     more["micro_batches"] = columns["global_batch"] / columns["dp"] / columns["micro_batch"]
-    return [str(name) for name in columns["model"]], reading.cases(columns | more)
+    return [str(name) for name in columns["model"]], csv_table.cases(columns | more)
 
 
 def rows(names: list[str], cases: Cases) -> list[list[str]]:
     """A line for each model."""
-    found = cost.step(cases, published.on("frontier", 2), published.a100())
+    found = step_time.step(cases, published.on("frontier", 2), published.a100())
     seconds = found.seconds
     model, whole = (
         flops / (cases.world * seconds * _peak()) for flops in (cases.model_flops, _counted(cases))
@@ -95,7 +96,7 @@ def scaling(names: list[str], cases: Cases) -> list[list[str]]:
 
 
 def _rate(cases: Cases) -> Array:
-    seconds = cost.step(cases, published.on("frontier", 2), published.a100()).seconds
+    seconds = step_time.step(cases, published.on("frontier", 2), published.a100()).seconds
     rate: Array = cases.tokens / seconds / cases.world
     return rate
 

@@ -23,19 +23,20 @@ import numpy as np
 from benchmarks import _lab_trials as lab
 from benchmarks import _table as table
 from benchmarks._scores import spearman
+from benchmarks.published import lab_steps
+from benchmarks.published.core_work import CoreWork
 from engine.config.run_config import RunConfig
 from engine.footprint.flops import hardware_flops_per_step, workload_of
 from engine.run import netns
-from tuning.predict import calibrate, cost, lab_steps
-from tuning.predict.cases import Array
-from tuning.predict.core_constants import CORE, CoreConstants
-from tuning.predict.core_work import CoreWork
-from tuning.predict.cost import Machine
-from tuning.predict.gloo import load_of, rate_of
-from tuning.predict.kernels import Device
-from tuning.predict.network import Links
-from tuning.predict.traffic import traffic_of
-from tuning.predict.trials import Trial, measured
+from tuning.predict.fit import calibrate
+from tuning.predict.learn.finished_runs import Trial, measured
+from tuning.predict.model import step_time
+from tuning.predict.model.cases import Array
+from tuning.predict.model.compute import Device
+from tuning.predict.model.gloo import CORE, CoreConstants, load_of, rate_of
+from tuning.predict.model.network import Links
+from tuning.predict.model.step_time import Machine
+from tuning.predict.traffic.traffic import traffic_of
 
 NAME = "prediction_lab"
 KEPT = table.RESULTS / f"{NAME}.json"
@@ -72,7 +73,7 @@ def closed_form(known: Sequence[Trial], constants: CoreConstants) -> Predictor:
 
     def predict(trials: Sequence[Trial]) -> Array:
         found = measured(trials, machine, 1)
-        return cost.step(found.cases, found.machine, fitted).seconds
+        return step_time.step(found.cases, found.machine, fitted).seconds
 
     return predict
 

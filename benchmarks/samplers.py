@@ -4,7 +4,7 @@
 
 Regret is how much slower the best point found is than the best of the space, in percent, the mean over seeds. Steps are
 made up (``_made_up.py``) with 1 % of noise on what the sampler is told. All samplers draw through the same redraws as a
-study (``tuning.optuna_index``). ``tuning.samplers.choose`` decides by this table.
+study (``tuning.sampling.optuna_study``). ``tuning.spec.sampler_choice.choose`` decides by this table.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 
 from benchmarks import _table
 from benchmarks._made_up import step_seconds
-from tuning import agenda, samplers, studyfile
-from tuning.encoding import Encoding
-from tuning.first_tries import first_tries
-from tuning.optuna_index import Index
-from tuning.points import Point, point_key
-from tuning.space import Space
-from tuning.state import Trial
+from tuning.sampling.optuna_study import Index
+from tuning.search import policy
+from tuning.space.encoding import Encoding
+from tuning.space.first_tries import first_tries
+from tuning.space.points import Point, point_key
+from tuning.space.space import Space
+from tuning.spec import sampler_choice, study_file
+from tuning.storage.state import Trial
 
 CHECKED = (20, 40)
 NOISE = 0.01
@@ -64,14 +65,14 @@ def space_of(name: str) -> Space:
     """Sixteen ranks, one of the spaces."""
     base = {"batch": {"global_batch": 128, "micro_batch": 1}}
     tree = {"name": "compared", "ranks": 16, "base": base, "space": SPACES[name]}
-    return studyfile.parse(tree).search_space
+    return study_file.parse(tree).search_space
 
 
-def search(space: Space, name: samplers.Name, seed: int, trials: int) -> Found:
+def search(space: Space, name: sampler_choice.Name, seed: int, trials: int) -> Found:
     """The baseline and the first tries of a study, then what the sampler proposes."""
     best = min(_seconds(space, point) for point in space.legal_points)
     random, visited, found = np.random.default_rng(seed), set[str](), list[float]()
-    startup = agenda.startup_trials(trials)
+    startup = policy.startup_trials(trials)
     index, took = Index(Encoding(space), seed, startup, trials, name), list[float]()
     first = [space.baseline[0], *(point for point, _ in first_tries(space, trials))]
     for number in range(trials):
@@ -94,7 +95,7 @@ def _seconds(space: Space, point: Point) -> float:
     return step_seconds(space.base_values | point)
 
 
-def row(name: str, sampler: samplers.Name, seeds: int, trials: int) -> list[str]:
+def row(name: str, sampler: sampler_choice.Name, seeds: int, trials: int) -> list[str]:
     """Means over seeds."""
     space = space_of(name)
     runs = [search(space, sampler, seed, trials) for seed in range(seeds)]
@@ -109,15 +110,15 @@ def main() -> None:
     parser = _table.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--sampler", choices=samplers.ASKED[1:], action="append")
+    parser.add_argument("--sampler", choices=sampler_choice.ASKED[1:], action="append")
     parser.add_argument("--space", choices=SPACES, action="append")
     given = parser.parse_args()
-    names: list[samplers.Name] = given.sampler or ["random", "tpe", "gp", "nsga2"]
+    names: list[sampler_choice.Name] = given.sampler or ["random", "tpe", "gp", "nsga2"]
     found = [
         row(space, sampler, given.seeds, given.trials)
         for space in given.space or SPACES
         for sampler in names
-        + (["cmaes"] if not given.sampler and not samplers.lacks("cmaes") and space != "mixed" else [])
+        + (["cmaes"] if not given.sampler and not sampler_choice.lacks("cmaes") and space != "mixed" else [])
     ]
     header = [
         "space",

@@ -5,10 +5,9 @@
 The score is the hypervolume of what was measured over that of every point of the space (``_several.py``): recorded
 cells of the playbook, the model of Frontier that simulated trials play, and a made-up one. Speeds that a sampler is
 told stray by 1 %; scores are of the true values. Points that fail are told as a study tells them. All samplers begin
-with the baseline and the first tries of a study and draw through its redraws (``tuning.optuna_index``), which end after
-0.4 s of the processor (0.25 s of the clock when the table was made). Searches are kept: the command stops after
-``--minutes`` and goes on when it is given again.
-``tuning.samplers.choose`` decides by this table.
+with the baseline and the first tries of a study and draw through its redraws (``tuning.sampling.optuna_study``), which
+end after 0.4 s of the processor (0.25 s of the clock when the table was made). Searches are kept: the command stops
+after ``--minutes`` and goes on when it is given again. ``tuning.spec.sampler_choice.choose`` decides by this table.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from optuna.samplers import NSGAIISampler
 from benchmarks import _several, _table
 from benchmarks._several import Problem
 from benchmarks._several_scores import AHEAD, SCORES, Kept, ahead, key, scores
-from tuning import agenda
-from tuning.encoding import Encoding
-from tuning.evolution import Evolution
-from tuning.optuna_index import Index
-from tuning.points import Point, point_key
-from tuning.state import Trial
+from tuning.sampling.optuna_study import Index
+from tuning.sampling.samplers import Evolution
+from tuning.search import policy
+from tuning.space.encoding import Encoding
+from tuning.space.points import Point, point_key
+from tuning.storage.state import Trial
 
 NAME = "samplers_several"
 TITLE = "Samplers of several objectives: hypervolume over the best possible"
@@ -78,7 +77,7 @@ class Search:
 
     def __init__(self, problem: Problem, method: str, seed: int, budget: int) -> None:
         self._problem, self._method, self._seed, self._budget = problem, method, seed, budget
-        start = agenda.startup_trials(budget)
+        start = policy.startup_trials(budget)
         name: Any = RANDOM if method == RANDOM else TPE
         self._index = Index(Encoding(problem.space), seed, start, budget, name, problem.aims)
         if method in PARTS:
@@ -94,7 +93,7 @@ class Search:
     def run(self) -> Search:
         """Measure as many as the budget has."""
         space, known = self._problem.space, set(self._problem.unknown)
-        tries = [space.baseline[0], *(point for point, _ in agenda.first_tries(space, self._budget))]
+        tries = [space.baseline[0], *(point for point, _ in policy.first_tries(space, self._budget))]
         first = [point for point in tries if point_key(point) not in known]
         for number in range(self._budget):
             if number == HANDED.get(self._method):

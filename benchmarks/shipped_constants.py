@@ -15,9 +15,10 @@ import numpy as np
 
 from benchmarks import _published as published
 from benchmarks import _table as table
-from tuning.predict import beliefs, calibrate, shipped
-from tuning.predict.calibrate import Calibrated, Measured
-from tuning.predict.cases import Cases
+from tuning.predict.fit import calibrate, shipped_constants
+from tuning.predict.fit.calibrate import Calibrated, Measured
+from tuning.predict.model import priors
+from tuning.predict.model.cases import Cases
 
 HEADER = ("constant", "fitted", "believed before", "may move by")
 
@@ -45,7 +46,7 @@ def measured() -> Measured:
 
 def rows(found: Calibrated) -> list[list[str]]:
     """A line for each constant; a factor says how far its belief let it move, at one standard deviation."""
-    believed = asdict(beliefs.START)
+    believed = asdict(priors.START)
     return [
         [name, f"{value:.3g}", f"{believed[name]:.3g}", _freedom(name)]
         for name, value in asdict(found.constants).items()
@@ -53,7 +54,7 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 
 def _freedom(name: str) -> str:
-    deviation = beliefs.FREE.get(name)
+    deviation = priors.FREE.get(name)
     return "held" if deviation is None else f"x {np.exp(deviation):.2f}"
 
 
@@ -65,7 +66,7 @@ def main() -> None:
     title = f"Shipped constants: {found.trials:,} rows; 90 % of a table never seen within {span}"
     table.show("shipped_constants", title, HEADER, rows(found), given.save)
     if given.save:
-        shipped.FILE.write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
+        shipped_constants.FILE.write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

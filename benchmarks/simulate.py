@@ -14,8 +14,8 @@ from typing import NamedTuple
 from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
 from engine.parallel.schedules.actions import Costs
-from tuning.predict.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.simulate import Machine, simulate, step_of
+from tuning.predict.events.simulate import Machine, simulate, step_of
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 
 WORK = Costs(10e-3, 20e-3, 10e-3, 10e-3)
 DEVICE = Accelerator("a device", {}, 0, 0.0)

@@ -1,4 +1,7 @@
-"""A study from its file to its result: propose, measure, journal, tell, confirm; and go on after a crash."""
+"""A study from its file to its result: propose, measure, journal, tell, confirm; and go on after a crash.
+
+One trial from its proposal to what is told of it: its run is watched, raced, and stopped if somebody wants that.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from engine.config.errors import InputError
-from engine.run.outcome import Ending
-from tuning import agenda, inheritance, keeping, opening, telling, waiting
-from tuning.agenda import Step
-from tuning.board import Board, Update
-from tuning.control import POLL_SECONDS, Control
-from tuning.encoding import Encoding
-from tuning.execute import Execute
-from tuning.foresight import Foresee
-from tuning.interruption import Interruption
-from tuning.journal import UnreachableError, load
-from tuning.keeping import Kept
-from tuning.measuring import Measuring
-from tuning.readers import JOURNAL
-from tuning.state import Trial
-from tuning.studyfile import StudyFile
-from tuning.turns import TURN, FileLock
+from engine.run.outcome import Ending, StopAnswer
+from tuning.analysis.early_stop import Race, race_of
+from tuning.controllers import coordination, open_study, warm_start
+from tuning.controllers.commands import POLL_SECONDS, Control
+from tuning.controllers.open_study import Kept
+from tuning.controllers.status import Board, Update
+from tuning.execution import result
+from tuning.execution.conditions import ProcessorClock
+from tuning.execution.device_slices import Beside
+from tuning.execution.executor import Execute
+from tuning.execution.signals import Interruption
+from tuning.search import policy
+from tuning.search.policy import Step
+from tuning.search.prediction_prior import Foresee
+from tuning.space.encoding import Encoding
+from tuning.spec.study_file import StudyFile
+from tuning.storage.journal import Journal, UnreachableError, load
+from tuning.storage.lock import TURN, FileLock
+from tuning.storage.state import Trial
+from tuning.storage.study_folder import JOURNAL
 
 if TYPE_CHECKING:
-    from tuning.optuna_index import Draw
+    from tuning.sampling.optuna_study import Draw
+
+#: A signal to all processes of a group ends ranks, too, and then says nothing about them.
+_OF_A_GROUP = (Ending.CRASHED, Ending.COMM_ERROR, Ending.LOST)
+
+
+class Measuring:
+    """Runs one trial of a study in this process."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        file: StudyFile,
+        journal: Journal,
+        control: Control,
+        board: Board,
+        interruption: Interruption,
+    ) -> None:
+        self._trial, self._file, self._journal = trial, file, journal
+        self._control, self._board, self._interruption = control, board, interruption
+        self._race: Race = race_of(trial, journal.state, file)
+        self._clock, self._beside = ProcessorClock(), Beside(trial.number)
+
+    def run(self, execute: Execute) -> dict[str, Any]:
+        """What to tell of it.
+
+        Raises:
+            InputError: it could not begin, through a mistake that the user can mend.
+        """
+        trial = self._trial
+        labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
+        config = self._file.search_space.config(trial.config)
+        outcome, summary = execute(config, labels, self._should_stop, self._began)
+        if self._interruption.seen and outcome.ending in _OF_A_GROUP:
+            outcome = replace(outcome, ending=Ending.STOPPED)
+        told = result.told(trial, outcome, summary, self._journal.state, self._file)
+        told["conditions"] |= self._clock.known() | self._beside.known()
+        if outcome.ending is Ending.STOPPED:
+            told["by_command"] = self._control.killed.get(trial.number)
+            told["reason"] = self._why_stopped() or outcome.reason
+        return told
+
+    def _should_stop(self) -> StopAnswer:
+        control, board = self._control, self._board
+        control.poll()
+        self._clock.look()
+        self._beside.look(self._journal.state.under_way)
+        board.heartbeat(self._journal.state)
+        if control.stopping and board.state != "stopping":
+            board.state = "stopping"
+            board.show(self._journal.state)
+        wanted = bool(self._interruption.seen) or control.stopping or self._trial.number in control.killed
+        return wanted or self._race.answer() or False
+
+    def _began(self, run: Path) -> None:
+        self._journal.append("started", number=self._trial.number, run=run.name)
+        self._board.show(self._journal.state)
+        self._race.began(run)
+
+    def _why_stopped(self) -> str:
+        if self._trial.number in self._control.killed:
+            return "killed by command"
+        if self._control.stopping:
+            return "the study was stopped by command"
+        seen = self._interruption.seen
+        return f"the study was interrupted ({seen})" if seen else ""
+
 
 #: How a study ends whose space grew: another one goes on.
 CONTINUED: Final = "continued"
@@ -58,11 +131,11 @@ def run_study(
             database does not answer.
     """
     if storage is None:
-        inheritance.check(folder, file)
-    keeping.prepare(folder, file, storage)
-    file = opening.as_before(folder, file)
-    opening.check_same(load(folder / JOURNAL).file, file)
-    folder, file = keeping.follow(folder, file, storage)
+        warm_start.check(folder, file)
+    open_study.prepare_storage(folder, file, storage)
+    file = open_study.as_before(folder, file)
+    open_study.check_same(load(folder / JOURNAL).file, file)
+    folder, file = open_study.follow(folder, file, storage)
     heard: int | None = None
     with Interruption() as interruption:  # whoever asks while a study goes over to another one is heard there
         one = partial(_run, execute, on_update, foresee, interruption, storage=storage)
@@ -70,7 +143,7 @@ def run_study(
             document, heard = one(file, folder, join=join, heard=heard)
             if document["state"] != CONTINUED:
                 return document
-            folder, file = keeping.follow(folder, file, storage)
+            folder, file = open_study.follow(folder, file, storage)
             join = True  # they all go on with the same study
 
 
@@ -89,7 +162,7 @@ def _run(
     """The document of a study, and how many answers in its journal are from before it was started: a study that goes on
     under another name may be paused.
     """
-    kept = keeping.keep(folder, file, join, heard, storage)
+    kept = open_study.keep(folder, file, join, heard, storage)
     board = Board(folder, kept.file, kept.crew, on_update)
     board.state = "interrupted"
     try:
@@ -113,8 +186,8 @@ class Study:
     def __init__(
         self, kept: Kept, folder: Path, execute: Execute, board: Board, foresee: Foresee | None = None
     ) -> None:
-        from tuning.mirroring import Mirroring
-        from tuning.proposing import Proposer
+        from tuning.controllers.optuna_export import Mirroring
+        from tuning.search.proposer import Proposer
 
         file, self._journal, self._crew = kept.file, kept.journal, kept.crew
         self._folder, self._execute, self._board = folder, execute, board
@@ -174,8 +247,8 @@ class Study:
             self._proposer.tell_new()
             self._board.file = self._file
             proposer = self._proposer
-            step = agenda.next_step(self._journal.state, self._file, proposer.exhausted, proposer.hopeless)
-            step = waiting.held(step, self._journal.state, self._crew.has)
+            step = policy.next_step(self._journal.state, self._file, proposer.exhausted, proposer.hopeless)
+            step = coordination.held(step, self._journal.state, self._crew.has)
             if step.phase == "wait":
                 return "wait"
             self._board.state = "running"
@@ -201,12 +274,12 @@ class Study:
         for trial in self._journal.state.under_way:
             if self._crew.may_be_gone(trial.lease):
                 home = self._folder.parent.parent
-                found = telling.left_behind(trial, home, self._journal.state, self._file)
+                found = result.left_behind(trial, home, self._journal.state, self._file)
                 self._journal.append("tell", number=trial.number, **found)
 
     def _idle(self, found: str, interruption: Interruption) -> None:
         """Paused, or waiting for other controllers: until the journal changes, or it is time to look again."""
-        state, phase = "running", waiting.phase(self._journal.state)
+        state, phase = "running", coordination.phase(self._journal.state)
         if found == "paused":
             state, phase = "paused", self._board.phase
         if (self._board.state, self._board.phase) != (state, phase):
@@ -241,7 +314,7 @@ class Study:
         known = {"number": number, "config": point, "params": params, "source": step.source, "why": step.why}
         more = {"skipped_illegal": skipped, "attempt": 0} | step.details
         self._journal.append("proposal", **known, **more)
-        self._journal.append("lease", number=number, **opening.lease())
+        self._journal.append("lease", number=number, **open_study.lease())
         return self._trial(number)
 
     def _drawn(self) -> Draw | None:

@@ -8,7 +8,7 @@ from workbench.output import progress_console, say
 
 if TYPE_CHECKING:
     from engine.launch.measure.calibrate import Progress as Measured
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
 
 _STOPPING = "stopping; what is done is kept"
 

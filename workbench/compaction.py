@@ -18,7 +18,7 @@ from profilers.records.codec import FormatError, Header, decode_header, known_fi
 from profilers.records.reader import Tail
 from profilers.records.schema import STREAMS
 from profilers.records.table import Table
-from tuning.interruption import Interruption
+from tuning.execution.signals import Interruption
 from workbench import runs
 from workbench.archive import archived_path
 from workbench.output import say

@@ -14,9 +14,9 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.run import commands, run_folder
 from engine.run.ownership import alive
-from tuning import command
-from tuning.following import StudyReader
-from tuning.samplers import ASKED
+from tuning.spec.sampler_choice import ASKED
+from tuning.storage import commands as study_commands
+from tuning.storage.study_folder import StudyReader
 from workbench import orders as run_orders
 from workbench import runs, traces, turning, words
 from workbench.inputs import assignments
@@ -130,7 +130,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
     if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
         text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
-    sent = command.send(target.folder, action, arguments, by)
+    sent = study_commands.send(target.folder, action, arguments, by)
     if action in commands.KINDS:
         return _ordered(target, sent, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
@@ -179,7 +179,7 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     if action == "stop" and not before.alive:
         text = f"{target.id} is not running; it is {before.state}"
         return Reply(None, target.id, action, arguments, None, text)
-    sent = command.send(target.folder, action, arguments, by)
+    sent = study_commands.send(target.folder, action, arguments, by)
     if not before.alive:
         text = f"nobody runs {target.id} {_now(target.folder)}; it will be applied when the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
@@ -194,7 +194,7 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
 
 def _now(folder: Path) -> str:
     """Where nobody runs a study; of one in a database, other homes may."""
-    from tuning.keeping import STORAGE
+    from tuning.controllers.open_study import STORAGE
 
     return "in this home now" if (folder / STORAGE).exists() else "now"
 

@@ -6,9 +6,9 @@ import itertools
 from pathlib import Path
 
 from engine.config.errors import InputError
-from tuning import studyfile
-from tuning.readers import STUDIES, load_study
-from tuning.studyfile import StudyFile
+from tuning.spec import study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage.study_folder import STUDIES, load_study
 from workbench import jobs
 from workbench.inputs import read_tree
 
@@ -51,5 +51,5 @@ def _next_name(home: Path, tree: dict[str, object], first: str) -> tuple[str, bo
 
 
 def _fingerprint(tree: dict[str, object], name: str) -> str:
-    file: StudyFile = studyfile.parse(tree | {"name": name})
+    file: StudyFile = study_file.parse(tree | {"name": name})
     return file.fingerprint()

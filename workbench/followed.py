@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tuning.following import StudyReader
-from tuning.readers import StudyView
+from tuning.storage.study_folder import StudyReader, StudyView
 from workbench import studies
 
 #: Studies followed at a time: one of 10,000 trials takes some 300 MB.

@@ -9,10 +9,10 @@ from engine.config.errors import InputError
 from workbench.output import say
 
 if TYPE_CHECKING:
-    from tuning.foresight import Foresee, Foresight
     from tuning.predict.target import Target
-    from tuning.space import Space
-    from tuning.studyfile import StudyFile
+    from tuning.search.prediction_prior import Foresee, Foresight
+    from tuning.space.space import Space
+    from tuning.spec.study_file import StudyFile
 
 
 def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
@@ -23,7 +23,7 @@ def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
         return None
 
     def foresee(space: Space) -> Foresight | None:
-        from tuning.foresight import Foresight
+        from tuning.search.prediction_prior import Foresight
 
         target = _target(home, file) if file.simulate is None else _simulated(file)
         return None if target is None else Foresight(space, target, file.seed, file.simulate is None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from tuning.aims import Aim
+from tuning.spec.objectives import Aim
 from workbench.figures import NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.front_series import FrontSeries, Place
 

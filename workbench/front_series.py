@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tuning.aims import Aim, aim_of, aims_of
+from tuning.spec.objectives import Aim, aim_of, aims_of
 
 
 class Place(NamedTuple):

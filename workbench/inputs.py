@@ -12,10 +12,10 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.validation import rules
-from tuning.yamlfile import StrictLoader
+from tuning.space.yaml_loader import StrictLoader
 
 if TYPE_CHECKING:
-    from tuning.studyfile import StudyFile
+    from tuning.spec.study_file import StudyFile
 
 #: Sections whose keys are dotted names themselves, so that ``--set space.parallel.tp=[1,2]`` is one key.
 _DOTTED_SECTIONS = ("space",)
@@ -66,11 +66,11 @@ def planned(path: Path, sets: list[str]) -> tuple[RunConfig, int | None]:
     tree = read_tree(path, "config")
     if not {"base", "space", "ranks"} & set(tree):
         return parsed(path, sets), None
-    from tuning import studyfile
+    from tuning.spec import study_file
 
     for key, value in assignments(sets).items():
         set_dotted(tree, key, value)
-    file = studyfile.parse(tree)
+    file = study_file.parse(tree)
     return file.config, file.ranks
 
 
@@ -101,9 +101,9 @@ def study_file(path: Path, sets: list[str], trials: int | None, data: str | None
     Raises:
         InputError: the first thing that is wrong.
     """
-    from tuning import studyfile
+    from tuning.spec import study_file
 
-    file = studyfile.load(path)
+    file = study_file.load(path)
     values = assignments(sets)
     values |= {} if trials is None else {"trials": trials}
     text = data if data is not None else values.get("base.data.path", file.config.data.path)
@@ -115,7 +115,7 @@ def study_file(path: Path, sets: list[str], trials: int | None, data: str | None
             set_dotted(tree, key, value)
         if trials is not None and isinstance(tree.get("budget"), dict) and "trials" in tree["budget"]:
             set_dotted(tree, "budget.trials", trials)
-        file = studyfile.parse(tree)
+        file = study_file.parse(tree)
     _check_startable(file)
     return file
 
@@ -230,9 +230,10 @@ def _check_startable(file: StudyFile) -> None:
     """What would stop every trial is told before the study's folder exists, so that its name stays free."""
     from engine.launch.lab import lab
     from engine.run.devices import selection
-    from tuning import measurable, samplers
+    from tuning.execution import preflight
+    from tuning.spec import sampler_choice
 
-    samplers.check(file.sampler, file.search_space)
+    sampler_choice.check(file.sampler, file.search_space)
     _check_comparable(file)
     if file.simulate is not None:
         _check_cluster(file, file.simulate.cluster)
@@ -243,4 +244,4 @@ def _check_startable(file: StudyFile) -> None:
         selection.choose(file.config, file.ranks)
     except InputError as error:
         raise InputError(f"base.{error.field}", error.value, error.remedy) from None
-    measurable.check(file)
+    preflight.check(file)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config.errors import InputError
-from tuning.readers import every_study
+from tuning.storage.study_folder import every_study
 from workbench.compaction import compact_all
 from workbench.runs import run_folders
 from workbench.store import Store
@@ -41,7 +41,7 @@ def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindex
 
 
 def _optuna(folder: Path, tell: Callable[[str], None]) -> str:
-    from tuning.mirror_drain import rebuild
+    from tuning.sampling.optuna_export_backlog import rebuild
 
     try:
         note = rebuild(folder, lambda words: tell(f"{folder.name}: {words}"))

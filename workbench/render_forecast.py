@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuning.predict.answer import WORDS, Change, Forecast
-from tuning.predict.behind import WhyNot
-from tuning.predict.placed import Placed
+from tuning.predict.placement.place import Placed
+from tuning.predict.plan.why_not import WhyNot
 from workbench import render_placed, words
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tuning.predict.placed import Placed
+from tuning.predict.placement.place import Placed
 from workbench import words
 
 #: The most devices that are listed as a person types them; of more, runs of them are told.

@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tuning.predict.answer import Forecast
-from tuning.predict.families import Family
-from tuning.predict.plans import Planned
+from tuning.predict.plan.families import Family
+from tuning.predict.plan.plans import Planned
 from workbench import words
 from workbench.render_forecast import layout, probability
 from workbench.render_placed import settings

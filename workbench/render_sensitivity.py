@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuning.aims import Aim, aim_of
+from tuning.spec.objectives import Aim, aim_of
 from workbench import words
 from workbench.sensitivity_series import pairs_that_count
 from workbench.sensitivity_words import direction, loss, pair, stands

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuning.aims import aim_of, text
-from tuning.objectives import KNOWN
-from tuning.readers import LAG
+from tuning.spec.objectives import KNOWN, aim_of, text
+from tuning.storage.study_folder import LAG
 from workbench import rounds, study_words, words
 from workbench.render_failures import print_failures
 from workbench.rows import RunRow, StudyRow

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.config.errors import InputError
-from tuning.readers import every_study, latest
+from tuning.storage.study_folder import every_study, latest
 from workbench.portable import landing
 from workbench.runs import run_folders
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tuning.aims import aim_of
+from tuning.spec.objectives import aim_of
 from workbench import words
 
 Document = Mapping[str, Any]

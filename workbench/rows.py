@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.run import run_folder
-from tuning import owner
-from tuning.following import parts
-from tuning.readers import RESULT
+from tuning.storage import controllers
+from tuning.storage.study_folder import RESULT, parts
 from workbench import runs
 
 
@@ -37,7 +36,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """A study in one line. ``best_value`` is as its objective keeps values (``tuning.aims``)."""
+    """A study in one line. ``best_value`` is as its objective keeps values (``tuning.spec.objectives``)."""
 
     name: str
     updated_unix: float
@@ -111,6 +110,8 @@ def run_now(row: RunRow) -> RunRow:
 def study_now(row: StudyRow) -> StudyRow:
     """The row with the state it has by now: a study whose owner is gone is interrupted."""
     names = ("state", "owner", "controllers", "updated_unix")
-    if row.state not in owner.HELD or owner.is_alive({name: getattr(row, name) for name in names}):
+    if row.state not in controllers.HELD or controllers.is_alive(
+        {name: getattr(row, name) for name in names}
+    ):
         return row
     return replace(row, state="interrupted", controllers=[])

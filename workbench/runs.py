@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.run import run_folder
 from engine.run.ownership import alive
-from tuning.readers import STUDIES
+from tuning.storage.study_folder import STUDIES
 from workbench import orders
 from workbench.settings import JOBS
 

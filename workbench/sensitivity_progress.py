@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tuning.sensitivity.extra import NAMES, Method
+from tuning.sensitivity.job import NAMES, Method
 from workbench.output import say
 from workbench.progress_bar import WatchedBar
 

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Self
 
 from engine.run import run_folder
-from tuning.readers import STUDIES, STUDY
-from tuning.side_by_side import Slice
-from tuning.studyfile import StudyFile
+from tuning.execution.device_slices import Slice
+from tuning.spec.study_file import StudyFile
+from tuning.storage.study_folder import STUDIES, STUDY
 from workbench.output import say
 
 #: A controller that was asked to end has its run's ranks stop at a common step first.
@@ -106,25 +106,25 @@ class Children:
 def main(arguments: Sequence[str]) -> int:
     """``HOME STUDY CORES GPUS``: work on a study beside the controller that started this process."""
     from engine.run.processes import die_with
-    from tuning import studyfile
+    from tuning.spec import study_file
 
     home, name, cores, gpus = arguments
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     die_with(lifeline)
     Slice(_numbers(cores), _numbers(gpus)).take()
-    _work(Path(home), studyfile.parse(run_folder.read_json(Path(home) / STUDIES / name / STUDY)))
+    _work(Path(home), study_file.parse(run_folder.read_json(Path(home) / STUDIES / name / STUDY)))
     return 0
 
 
 def _work(home: Path, file: StudyFile) -> None:
     from engine.session import Session
-    from tuning import measurable
+    from tuning.execution import preflight
     from tuning.study import run_study
     from workbench.foresight import foresight_of
 
     folder = home / STUDIES / file.name
-    with Session(home, fresh_on_cpu=measurable.weighs_memory(file)) as session:
+    with Session(home, fresh_on_cpu=preflight.weighs_memory(file)) as session:
         foresee = foresight_of(home, file)
         _load()
         os.write(1, b"ready\n")

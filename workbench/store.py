@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tuning.readers import RESULT, history, list_studies
+from tuning.storage.study_folder import RESULT, history, list_studies
 from workbench.portable import landing
 from workbench.rows import RunRow, StudyRow, run_now, run_row, study_now, study_row
 from workbench.runs import run_folders

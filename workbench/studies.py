@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from tuning import readers
-from tuning.following import StudyReader
-from tuning.readers import StudyView
+from tuning.storage import study_folder
+from tuning.storage.study_folder import StudyReader, StudyView
 from workbench import why
 from workbench.resolve import Target
 
@@ -24,7 +23,7 @@ def document(folder: Path) -> dict[str, Any]:
 
 def of_view(view: StudyView) -> dict[str, Any]:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
-    from tuning.results import result
+    from tuning.report.result import result
 
     if view.file is not None:
         importance = (view.result or {}).get("importance")
@@ -32,7 +31,7 @@ def of_view(view: StudyView) -> dict[str, Any]:
     else:
         found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
     members = list(view.status.get("controllers") or ()) if view.alive else []
-    found[readers.LAG] = str(view.status.get(readers.LAG) or "")
+    found[study_folder.LAG] = str(view.status.get(study_folder.LAG) or "")
     return found | {"controllers": members, "why": why.of_study(found, view.folder.parent.parent)}
 
 

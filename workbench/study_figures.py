@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
-from tuning.aims import Aim
+from tuning.spec.objectives import Aim
 from workbench.figures import BARE, NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
 

@@ -11,9 +11,9 @@ from workbench.progress_bar import WatchedBar
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from tuning.board import Update
-    from tuning.state import Trial
-    from tuning.studyfile import StudyFile
+    from tuning.controllers.status import Update
+    from tuning.spec.study_file import StudyFile
+    from tuning.storage.state import Trial
 
 #: How the reason of a trial begins that a race ended (:mod:`tuning.pruning`).
 EARLY = "stopped early: "

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tuning.aims import Aim, aim_of
-from tuning.objective import LOSS_GUARD, is_lossy
+from tuning.analysis.scoring import LOSS_GUARD, is_lossy
+from tuning.spec.objectives import Aim, aim_of
 
 #: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
 FLOOR_PART = 0.18

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuning import crew
-from tuning.aims import Aim, aims_of, text
+from tuning.spec.objectives import Aim, aims_of, text
+from tuning.storage.controllers import words as controller_words
 from workbench import words
 
 Document = Mapping[str, Any]
@@ -57,7 +57,7 @@ def controllers(members: Sequence[Document]) -> str:
     parts = []
     for member in members:
         trial = member.get("trial")
-        parts.append(f"{crew.words(dict(member))}: {'waits' if trial is None else f'trial {trial}'}")
+        parts.append(f"{controller_words(dict(member))}: {'waits' if trial is None else f'trial {trial}'}")
     return f"{len(members)} controllers: " + "; ".join(parts)
 
 

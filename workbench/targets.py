@@ -39,13 +39,13 @@ def target_of(
 
 
 def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
-    from tuning.predict import experience, finished
+    from tuning.predict.learn import finished_runs, learn
     from workbench.runs import run_folders
 
-    return experience.learned(here, finished.finished(run_folders(home), home / finished.KEPT), machine)
+    return learn.learned(here, finished_runs.finished(run_folders(home), home / finished_runs.KEPT), machine)
 
 
 def _example() -> str:
-    from tuning.predict import catalogue
+    from tuning.predict.cluster import catalogue
 
     return catalogue.names()[0]

@@ -12,7 +12,7 @@ from workbench.progress_bar import WatchedBar
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
 
 _STOPPING = "stopping after this step; Ctrl-C again kills the run"
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuning.aims import aim_of
+from tuning.spec.objectives import aim_of
 
 #: So many rows of a table are shown at a time.
 SHOWN = 200

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.run import run_folder
-from tuning.aims import aim_of
+from tuning.spec.objectives import aim_of
 from workbench import words
 
 Document = Mapping[str, Any]

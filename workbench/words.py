@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuning.aims import text
+from tuning.spec.objectives import text
 
 GIB = 2**30
 NOTHING = "—"

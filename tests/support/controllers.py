@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.tuning.fake import Machine, study
-from tuning import journal
-from tuning.points import point_key
-from tuning.state import StudyState
+from tuning.space.points import point_key
+from tuning.storage import journal
+from tuning.storage.state import StudyState
 from tuning.study import run_study
 
 #: A busy machine takes a while.
@@ -23,7 +23,13 @@ PATIENCE_SECONDS = 50.0
 #: Processes are forked from one that has loaded everything, which takes a controller seconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
-    [__name__, "tuning.mirroring", "tuning.proposing", "tuning.importance", "optuna.storages._rdb.storage"]
+    [
+        __name__,
+        "tuning.controllers.optuna_export",
+        "tuning.search.proposer",
+        "tuning.sensitivity.importance",
+        "optuna.storages._rdb.storage",
+    ]
 )
 
 

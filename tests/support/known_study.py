@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from engine.run import run_folder
-from tuning import results, studyfile
-from tuning.journal import Journal, load
-from tuning.points import Point
-from tuning.state import StudyState, fold
-from tuning.studyfile import StudyFile
+from tuning.report import result
+from tuning.space.points import Point
+from tuning.spec import study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage.journal import Journal, load
+from tuning.storage.state import StudyState, fold
 
 NAME = "known"
 SPACE: dict[str, Any] = {
@@ -44,7 +45,7 @@ Value = Callable[[Point], float | None]
 
 def file() -> StudyFile:
     """The study's file."""
-    return studyfile.parse(TREE)
+    return study_file.parse(TREE)
 
 
 def value(point: Point) -> float | None:
@@ -121,5 +122,5 @@ def add_trial(folder: Path, number: int) -> None:
 def write_result(folder: Path, more: dict[str, Any]) -> None:
     """The result that the owner of the study would leave, with more in it."""
     run_folder.write_json(
-        folder / "result.json", results.result(load(folder / "journal.jsonl"), file(), "ended") | more
+        folder / "result.json", result.result(load(folder / "journal.jsonl"), file(), "ended") | more
     )

@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from engine.run import ownership, run_folder
-from tuning import results, studyfile
-from tuning.journal import Journal, load
+from tuning.report import result
+from tuning.spec import study_file
+from tuning.storage.journal import Journal, load
 
 NAME = "quickstart"
 BASE: dict[str, Any] = {
@@ -80,7 +81,7 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
     folder = home / "studies" / NAME
     (folder / "commands").mkdir(parents=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False), "utf-8")
-    file = studyfile.parse(STUDY)
+    file = study_file.parse(STUDY)
     run_folder.write_json(folder / "study.json", file.resolved())
     journal, live = Journal(folder / "journal.jsonl"), None
     journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
@@ -97,7 +98,7 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
     journal.close()
     assert live is not None
     run_folder.write_json(folder / "status.json", _status(live.run.id))
-    document = results.result(load(folder / "journal.jsonl"), file, "running")
+    document = result.result(load(folder / "journal.jsonl"), file, "running")
     run_folder.write_json(folder / "result.json", document | {"importance": IMPORTANCE})
     return live
 

@@ -11,8 +11,8 @@ from engine.config.run_config import RunConfig
 from engine.parallel.schedules.closed_forms import CHUNK_BY_CHUNK
 from engine.parallel.schedules.registry import plan
 from engine.validation.rules import problems
-from tuning.space import Space
-from tuning.studyfile import StudyFile, parse
+from tuning.space.space import Space
+from tuning.spec.study_file import StudyFile, parse
 
 LAYOUTS: dict[str, Any] = {
     "parallel.tp": [1, 2, 4],

@@ -16,7 +16,7 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.validation.rules import problems
 from profilers.analysis.statistics import median_interval
 from profilers.model.run_summary import RunSummary
-from tuning.studyfile import StudyFile, parse
+from tuning.spec.study_file import StudyFile, parse
 
 STEPS = 24
 #: How long a run waits for a command to be heard, at most.

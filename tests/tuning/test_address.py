@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from tuning.postgres.address import address
-from tuning.postgres.database import Database
+from tuning.storage.postgres.database import Database, address
 
 
 @pytest.mark.parametrize(

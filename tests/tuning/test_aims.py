@@ -13,13 +13,13 @@ from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
 from tests.support.torch_gpus import torch_can_use
 from tests.tuning.weighed import GIB, asked
-from tuning import limits, measurable, pareto
-from tuning.aims import Aim, aim_of, aims_of, text
-from tuning.limits import checked
-from tuning.measures import headroom, measure, measures
-from tuning.objectives import KNOWN
-from tuning.state import Trial
-from tuning.terms import Constraints
+from tuning.analysis import constraints, pareto
+from tuning.analysis.constraints import checked
+from tuning.analysis.measures import headroom, measure, measures
+from tuning.execution import preflight
+from tuning.spec.objectives import KNOWN, Aim, aim_of, aims_of, text
+from tuning.spec.terms import Constraints
+from tuning.storage.state import Trial
 
 PRICE = {"per_gpu_hour": 2.0, "currency": "EUR"}
 #: 100 tokens a step of 0.5 s on 4 ranks.
@@ -111,19 +111,19 @@ def test_constraints_are_kept_broken_or_undecided() -> None:
     assert (energy.state, energy.violation) == ("violated", pytest.approx(0.5))
     assert energy.reason == "energy of a token 3 J, at most 2 J asked for: missed by 50 % of the bound"
     assert (step.state, step.violation) == ("satisfied", pytest.approx(-0.5))
-    told = limits.violations([free, energy, step])
-    assert told["memory_headroom_undecided"] == limits.UNDECIDED_VIOLATION
+    told = constraints.violations([free, energy, step])
+    assert told["memory_headroom_undecided"] == constraints.UNDECIDED_VIOLATION
     assert told["joules_per_token"] > told["memory_headroom_undecided"] > 0 > told["max_step_seconds"]
-    assert all(map(limits.is_about, told)) and not limits.is_about("oom")
+    assert all(map(constraints.is_about, told)) and not constraints.is_about("oom")
     assert checked(None, found) == []
 
 
 def test_of_several_runs_the_worst_counts() -> None:
     wanted = Constraints(memory_headroom=0.1)
     runs = [checked(wanted, {"memory_headroom": {"value": value}}) for value in (0.3, 0.05, 0.2)]
-    assert limits.worst(runs)[0].measured == 0.05
-    assert limits.worst([runs[0], checked(wanted, {})])[0].state == "undecided"
-    assert limits.worst([runs[1], checked(wanted, {})])[0].state == "violated"
+    assert constraints.worst(runs)[0].measured == 0.05
+    assert constraints.worst([runs[0], checked(wanted, {})])[0].state == "undecided"
+    assert constraints.worst([runs[1], checked(wanted, {})])[0].state == "violated"
 
 
 def trial(number: int, **values: float | None) -> Trial:
@@ -217,22 +217,22 @@ def test_documents_of_before_mean_tokens_per_second() -> None:
 )
 def test_what_a_machine_cannot_measure_is_refused(more: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        measurable.check(asked(base={"device": "cpu"}, **more))
+        preflight.check(asked(base={"device": "cpu"}, **more))
     assert caught.value.field == field
-    measurable.check(asked(objective=["step_seconds", "peak_memory_bytes"]))
+    preflight.check(asked(objective=["step_seconds", "peak_memory_bytes"]))
 
 
 def test_gpus_that_tell_their_energy_can_be_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_can_use(monkeypatch, 2)
     wanted = asked(ranks=2, space={"batch.micro_batch": [1, 2]}, objective=["joules_per_token", "mfu"])
-    measurable.check(wanted, nvml_door()[0])
+    preflight.check(wanted, nvml_door()[0])
     silent = nvml_door({"nvmlDeviceGetTotalEnergyConsumption": NVMLError("Not Supported", NOT_SUPPORTED)})[0]
     with pytest.raises(InputError, match="the driver does not tell those of NVIDIA H100"):
-        measurable.check(wanted, silent)
+        preflight.check(wanted, silent)
 
 
 def test_memory_that_is_not_recorded_cannot_be_weighed() -> None:
     base = {"profile": {"memory": False}}
     with pytest.raises(InputError, match=r"base.profile.memory=false"):
-        measurable.check(asked(base=base, objective="peak_memory_bytes"))
-    measurable.check(asked(base=base))
+        preflight.check(asked(base=base, objective="peak_memory_bytes"))
+    preflight.check(asked(base=base))

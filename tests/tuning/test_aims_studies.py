@@ -12,7 +12,8 @@ import pytest
 from engine.run import run_folder
 from tests.tuning.fake import Machine
 from tests.tuning.weighed import GIB, Weighed, asked
-from tuning import mirror_drain, readers
+from tuning.sampling import optuna_export_backlog
+from tuning.storage import study_folder
 from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
@@ -59,8 +60,8 @@ def test_what_is_preferred_decides_and_is_confirmed(folder: Path) -> None:
 
 def test_optuna_knows_all_of_them_in_their_own_units(folder: Path) -> None:
     found = run_study(asked(objective=SEVERAL, trials=5), folder, Weighed())
-    assert mirror_drain.rebuild(folder) == ""
-    storage = f"sqlite:///{folder / readers.DATABASE}"
+    assert optuna_export_backlog.rebuild(folder) == ""
+    storage = f"sqlite:///{folder / study_folder.DATABASE}"
     kept = optuna.load_study(study_name="first", storage=storage)
     assert [direction.name for direction in kept.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert [trial.values for trial in kept.trials] == [

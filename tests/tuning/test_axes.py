@@ -20,12 +20,12 @@ from tests.tuning.axes import (
     on_four,
     what_runs,
 )
-from tuning import studyfile
-from tuning.encoding import Encoding
-from tuning.first_tries import first_tries
-from tuning.offered import default_space
-from tuning.space import Space
-from tuning.twins import best_known
+from tuning.space.defaults import default_space
+from tuning.space.encoding import Encoding
+from tuning.space.first_tries import first_tries
+from tuning.space.knob_rules import best_known
+from tuning.space.space import Space
+from tuning.spec import study_file
 
 SPACES = {
     "experts": EXPERTS,
@@ -62,7 +62,7 @@ def test_a_sampler_can_say_every_point_there_is(space: Space) -> None:
 
 def test_the_default_space_on_long_sequences_has_no_run_twice() -> None:
     base = {"data": {"sequence_length": 8_192}, "batch": {"global_batch": 8, "micro_batch": 2}}
-    space = studyfile.parse({"name": "long", "ranks": 2, "base": base}).search_space
+    space = study_file.parse({"name": "long", "ranks": 2, "base": base}).search_space
     configs = [space.config(point) for point in space.legal_points]
     assert len({what_runs(config) for config in configs}) == len(configs)
     assert {config.parallel.cp for config in configs} == {1, 2}

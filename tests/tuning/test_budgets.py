@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from tests.tuning.weighed import asked
-from tuning import repeats, studyfile
-from tuning.budgets import budgets, document, used_up
-from tuning.state import StudyState, Trial
+from tuning.analysis import single_values
+from tuning.search.budgets import budgets, document, used_up
+from tuning.spec import study_file
+from tuning.storage.state import StudyState, Trial
 
 PRICE = {"per_gpu_hour": 2.0, "currency": "EUR"}
 
 
 def test_single_values_are_sure_only_when_they_were_repeated() -> None:
-    once = repeats.compare([[2.0]], [[1.0]])
+    once = single_values.compare([[2.0]], [[1.0]])
     assert (once.ratio.value, once.ratio.low, once.verdict, once.repeated) == (2.0, None, "tie", False)
-    again = repeats.compare([[2.0]], [[1.0], [1.0]], [[2.0]])
+    again = single_values.compare([[2.0]], [[1.0], [1.0]], [[2.0]])
     assert (again.verdict, again.ratio.low, again.repeated) == ("better", pytest.approx(2.0), True)
-    noisy = repeats.compare([[1.02]], [[1.0], [1.03]], [[1.05]])
+    noisy = single_values.compare([[1.02]], [[1.0], [1.03]], [[1.05]])
     assert noisy.verdict == "tie" and noisy.ratio.low is not None and noisy.ratio.low < 0.95
 
 
@@ -29,10 +30,10 @@ def test_intervals_of_single_values_cover_the_truth() -> None:
     random, held = np.random.default_rng(5), 0
     for _ in range(600):
         arm, spread, *baseline = ([float(value)] for value in np.exp(random.normal(0, 0.02, 4)))
-        ratio = repeats.compare([arm], baseline, [spread]).ratio
+        ratio = single_values.compare([arm], baseline, [spread]).ratio
         held += (ratio.low or 9) <= 1 <= (ratio.high or 0)
     assert 0.92 <= held / 600 <= 0.98
-    assert [round(repeats.quantile(n), 2) for n in (1, 10, 11, 30)] == [12.71, 2.23, 2.2, 2.04]
+    assert [round(single_values.quantile(n), 2) for n in (1, 10, 11, 30)] == [12.71, 2.23, 2.2, 2.04]
 
 
 def ran(*seconds: float, confirms: int = 0) -> StudyState:
@@ -82,9 +83,9 @@ def test_a_trial_uses_the_hours_of_its_own_ranks() -> None:
 
 
 def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None:
-    file = studyfile.parse({"name": "a", "budget": {"trials": 3, "wall_seconds": 60}})
+    file = study_file.parse({"name": "a", "budget": {"trials": 3, "wall_seconds": 60}})
     assert (file.trials, file.budget_seconds) == (3, 60)
-    assert studyfile.parse(file.resolved()).resolved() == file.resolved()
+    assert study_file.parse(file.resolved()).resolved() == file.resolved()
 
 
 def test_what_is_used_is_told() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import InputError
-from tuning.command import pending, send
+from tuning.storage.commands import pending, send
 
 
 def test_commands_arrive_in_order_until_answered(tmp_path: Path) -> None:

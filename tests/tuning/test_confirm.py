@@ -15,13 +15,17 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.tuning.fake import Machine, study
-from tuning import conditions, confirm, deciding, opening, readers, rounds, simplicity
-from tuning.claims import better
-from tuning.confirm import Confirmed
-from tuning.results import result
-from tuning.state import StudyState, Trial
+from tuning.analysis import conditions, confirmation, tie_break
+from tuning.analysis.confirmation import Confirmed
+from tuning.controllers import open_study
+from tuning.report import confirmation_report
+from tuning.report.result import result
+from tuning.report.summary_line import gain_text
+from tuning.space import labels
+from tuning.spec.study_file import StudyFile
+from tuning.storage import study_folder
+from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
-from tuning.studyfile import StudyFile
 from workbench.rounds import columns
 
 FILE = study()
@@ -53,7 +57,7 @@ def searched(*values: float, **more: Any) -> StudyState:
 
 def rerun(state: StudyState, values: dict[int, float], file: StudyFile = FILE, **more: Any) -> StudyState:
     """As far as the agenda goes; a trial is measured at its value, a little off in each round."""
-    while (arm := confirm.next_arm(state, file)) is not None:
+    while (arm := confirmation.next_arm(state, file)) is not None:
         number = len(state.trials)
         again = trial(number, arm.config, values[arm.number] * (1 + 0.001 * (number % 3)), arm.number, **more)
         state = replace(state, trials=(*state.trials, again))
@@ -65,7 +69,7 @@ def order(state: StudyState) -> list[int | None]:
 
 
 def found_in(state: StudyState, file: StudyFile = FILE) -> Confirmed:
-    found = confirm.confirmed(state, file)
+    found = confirmation.confirmed(state, file)
     assert found is not None
     return found
 
@@ -76,14 +80,14 @@ def test_the_leaders_are_measured_in_turns_and_back_again() -> None:
 
 
 def test_who_is_far_behind_is_not_measured_again() -> None:
-    assert [arm.number for arm in confirm.arms(searched(1000.0, 1300.0, 900.0), FILE)] == [0, 1]
-    assert [arm.number for arm in confirm.arms(searched(1000.0, 1300.0, 1250.0), FILE)] == [0, 1, 2]
+    assert [arm.number for arm in confirmation.arms(searched(1000.0, 1300.0, 900.0), FILE)] == [0, 1]
+    assert [arm.number for arm in confirmation.arms(searched(1000.0, 1300.0, 1250.0), FILE)] == [0, 1, 2]
     alone = study(confirm_runners_up=0)
-    assert [arm.number for arm in confirm.arms(searched(1000.0, 1300.0, 1250.0), alone)] == [0, 1]
-    assert confirm.arms(searched(1000.0, 700.0, 600.0), FILE) == ()
+    assert [arm.number for arm in confirmation.arms(searched(1000.0, 1300.0, 1250.0), alone)] == [0, 1]
+    assert confirmation.arms(searched(1000.0, 700.0, 600.0), FILE) == ()
     raced = searched(1000.0, 1300.0)
     pruned = replace(raced, trials=(*raced.trials, trial(2, DEEP, 1290.0, outcome="pruned")))
-    assert [arm.number for arm in confirm.arms(pruned, FILE)] == [0, 1]
+    assert [arm.number for arm in confirmation.arms(pruned, FILE)] == [0, 1]
 
 
 def test_a_clear_verdict_spares_the_other_rounds() -> None:
@@ -111,11 +115,11 @@ def test_only_what_was_measured_again_decides() -> None:
 def test_old_measurements_do_not_confirm_a_study_that_grew() -> None:
     state = rerun(searched(1000.0, 1200.0), {0: 1000.0, 1: 1200.0})
     grown = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1500.0)))
-    arms = [arm.number for arm in confirm.arms(grown, FILE)]
+    arms = [arm.number for arm in confirmation.arms(grown, FILE)]
     assert arms == [0, len(state.trials)]
-    assert confirm.next_arm(grown, FILE) == grown.trials[0]
+    assert confirmation.next_arm(grown, FILE) == grown.trials[0]
     close = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1250.0)))
-    assert confirm.confirmed(close, FILE) is None
+    assert confirmation.confirmed(close, FILE) is None
     document = result(close, FILE)
     assert (document["best"]["trial"], document["gain"]["confirmed"]) == (len(state.trials), False)
 
@@ -126,7 +130,7 @@ def test_a_tie_goes_to_memory_headroom() -> None:
                                    replace(state.trials[1], peak_memory_bytes=90)))  # fmt: skip
     again = rerun(light, {0: 1000.0, 1: 1001.0}, peak_memory_bytes=90)
     heavy = [replace(one, peak_memory_bytes=100) if one.confirms == 0 else one for one in again.trials]
-    decision = deciding.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
+    decision = tie_break.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (1, "memory")
     assert decision.why == "trials 0 and 1 tie; it needs at least 10 % less memory"
 
@@ -134,7 +138,7 @@ def test_a_tie_goes_to_memory_headroom() -> None:
 def test_memory_that_grows_from_run_to_run_breaks_no_tie() -> None:
     again = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0})
     grown = [replace(one, peak_memory_bytes=100 + 9 * one.number) for one in again.trials]
-    decision = deciding.decide(found_in(replace(again, trials=tuple(grown))), FILE)
+    decision = tie_break.decide(found_in(replace(again, trials=tuple(grown))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
 
 
@@ -148,7 +152,7 @@ def test_of_those_that_memory_leaves_the_fastest_is_taken() -> None:
         replace(one, peak_memory_bytes=kept[one.number if one.confirms is None else one.confirms])
         for one in again.trials
     ]
-    decision = deciding.decide(found_in(replace(again, trials=tuple(known))), FILE)
+    decision = tie_break.decide(found_in(replace(again, trials=tuple(known))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (2, "speed")
     assert decision.why.startswith(
         "trials 0, 1 and 2 tie, 1 and 2 also in memory and simplicity; of these it was "
@@ -175,19 +179,19 @@ def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:
     state = rerun(searched(1000.0, 1010.0, 1008.0), {0: 1000.0, 1: 1001.0, 2: 1002.0}, peak_memory_bytes=100)
     state = replace(state, trials=tuple(replace(one, peak_memory_bytes=98) for one in state.trials))
-    decision = deciding.decide(found_in(state), FILE)
+    decision = tie_break.decide(found_in(state), FILE)
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
     assert decision.why.endswith("it is the simplest: everything at its plain value")
 
 
 def test_what_is_simple() -> None:
-    assert simplicity.complexity(SPACE, PLAIN) == 0
-    assert simplicity.what_is_turned(SPACE, WIDE) == ["parallel.tp", "batch.micro_batch"]
-    assert simplicity.complexity(SPACE, DEEP) == 3
+    assert labels.complexity(SPACE, PLAIN) == 0
+    assert labels.what_is_turned(SPACE, WIDE) == ["parallel.tp", "batch.micro_batch"]
+    assert labels.complexity(SPACE, DEEP) == 3
 
 
 def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
-    decision = deciding.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
+    decision = tie_break.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
     assert (decision.arm.trial.number, decision.rule, decision.why) == (
         1,
         "speed",
@@ -213,17 +217,17 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
 def test_the_claim_in_words(
     ratio: float, low: float | None, high: float | None, verdict: str, words: str
 ) -> None:
-    assert better({"ratio": ratio, "low": low, "high": high, "verdict": verdict}, "B").startswith(words)
+    assert gain_text({"ratio": ratio, "low": low, "high": high, "verdict": verdict}, "B").startswith(words)
 
 
 def test_runs_under_different_conditions_are_flagged() -> None:
     state = rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0}, conditions={"sm_clock_mhz": 1500.0})
-    assert rounds.flags(found_in(state)) == []
+    assert confirmation_report.flags(found_in(state)) == []
     slow = [replace(one, conditions={"sm_clock_mhz": 1410.0, "throttled_share": 0.4}) if one.confirms == 0 else one
             for one in state.trials]  # fmt: skip
     expected = "GPU clocks differed by 6 % (1,410 MHz in trial 0, 1,500 MHz in trial 1): measure again"
     found = found_in(replace(state, trials=tuple(slow)))
-    assert rounds.flags(found) == [expected]
+    assert confirmation_report.flags(found) == [expected]
     assert expected in result(replace(state, trials=tuple(slow)), FILE)["result_line"]
 
 
@@ -257,7 +261,7 @@ def test_a_study_shows_its_rounds(tmp_path: Path) -> None:
     assert found["recommended"]["trial"] == shown["recommended"]
     assert shown["order"][0] == 0
     assert [row["confirms"] for row in found["confirmations"]] == shown["order"]
-    assert json.loads((folder / readers.RESULT).read_text())["confirmation_rounds"] == json.loads(
+    assert json.loads((folder / study_folder.RESULT).read_text())["confirmation_rounds"] == json.loads(
         json.dumps(shown)
     )
     assert found["gain"]["confirmed"]
@@ -266,9 +270,9 @@ def test_a_study_shows_its_rounds(tmp_path: Path) -> None:
 def test_an_older_study_is_not_asked_for_more(tmp_path: Path) -> None:
     file = study(trials=4)
     run_study(study(trials=4, confirm_repeats=1, confirm_runners_up=0), tmp_path, Machine())
-    journal = tmp_path / readers.JOURNAL
+    journal = tmp_path / study_folder.JOURNAL
     journal.write_text(journal.read_text().replace(', "confirm_runners_up": 0', ""))
-    kept = opening.as_before(tmp_path, file)
+    kept = open_study.as_before(tmp_path, file)
     assert (kept.confirm_repeats, kept.confirm_runners_up) == (1, None)
     again = Machine()
     run_study(file, tmp_path, again)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.tuning.fake import Machine, study
-from tuning import journal, readers
-from tuning.mirror_drain import rebuild
-from tuning.points import point_key
+from tuning.sampling.optuna_export_backlog import rebuild
+from tuning.space.points import point_key
+from tuning.storage import journal, study_folder
 from tuning.study import run_study
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_kill_minus_nine_and_the_same_command_again(tmp_path: Path) -> None:
             controller.stdout.readline()
         time.sleep(0.05)
         os.kill(controller.pid, signal.SIGKILL)
-    assert readers.load_study(folder).state == "interrupted"
+    assert study_folder.load_study(folder).state == "interrupted"
     found = run_study(FILE, folder, Machine())
     assert [row["outcome"] for row in found["trials"]] == ["completed", "lost", "completed", "completed"]
     assert (found["trials"][2]["source"], found["trials"][2]["retry_of"]) == ("retry", 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tuning import failure_rules
-from tuning.failure_rules import Case, learn
+from tuning.report import failure_rules
+from tuning.report.failure_rules import Case, learn
 
 
 @pytest.mark.parametrize(

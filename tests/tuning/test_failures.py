@@ -10,9 +10,9 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
-from tuning import failures
-from tuning.failure_rules import Case, Rule, learn
-from tuning.state import StudyState, Trial
+from tuning.report import failures
+from tuning.report.failure_rules import Case, Rule, learn
+from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
 
 OOM = RunOutcome(Ending.OOM, "rank 1 ran out of host memory\nmore", 1, "forward")

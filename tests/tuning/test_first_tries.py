@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
-from tuning.first_tries import first_tries, fitting_tries
+from tuning.space.first_tries import first_tries, fitting_tries
 from tuning.study import run_study
 
 

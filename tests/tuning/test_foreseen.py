@@ -5,11 +5,11 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.run_config import parse
-from tuning.foreseen import belief, features
-from tuning.posterior import Seen
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from tuning.prior import propose, skipped
+from tuning.search.acquisition import propose, skipped
+from tuning.search.prediction_prior import features, prediction_belief
+from tuning.search.surrogate import Seen
 
 SELENE = target.named("selene", 2)
 LAYOUTS = [(16, 1, 1, 3), (2, 8, 1, 1), (4, 2, 2, 1), (16, 1, 1, 0)]
@@ -29,7 +29,7 @@ CONFIGS = [
 
 
 def test_numbers_are_the_forecasts() -> None:
-    believed, found = belief(CONFIGS, SELENE), forecasts(CONFIGS, SELENE)
+    believed, found = prediction_belief(CONFIGS, SELENE), forecasts(CONFIGS, SELENE)
     speeds = [one.tokens_per_second for one in found]
     assert np.exp(-believed.log_seconds) == pytest.approx(speeds)
     assert believed.risk == pytest.approx([one.out_of_memory_probability for one in found])
@@ -49,4 +49,4 @@ def test_features_are_what_differs() -> None:
 
 def test_there_must_be_something_to_predict() -> None:
     with pytest.raises(InputError, match="no configuration"):
-        belief([], SELENE)
+        prediction_belief([], SELENE)

@@ -7,14 +7,14 @@ from typing import Any
 
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
-from tuning.foresight import SAMPLED, Foresight
+from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecasts
 from tuning.predict.target import Target, named
-from tuning.prior import LEAST_FAILURES, MOST_FAILURES
-from tuning.simulated import Simulation
-from tuning.space import Space
+from tuning.search.acquisition import LEAST_FAILURES, MOST_FAILURES
+from tuning.search.prediction_prior import SAMPLED, Foresight
+from tuning.space.space import Space
+from tuning.spec.study_file import StudyFile
 from tuning.study import run_study
-from tuning.studyfile import StudyFile
 
 RANKS = 8
 

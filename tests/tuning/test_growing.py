@@ -12,11 +12,11 @@ import pytest
 
 from engine.run import run_folder
 from tests.support.synthetic import write_home
-from tuning import growing, journal, readers
-from tuning.following import StudyReader, parts
-from tuning.growing import JournalReader
-from tuning.journal import Journal
-from tuning.results import result
+from tuning.report.result import result
+from tuning.storage import journal, journal_reader, study_folder
+from tuning.storage.journal import Journal
+from tuning.storage.journal_reader import JournalReader
+from tuning.storage.study_folder import StudyReader, parts
 
 
 def lines(first: int = 0, count: int = 5, value: float = 10.0) -> list[dict[str, Any]]:
@@ -75,15 +75,17 @@ def test_nothing_new_is_the_very_same_state(path: Path) -> None:
 def test_only_what_is_new_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, taken = JournalReader(path), list[dict[str, Any]]()
     reader.look()
-    fold = growing.Folding.take
-    monkeypatch.setattr(growing.Folding, "take", lambda self, line: (taken.append(line), fold(self, line))[1])
+    fold = journal_reader.Folding.take
+    monkeypatch.setattr(
+        journal_reader.Folding, "take", lambda self, line: (taken.append(line), fold(self, line))[1]
+    )
     add(path, text(lines(5, 1)))
     assert len(reader.look().trials) == 6
     assert [line["kind"] for line in taken] == ["proposal", "started", "tell"]
 
 
 def test_a_journal_longer_than_a_piece_is_read_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "_PIECE_BYTES", 7)
+    monkeypatch.setattr(journal_reader, "_PIECE_BYTES", 7)
     assert JournalReader(path).look() == journal.load(path)
 
 
@@ -169,17 +171,17 @@ def test_two_readers_and_a_writer_agree(path: Path) -> None:
 def test_a_study_that_is_followed_has_the_document_of_one_that_is_read(tmp_path: Path) -> None:
     write_home(tmp_path)
     folder = tmp_path / "studies" / "quickstart"
-    whole = (folder / readers.JOURNAL).read_bytes().splitlines(keepends=True)
-    (folder / readers.JOURNAL).write_bytes(b"")
+    whole = (folder / study_folder.JOURNAL).read_bytes().splitlines(keepends=True)
+    (folder / study_folder.JOURNAL).write_bytes(b"")
     reader = StudyReader(folder)
     for line in whole:
-        add(folder / readers.JOURNAL, line)
-        now, before = reader.view(), readers.load_study(folder)
+        add(folder / study_folder.JOURNAL, line)
+        now, before = reader.view(), study_folder.load_study(folder)
         assert (now.file, now.state, now.status) == (before.file, before.state, before.status)
         assert now.file is not None
         assert result(now.journal, now.file, "running") == result(before.journal, now.file, "running")
     assert reader.view().file is reader.view().file
-    assert (reader.view().result or {})["importance"] == (readers.load_study(folder).result or {})[
+    assert (reader.view().result or {})["importance"] == (study_folder.load_study(folder).result or {})[
         "importance"
     ]
 

@@ -14,11 +14,12 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import QualityRow
 from profilers.model.run_summary import RunSummary
 from tests.tuning.fake import Machine, study
-from tuning import objective, readers
-from tuning.aims import Aim, aim_of
+from tuning.analysis import scoring
+from tuning.spec.objectives import Aim, aim_of
+from tuning.spec.study_file import StudyFile
+from tuning.spec.terms import LossGuard
+from tuning.storage import study_folder
 from tuning.study import run_study
-from tuning.studyfile import StudyFile
-from tuning.terms import LossGuard
 from workbench.study_series import trial_series
 
 STEPS = 24
@@ -44,15 +45,15 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_guard_s_decisions() -> None:
     guard = LossGuard(threshold=0.02, min_steps=1)
-    assert objective.judge(2.44, 2.4, 24, guard).state == "satisfied"
-    over = objective.judge(2.5, 2.4, 24, guard)
+    assert scoring.judge(2.44, 2.4, 24, guard).state == "satisfied"
+    over = scoring.judge(2.5, 2.4, 24, guard)
     assert (over.state, over.violation) == ("violated", pytest.approx(2.5 / 2.4 - 1.02))
     assert "+4.2 % against the baseline's, 2 % allowed" in over.reason
-    assert objective.judge(None, 2.4, 24, guard).state == "undecided"
-    assert objective.judge(2.4, None, 24, guard).state == "undecided"
-    assert objective.judge(2.4, 2.4, 24, replace_steps(guard, 25)).state == "undecided"
-    assert objective.constraints(COMPLETED, False, over)[objective.LOSS_GUARD] > 0
-    assert objective.constraints(RunOutcome(Ending.OOM), False, over) == {"oom": 1.0}
+    assert scoring.judge(None, 2.4, 24, guard).state == "undecided"
+    assert scoring.judge(2.4, None, 24, guard).state == "undecided"
+    assert scoring.judge(2.4, 2.4, 24, replace_steps(guard, 25)).state == "undecided"
+    assert scoring.constraints(COMPLETED, False, over)[scoring.LOSS_GUARD] > 0
+    assert scoring.constraints(RunOutcome(Ending.OOM), False, over) == {"oom": 1.0}
 
 
 def replace_steps(guard: LossGuard, steps: int) -> LossGuard:
@@ -70,8 +71,8 @@ def replace_steps(guard: LossGuard, steps: int) -> LossGuard:
     ],
 )
 def test_everything_that_is_sent_coarsely_late_or_rarely_is_lossy(values: dict[str, Any]) -> None:
-    assert objective.is_lossy(values)
-    assert not objective.is_lossy(dict.fromkeys(values, "none") | {"overlap.delay": 0})
+    assert scoring.is_lossy(values)
+    assert not scoring.is_lossy(dict.fromkeys(values, "none") | {"overlap.delay": 0})
 
 
 def test_a_trial_beyond_the_bound_is_infeasible_and_says_why(folder: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_trial_beyond_the_bound_is_infeasible_and_says_why(folder: Path) -> No
     for row in found["trials"]:
         by_method.setdefault(row["config"]["compression.method"], []).append(row)
     for row in by_method["topk"]:
-        assert row["constraints"][objective.LOSS_GUARD] == pytest.approx(2.6 / 2.4 - 1.02)
+        assert row["constraints"][scoring.LOSS_GUARD] == pytest.approx(2.6 / 2.4 - 1.02)
         assert row["reason"] == row["guard"]["reason"]
         assert row["reason"].startswith("validation loss +8.3 % against the baseline's")
         assert row["guard"]["state"] == "violated"
@@ -105,11 +106,9 @@ def test_a_study_that_was_interrupted_judges_by_the_same_baseline(folder: Path) 
     found = run_study(file, folder, again)
     assert found["best"]["config"]["compression.method"] == "fp16"
     judged = [row for row in found["trials"] if row["config"]["compression.method"] == "topk"]
-    assert judged and all(row["constraints"][objective.LOSS_GUARD] > 0 for row in judged)
-    view = readers.load_study(folder)
-    assert [
-        trial.reason for trial in view.journal.trials if trial.constraints.get(objective.LOSS_GUARD, 0) > 0
-    ]
+    assert judged and all(row["constraints"][scoring.LOSS_GUARD] > 0 for row in judged)
+    view = study_folder.load_study(folder)
+    assert [trial.reason for trial in view.journal.trials if trial.constraints.get(scoring.LOSS_GUARD, 0) > 0]
 
 
 def replace_trials(file: StudyFile, trials: int) -> StudyFile:
@@ -127,18 +126,18 @@ def reaching(*rows: tuple[int, float, float]) -> RunSummary:
 def test_time_to_a_loss_is_the_seconds_until_it_is_first_there() -> None:
     aim = Aim("time_to_loss", 2.5)
     summary = reaching((2, 3.0, 1.0), (4, 2.5, 2.0), (6, 2.6, 3.0), (8, 2.2, 4.0))
-    told = objective.measured(COMPLETED, summary, aim)
+    told = scoring.measured(COMPLETED, summary, aim)
     assert aim.shown(told["value"]) == pytest.approx(2.0)
     low, high = aim.bounds(told["low"], told["high"])
     assert low == pytest.approx(2.0 * 200 / 210) and high == pytest.approx(2.0 * 200 / 190)
     assert [aim.shown(sample) for sample in told["samples"]] == pytest.approx([2.0, 1.6, 2.0, 2.4])
-    assert objective.reached(summary, 2.5).state == "satisfied"
-    missed = objective.reached(summary, 2.0)
+    assert scoring.reached(summary, 2.5).state == "satisfied"
+    missed = scoring.reached(summary, 2.0)
     assert (missed.state, missed.violation) == ("violated", pytest.approx(0.1))
     assert missed.reason == "held-out loss 2.2000 at the least after 8 steps, 2 wanted"
-    never = objective.measured(COMPLETED, summary, Aim("time_to_loss", 2.0))
+    never = scoring.measured(COMPLETED, summary, Aim("time_to_loss", 2.0))
     assert (never["value"], never["samples"]) == (None, [])
-    assert objective.reached(reaching(), 2.0).state == "undecided"
+    assert scoring.reached(reaching(), 2.0).state == "undecided"
 
 
 def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
@@ -154,7 +153,7 @@ def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
     assert " s to a loss of 2.5" in found["result_line"] and "tokens/s" not in found["result_line"]
     missed = [row for row in found["trials"] if row["config"]["compression.method"] == "topk"]
     for row in missed:
-        assert row["value"] is None and row["constraints"][objective.LOSS_GUARD] == pytest.approx(0.04)
+        assert row["value"] is None and row["constraints"][scoring.LOSS_GUARD] == pytest.approx(0.04)
         assert row["reason"] == "held-out loss 2.6000 at the least after 24 steps, 2.5 wanted"
     drawn = trial_series(found)
     assert drawn.baseline == pytest.approx(baseline)

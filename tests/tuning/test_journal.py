@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from tuning import journal
-from tuning.journal import Journal
-from tuning.state import fold
+from tuning.storage import journal
+from tuning.storage.journal import Journal
+from tuning.storage.state import fold
 
 LINES: list[dict[str, Any]] = [
     {"at_unix": 1.0, "kind": "study", "file": {"name": "a"}, "fingerprint": "f"},

@@ -8,10 +8,11 @@ import pytest
 from tests.support import drawn
 from tests.tuning.fake import study
 from tests.tuning.test_results import lines
-from tuning import agenda, confirm, ranking
-from tuning.results import result
-from tuning.state import Folding, Line, StudyState, fold
-from tuning.studyfile import StudyFile
+from tuning.analysis import confirmation, leaderboard
+from tuning.report.result import result
+from tuning.search import policy
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import Folding, Line, StudyState, fold
 
 SPACE = {"parallel.tp": [1, 2], "compression.method": ["none", "topk"], "batch.micro_batch": [1, 2, 4]}
 STEPS = 60
@@ -43,8 +44,8 @@ class Author:
 
     def _proposed(self, state: StudyState) -> list[Line]:
         number, chance = state.next_number, self.chance
-        again = next((trial for trial in state.trials if ranking.wants_retry(state, trial)), None)
-        valued = ranking.measured(state)
+        again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
+        valued = leaderboard.measured(state)
         point, more = chance.choice(self.points), dict[str, Any]()
         if again is not None:
             point, more = again.config, {"retry_of": again.number, "attempt": again.attempt + 1}
@@ -71,8 +72,8 @@ class Author:
 
 def said(state: StudyState, file: StudyFile) -> dict[str, Any]:
     """All that is decided from a state."""
-    arms = [trial.number for trial in confirm.arms(state, file)]
-    step = agenda.next_step(state, file, exhausted=True)
+    arms = [trial.number for trial in confirmation.arms(state, file)]
+    step = policy.next_step(state, file, exhausted=True)
     return {"result": result(state, file), "arms": arms, "step": step}
 
 

@@ -7,12 +7,13 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.tuning.fake import study
-from tuning import agenda, mask
-from tuning.encoding import Encoding
-from tuning.mask import Mask, narrowed
-from tuning.optuna_index import Index
-from tuning.points import point_key
-from tuning.state import StudyState, fold
+from tuning.sampling.optuna_study import Index
+from tuning.search import policy
+from tuning.space.encoding import Encoding
+from tuning.space.points import point_key
+from tuning.storage import mask
+from tuning.storage.mask import Mask, narrowed
+from tuning.storage.state import StudyState, fold
 
 SPACE = study().search_space
 RATIOS = study(
@@ -126,9 +127,9 @@ def test_first_tries_outside_the_mask_are_left_out() -> None:
     plain = file.search_space.baseline[0]
     proposal = {"at_unix": 1.0, "kind": "proposal", "number": 0, "config": plain, "source": "baseline"}
     tell = {"at_unix": 2.0, "kind": "tell", "number": 0, "outcome": "completed", "value": 1.0}
-    open_now = agenda.next_step(fold([proposal, tell]), file, exhausted=False)
+    open_now = policy.next_step(fold([proposal, tell]), file, exhausted=False)
     assert open_now.why == "the largest micro-batch that divides"
     held = fold([proposal, tell, command("a", {"limits": {"parallel.tp": [2], "parallel.pp": [1]}})])
-    step = agenda.next_step(held, file, exhausted=False)
+    step = policy.next_step(held, file, exhausted=False)
     assert step.point is not None
     assert (step.point["parallel.tp"], step.why) == (2, "the least tensor parallelism")

@@ -13,12 +13,13 @@ import pytest
 
 from engine.run import run_folder
 from tests.tuning.fake import Machine, study
-from tuning import journal, mirror_drain, readers
-from tuning.board import Update
-from tuning.encoding import Encoding
-from tuning.mirror import Mirror
-from tuning.mirror_drain import drain, rebuild
-from tuning.state import StudyState
+from tuning.controllers.status import Update
+from tuning.sampling import optuna_export_backlog
+from tuning.sampling.optuna_export import Mirror
+from tuning.sampling.optuna_export_backlog import drain, rebuild
+from tuning.space.encoding import Encoding
+from tuning.storage import journal, study_folder
+from tuning.storage.state import StudyState
 from tuning.study import run_study
 
 TRIALS, LOT = 12, 3
@@ -39,12 +40,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(done: Path, tmp_path: Path) -> Path:
     """The same study without its database."""
     shutil.copytree(done, tmp_path / "first")
-    (tmp_path / "first" / readers.DATABASE).unlink()
+    (tmp_path / "first" / study_folder.DATABASE).unlink()
     return tmp_path / "first"
 
 
 def state_of(folder: Path) -> StudyState:
-    return journal.load(folder / readers.JOURNAL)
+    return journal.load(folder / study_folder.JOURNAL)
 
 
 def opened(folder: Path, lot: int = LOT) -> Mirror:
@@ -53,7 +54,7 @@ def opened(folder: Path, lot: int = LOT) -> Mirror:
 
 def rows(folder: Path) -> list[Row]:
     """All that Optuna's tools see of each trial, in their order."""
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / readers.DATABASE}")
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / study_folder.DATABASE}")
     try:
         found = optuna.load_study(study_name="first", storage=storage).get_trials(deepcopy=False)
         return [(t.number, t.state, t.values, t.params, t.user_attrs, t.datetime_complete) for t in found]
@@ -69,7 +70,7 @@ def numbers(folder: Path) -> list[int]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lots of a few trials, and a moment that is over soon."""
     for name in ("LOT", "MOMENT"):
-        monkeypatch.setattr(f"tuning.mirror.{name}", LOT)
+        monkeypatch.setattr(f"tuning.sampling.optuna_export.{name}", LOT)
 
 
 def test_a_few_trials_a_call_until_it_is_as_one_that_grew(folder: Path, done: Path) -> None:
@@ -120,12 +121,12 @@ def test_two_that_catch_up_share_the_work(folder: Path, done: Path) -> None:
 def test_a_file_that_is_removed_or_replaced_meanwhile_is_noticed(folder: Path, done: Path) -> None:
     mirror, state = opened(folder), state_of(folder)
     mirror.follow(state)
-    (folder / readers.DATABASE).unlink()
+    (folder / study_folder.DATABASE).unlink()
     mirror.follow(state)
     assert (mirror.missing, len(rows(folder))) == (9, LOT)
     whole = folder / "whole.db"
-    shutil.copy(done / readers.DATABASE, whole)
-    whole.replace(folder / readers.DATABASE)
+    shutil.copy(done / study_folder.DATABASE, whole)
+    whole.replace(folder / study_folder.DATABASE)
     assert (mirror.follow(state), mirror.missing) == ("", 0)
     mirror.close()
     assert rows(folder) == rows(done)
@@ -134,7 +135,7 @@ def test_a_file_that_is_removed_or_replaced_meanwhile_is_noticed(folder: Path, d
 def test_harm_in_the_middle_begins_anew(folder: Path, done: Path) -> None:
     mirror, state = opened(folder), state_of(folder)
     mirror.follow(state)
-    (folder / readers.DATABASE).write_bytes(b"no database " * 1000)
+    (folder / study_folder.DATABASE).write_bytes(b"no database " * 1000)
     note = mirror.check(state)
     assert note.startswith("optuna.db is being rebuilt from the journal (")
     drain(mirror, lambda: mirror.follow(state), lambda _: None)
@@ -163,7 +164,7 @@ def test_the_first_proposal_does_not_wait_for_the_database(
 
     def during(number: int, run: Path | None) -> None:
         status = run_folder.read_json(folder / run_folder.STATUS) or {}
-        seen.append((len(rows(folder)), status[readers.LAG]))
+        seen.append((len(rows(folder)), status[study_folder.LAG]))
 
     def news(update: Update) -> None:
         notes.append(update.note)
@@ -172,8 +173,8 @@ def test_the_first_proposal_does_not_wait_for_the_database(
     assert [(there, words.partition(":")[0]) for there, words in seen] == [(LOT, "optuna.db lacks 9 trials")]
     assert notes[0].startswith("optuna.db lacks 9 trials: they are added while")
     assert any(note.startswith("optuna.db lacks 4 trials; adding them") for note in notes)
-    assert (found["state"], found[readers.LAG], len(rows(folder))) == ("ended", "", TRIALS + 1)
-    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[readers.LAG] == ""
+    assert (found["state"], found[study_folder.LAG], len(rows(folder))) == ("ended", "", TRIALS + 1)
+    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[study_folder.LAG] == ""
 
 
 def test_ctrl_c_leaves_the_rest_for_later(folder: Path, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,16 +186,16 @@ def test_ctrl_c_leaves_the_rest_for_later(folder: Path, done: Path, monkeypatch:
 
     found = run_study(FILE, folder, Machine(), news)
     assert found["state"] == "ended"
-    assert found[readers.LAG].startswith("optuna.db lacks ")
+    assert found[study_folder.LAG].startswith("optuna.db lacks ")
     assert 0 < len(rows(folder)) < TRIALS
     assert rebuild(folder) == ""
     assert rows(folder) == rows(done)
-    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[readers.LAG] == ""
+    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[study_folder.LAG] == ""
 
 
 def test_rebuilding_says_how_many_are_left(folder: Path, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
-    monkeypatch.setattr(mirror_drain, "APART_SECONDS", 0.0)
+    monkeypatch.setattr(optuna_export_backlog, "APART_SECONDS", 0.0)
     said: list[str] = []
     assert rebuild(folder, said.append) == ""
     assert [line.partition(" trials")[0] for line in said] == ["optuna.db lacks 9", "optuna.db lacks 6"]
@@ -204,7 +205,7 @@ def test_rebuilding_says_how_many_are_left(folder: Path, done: Path, monkeypatch
 def test_a_large_study_is_left_as_it_is_where_nobody_waits(folder: Path) -> None:
     note = rebuild(folder, most=TRIALS - 1)
     assert note.startswith(f"optuna.db lacks {TRIALS} trials: they are added while the study runs, or by")
-    assert not (folder / readers.DATABASE).exists()
-    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[readers.LAG] == note
+    assert not (folder / study_folder.DATABASE).exists()
+    assert (run_folder.read_json(folder / run_folder.STATUS) or {})[study_folder.LAG] == note
     assert rebuild(folder, most=TRIALS) == ""
     assert len(rows(folder)) == TRIALS

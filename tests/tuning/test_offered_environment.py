@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine.config.environment_catalog import VARIABLES
 from engine.config.run_config import RunConfig
-from tuning import surroundings
-from tuning.knobs import parse_space
-from tuning.offered_environment import offered_environment
+from tuning.space.defaults import offered_environment
+from tuning.space.knobs import parse_space
+from tuning.spec import environment
 
 GPUS = offered_environment("cuda", 2, 16)
 
@@ -25,9 +25,9 @@ def test_every_variable_is_offered_where_it_can_act() -> None:
 def test_what_is_offered_can_run() -> None:
     knobs = parse_space(GPUS, RunConfig())
     assert all(knob.choices[0] is None and len(knob.choices) > 1 for knob in knobs)
-    surroundings.check(RunConfig(), knobs, 2)
+    environment.check(RunConfig(), knobs, 2)
     cpu = RunConfig.model_validate({"device": "cpu"})
-    surroundings.check(cpu, parse_space(offered_environment("cpu", 4, 2), cpu), 4)
+    environment.check(cpu, parse_space(offered_environment("cpu", 4, 2), cpu), 4)
 
 
 def test_nothing_that_can_corrupt_data_is_offered_unasked() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.tuning.fake import Machine
-from tuning import journal, readers, studyfile
-from tuning.points import point_key
+from tuning.space.points import point_key
+from tuning.spec import study_file
+from tuning.storage import journal, study_folder
 from tuning.study import run_study
 
 pytestmark = pytest.mark.drawn(2, of="old studies")
@@ -26,22 +27,22 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(OLD, tmp_path / "long"))
 
 
-def given(folder: Path, **changes: Any) -> studyfile.StudyFile:
-    file = studyfile.load(folder / readers.STUDY_GIVEN)
-    return studyfile.parse(file.model_dump(exclude_unset=True) | changes)
+def given(folder: Path, **changes: Any) -> study_file.StudyFile:
+    file = study_file.load(folder / study_folder.STUDY_GIVEN)
+    return study_file.parse(file.model_dump(exclude_unset=True) | changes)
 
 
 def test_the_same_command_measures_nothing_again(folder: Path) -> None:
-    before, machine = (folder / readers.JOURNAL).read_bytes(), Machine()
+    before, machine = (folder / study_folder.JOURNAL).read_bytes(), Machine()
     found = run_study(given(folder), folder, machine)
     assert (found["state"], found["trials_done"], machine.configs) == ("ended", TRIALS, [])
-    assert (folder / readers.JOURNAL).read_bytes() == before
+    assert (folder / study_folder.JOURNAL).read_bytes() == before
 
 
 def test_what_was_chosen_for_it_stays_chosen_when_it_grows(folder: Path) -> None:
     file = given(folder, trials=TRIALS + 4)
     assert "parallel.cp" in file.search_space.by_key
-    known = {point_key(trial.config) for trial in journal.load(folder / readers.JOURNAL).trials}
+    known = {point_key(trial.config) for trial in journal.load(folder / study_folder.JOURNAL).trials}
     machine = Machine()
     found = run_study(file, folder, machine)
     assert found["trials_done"] == TRIALS + 4
@@ -58,7 +59,7 @@ def test_another_question_is_still_refused(folder: Path, changes: dict[str, Any]
 
 
 def test_a_space_that_was_given_is_not_forgotten(folder: Path) -> None:
-    (folder / readers.STUDY_GIVEN).write_text("name: long\nspace: {parallel.tp: [1, 2, 4]}\n")
-    bare = studyfile.load(OLD / readers.STUDY_GIVEN)
+    (folder / study_folder.STUDY_GIVEN).write_text("name: long\nspace: {parallel.tp: [1, 2, 4]}\n")
+    bare = study_file.load(OLD / study_folder.STUDY_GIVEN)
     with pytest.raises(InputError, match="asks another question"):
         run_study(bare, folder, Machine())

@@ -8,11 +8,11 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.tuning.fake import seconds, study
-from tuning.encoding import Encoding
-from tuning.importance import importance
-from tuning.optuna_index import Index, frozen
-from tuning.points import Point, point_key
-from tuning.state import StudyState, Trial
+from tuning.sampling.optuna_study import Index, frozen
+from tuning.sensitivity.importance import importance
+from tuning.space.encoding import Encoding
+from tuning.space.points import Point, point_key
+from tuning.storage.state import StudyState, Trial
 
 ROOT = Path(__file__).parents[2]
 SPACE = study().search_space

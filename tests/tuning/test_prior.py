@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuning.posterior import Belief, Seen, posterior
-from tuning.prior import gives_up, propose, skipped, watch
+from tuning.search.acquisition import gives_up, propose, skipped, watch
+from tuning.search.surrogate import Belief, Seen, posterior
 
 Measure = Callable[[int], float]
 NAN = float("nan")

@@ -16,16 +16,18 @@ from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.tuning.fake import study
 from tests.tuning.racing import Recording
-from tuning import journal, pruning, race, readers, studyfile
-from tuning.confidence import spread_of
-from tuning.pruning import Leader, Rules, Steps
-from tuning.quantiles import student
-from tuning.state import StudyState, Trial
+from tuning.analysis import early_stop
+from tuning.analysis.comparison import spread_of
+from tuning.analysis.early_stop import Leader, Rules, Steps
+from tuning.analysis.quantiles import student
+from tuning.spec import study_file
+from tuning.storage import journal, study_folder
+from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
 
 TOKENS = 1000
 RULES = Rules((5, 10, 20), settle=0.01, spread=0.03)
-LEADER = Leader(3, pruning.logs_of([1000.0 + place for place in range(20)]))
+LEADER = Leader(3, early_stop.logs_of([1000.0 + place for place in range(20)]))
 LONG = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 64, "warmup": 4}}
 
 
@@ -44,14 +46,14 @@ def test_student_s_quantiles_are_those_of_the_tables(level: float, degrees: int,
 
 
 def test_looks_double_while_there_is_something_to_save() -> None:
-    assert pruning.looks(5, 60) == (5, 10, 20, 40)
-    assert pruning.looks(5, 21) == (5, 10)
-    assert pruning.looks(5, 6) == ()
+    assert early_stop.look_steps(5, 60) == (5, 10, 20, 40)
+    assert early_stop.look_steps(5, 21) == (5, 10)
+    assert early_stop.look_steps(5, 6) == ()
     assert RULES.level == pytest.approx(1 - 0.05 / 3)
 
 
 def test_what_cannot_reach_the_leader_is_raced_out() -> None:
-    ended = pruning.decide(steps(5, 1.4), TOKENS, RULES, LEADER)
+    ended = early_stop.decide(steps(5, 1.4), TOKENS, RULES, LEADER)
     assert ended is not None
     assert ended.ending is Ending.PRUNED
     assert "could not reach the leader, after 5 steps at most 7" in ended.reason
@@ -60,37 +62,37 @@ def test_what_cannot_reach_the_leader_is_raced_out() -> None:
 
 @pytest.mark.parametrize("seconds", [0.9, 1.0, 1.08])
 def test_what_may_still_reach_it_goes_on(seconds: float) -> None:
-    assert pruning.decide(steps(5, seconds), TOKENS, RULES, LEADER) is None
+    assert early_stop.decide(steps(5, seconds), TOKENS, RULES, LEADER) is None
 
 
 def test_noise_from_run_to_run_makes_the_race_more_patient() -> None:
     noisy = Rules(RULES.looks, RULES.settle, spread=0.15)
-    assert pruning.decide(steps(5, 1.4), TOKENS, noisy, LEADER) is None
+    assert early_stop.decide(steps(5, 1.4), TOKENS, noisy, LEADER) is None
 
 
 def test_steps_that_have_settled_are_enough() -> None:
-    ended = pruning.decide(steps(20, 1.0, noise=0.005), TOKENS, RULES, LEADER)
+    ended = early_stop.decide(steps(20, 1.0, noise=0.005), TOKENS, RULES, LEADER)
     assert ended is not None
     assert (ended.ending, ended.reason[:24]) == (Ending.COMPLETED, "settled after 20 steps, ")
-    assert pruning.decide(steps(20, 1.0, noise=0.05), TOKENS, RULES, LEADER) is None
-    assert pruning.decide(steps(20, 1.0, noise=0.005), TOKENS, RULES, None) is not None
+    assert early_stop.decide(steps(20, 1.0, noise=0.05), TOKENS, RULES, LEADER) is None
+    assert early_stop.decide(steps(20, 1.0, noise=0.005), TOKENS, RULES, None) is not None
 
 
 def test_longer_warm_up_than_was_left_out_does_not_count() -> None:
     cold = Steps((2.0,) * 8 + steps(24, 1.0, noise=0.005, warm=0).seconds, left_out=2)
-    ended = pruning.decide(cold, TOKENS, RULES, LEADER)
+    ended = early_stop.decide(cold, TOKENS, RULES, LEADER)
     assert ended is not None
     assert ended.reason.startswith("settled after 24 steps")
 
 
 def test_of_a_trial_that_still_drifts_nothing_is_decided() -> None:
     falling = Steps(tuple(3.0 - 0.06 * step for step in range(24)), left_out=2)
-    assert pruning.decide(falling, TOKENS, RULES, LEADER) is None
+    assert early_stop.decide(falling, TOKENS, RULES, LEADER) is None
 
 
 def test_a_hiccup_does_not_stand_in_the_way() -> None:
     steady = steps(20, 1.0, noise=0.002)
-    middle, half = pruning.interval(-np.log(np.asarray([*steady.seconds[4:], 30.0])), 0.95)
+    middle, half = early_stop.interval(-np.log(np.asarray([*steady.seconds[4:], 30.0])), 0.95)
     assert abs(middle) < 0.01
     assert half < 0.02
 
@@ -100,7 +102,7 @@ def test_the_level_holds_over_all_looks_together() -> None:
     wrong = 0
     for seed in range(300):
         made = np.random.default_rng(seed).normal(0, 0.02, 40)
-        found = [pruning.interval(made[:count], RULES.level) for count in RULES.looks]
+        found = [early_stop.interval(made[:count], RULES.level) for count in RULES.looks]
         wrong += any(abs(middle) > half for middle, half in found)
     assert wrong <= 0.05 * 300
 
@@ -114,7 +116,7 @@ def test_the_spread_is_assumed_until_it_is_seen() -> None:
 
 def test_records_are_read_as_they_come(tmp_path: Path) -> None:
     writers = [RecordWriter(tmp_path, f"rank-{rank}") for rank in range(2)]
-    records = race.StepRecords(tmp_path, 2)
+    records = early_stop.StepRecords(tmp_path, 2)
     assert records.steps() == Steps((), 0)
     for step in range(3):
         for rank, writer in enumerate(writers):
@@ -130,7 +132,7 @@ def test_records_are_read_as_they_come(tmp_path: Path) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are looked at whenever somebody asks."""
-    monkeypatch.setattr(race, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(early_stop, "POLL_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -173,7 +175,7 @@ def test_a_trial_of_fewer_ranks_races_too(tmp_path: Path) -> None:
     file = study(base=LONG, ranks=4, space={"ranks": [2, 4], "parallel.tp": [1], "batch.micro_batch": [1, 2]})
     far_ahead = Trial(0, {}, "sampler", value=1e9, samples=(1e9, 1.01e9, 0.99e9), outcome="completed")
     trial = Trial(1, file.search_space.point({"ranks": 2}), "sampler")
-    one = race.race_of(trial, StudyState(trials=(far_ahead,)), file)
+    one = early_stop.race_of(trial, StudyState(trials=(far_ahead,)), file)
     (tmp_path / run_folder.RECORDS).mkdir()
     for rank in range(2):
         writer = RecordWriter(tmp_path / run_folder.RECORDS, f"rank-{rank}")
@@ -189,7 +191,7 @@ def test_a_trial_of_fewer_ranks_races_too(tmp_path: Path) -> None:
 def test_an_early_end_is_in_the_journal_and_read_again(tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "first"
     first = run_study(study(base=LONG), folder, Recording(home=tmp_path))
-    state = journal.load(folder / readers.JOURNAL)
+    state = journal.load(folder / study_folder.JOURNAL)
     assert {trial.number for trial in state.trials if trial.outcome == "pruned"} == set(
         first["racing"]["pruned"]
     )
@@ -212,15 +214,15 @@ def test_who_does_not_race() -> None:
     file, point = study(base=LONG), study().search_space.baseline[0]
     baseline = Trial(0, point, "baseline")
     state = StudyState(trials=(baseline,))
-    assert race.rules_of(state, file) is not None
+    assert early_stop.rules_of(state, file) is not None
     for other in (study(), study(base=LONG, racing=False)):
         trains = other.config.train
-        assert race.rules_of(state, other) is None or trains.steps - trains.warmup > 6
+        assert early_stop.rules_of(state, other) is None or trains.steps - trains.warmup > 6
     quality: dict[str, Any] = {"validate_every": 8, "steps": 64, "warmup": 4}
     timed = study(base=LONG | {"train": quality}, objective={"time_to_loss": 3.0})
-    assert race.rules_of(state, timed) is None
+    assert early_stop.rules_of(state, timed) is None
     short = study(base=LONG | {"train": {"steps": 8, "warmup": 2}})
-    assert race.rules_of(state, short) is None
+    assert early_stop.rules_of(state, short) is None
 
 
 @pytest.mark.parametrize("racing", [{"settle": 0.0}, {"least_steps": 1}, {"stop": 1}, "yes"])
@@ -231,11 +233,11 @@ def test_what_cannot_be_asked_is_refused(racing: Any) -> None:
 
 def test_an_older_study_file_means_what_it_meant() -> None:
     file = study()
-    assert file.races == studyfile.Racing()
+    assert file.races == study_file.Racing()
     assert "racing" not in file.resolved()
     assert (
         study(racing={"settle": 0.02}).fingerprint()
         == file.fingerprint()
         == study(racing=False).fingerprint()
     )
-    assert studyfile.parse(study(racing={"settle": 0.02}).resolved()).races == studyfile.Racing(settle=0.02)
+    assert study_file.parse(study(racing={"settle": 0.02}).resolved()).races == study_file.Racing(settle=0.02)

@@ -11,8 +11,8 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.layout import accumulation, layout_of
 from tests.tuning.fake import Machine, study
-from tuning.encoding import Encoding
-from tuning.space import Space
+from tuning.space.encoding import Encoding
+from tuning.space.space import Space
 from tuning.study import run_study
 
 SPACE: dict[str, Any] = {

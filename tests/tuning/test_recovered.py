@@ -13,7 +13,7 @@ from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tests.tuning.fake import Machine, study
-from tuning.readers import JOURNAL, STUDIES
+from tuning.storage.study_folder import JOURNAL, STUDIES
 from tuning.study import run_study
 
 FILE = study(trials=3, confirm_repeats=0)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests.tuning.fake import study
-from tuning import agenda, ranking
-from tuning.results import result
-from tuning.state import Line, StudyState, fold
-from tuning.studyfile import StudyFile
+from tuning.analysis import leaderboard
+from tuning.report.result import result
+from tuning.search import policy
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import Line, StudyState, fold
 
 LOSSY_SPACE = {"parallel.tp": [1, 2], "compression.method": ["none", "topk"], "batch.micro_batch": [1, 2, 4]}
 FILE = study()
@@ -166,28 +167,28 @@ def test_bad_luck_is_tried_again_once_and_the_baseline_more_often() -> None:
     crash = lines(1, OTHER, None, outcome="crashed")
     again = lines(2, OTHER, None, outcome="crashed", source="retry", retry_of=1, attempt=1)
     state = folded(lines(0, BASELINE, 1000.0), crash)
-    assert agenda.next_step(state, FILE, False).details["retry_of"] == 1
+    assert policy.next_step(state, FILE, False).details["retry_of"] == 1
     state = folded(lines(0, BASELINE, 1000.0), crash, again)
-    assert agenda.next_step(state, FILE, False).source == "sampler"
-    assert [trial.number for trial in ranking.counted(state)] == [0, 2]
+    assert policy.next_step(state, FILE, False).source == "sampler"
+    assert [trial.number for trial in leaderboard.counted(state)] == [0, 2]
     lost = folded(
         lines(0, BASELINE, None, outcome="lost"),
         lines(1, BASELINE, None, outcome="lost", source="retry", retry_of=0, attempt=1),
     )
-    assert agenda.next_step(lost, FILE, False).phase == "baseline"
+    assert policy.next_step(lost, FILE, False).phase == "baseline"
 
 
 @pytest.mark.parametrize("outcome", ["oom", "illegal", "diverged", "timed_out", "predicted_oom"])
 def test_what_the_configuration_did_is_not_tried_again(outcome: str) -> None:
     state = folded(lines(0, BASELINE, 1000.0), lines(1, OTHER, None, outcome=outcome))
-    assert agenda.next_step(state, FILE, False).source == "sampler"
+    assert policy.next_step(state, FILE, False).source == "sampler"
 
 
 def test_a_rank_killed_from_outside_is_tried_again() -> None:
     state = folded(
         lines(0, BASELINE, 1000.0), lines(1, OTHER, None, outcome="crashed", killed_from_outside=True)
     )
-    assert agenda.next_step(state, FILE, False).source == "retry"
+    assert policy.next_step(state, FILE, False).source == "retry"
 
 
 def test_the_budget_leaves_time_to_confirm() -> None:
@@ -195,17 +196,17 @@ def test_the_budget_leaves_time_to_confirm() -> None:
         return study(budget_seconds=seconds, confirm_repeats=1, confirm_runners_up=0)
 
     trials = [lines(number, BASELINE | {"n": number}, 900.0, seconds=10.0) for number in range(3)]
-    assert agenda.search_goes_on(folded(*trials), asked(60.0))
-    assert not agenda.search_goes_on(folded(*trials), asked(59.0))
+    assert policy.search_goes_on(folded(*trials), asked(60.0))
+    assert not policy.search_goes_on(folded(*trials), asked(59.0))
 
 
 def test_unprovable_settings_get_a_small_share() -> None:
     file = study(space=LOSSY_SPACE, trials=8)
     point = file.search_space.completed({"compression.method": "topk"})
     state = folded(*[lines(number, point, 1.0) for number in range(2)])
-    assert agenda.wanted(point, StudyState(), file)
-    assert not agenda.wanted(point, state, file)
-    assert agenda.wanted(file.search_space.baseline[0], state, file)
+    assert policy.wanted(point, StudyState(), file)
+    assert not policy.wanted(point, state, file)
+    assert policy.wanted(file.search_space.baseline[0], state, file)
 
 
 def test_a_study_growing_old_in_noise_calls_equal_things_equal() -> None:

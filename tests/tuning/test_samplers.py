@@ -9,12 +9,13 @@ import pytest
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, seconds, study
-from tuning import course, journal, readers, samplers
-from tuning.command import send
-from tuning.encoding import Encoding
-from tuning.optuna_index import Index
-from tuning.points import point_key
-from tuning.state import StudyState, Trial
+from tuning.sampling.optuna_study import Index
+from tuning.space.encoding import Encoding
+from tuning.space.points import point_key
+from tuning.spec import sampler_choice
+from tuning.storage import effective_config, journal, study_folder
+from tuning.storage.commands import send
+from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
@@ -33,7 +34,7 @@ TOPK = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 24, 
         ({}, 0, "tpe", "parameters are categories"),
         ({"sampler": "random"}, 0, "random", "asked for"),
         ({"sampler": "gp"}, 0, "gp", "asked for"),
-        ({"sampler": "gp"}, samplers.GP_TRIALS, "tpe", "is too slow beyond"),
+        ({"sampler": "gp"}, sampler_choice.GP_TRIALS, "tpe", "is too slow beyond"),
         (
             {"objectives": SEVERAL},
             0,
@@ -50,7 +51,7 @@ def test_the_sampler_follows_from_the_space_and_the_budget(
     changes: dict[str, Any], told: int, name: str, why: str
 ) -> None:
     file = study(**changes)
-    found = course.sampler(file, StudyState(trials=(Trial(0, {}, "sampler"),) * told))
+    found = effective_config.sampler(file, StudyState(trials=(Trial(0, {}, "sampler"),) * told))
     assert found.name == name
     assert why in found.reason
 
@@ -59,20 +60,20 @@ def test_cmaes_is_taken_only_where_it_fits_and_is_installed(monkeypatch: pytest.
     space = study(space=RATIO, base=TOPK).search_space
     kinds = {parameter.kind for parameter in Encoding(space).parameters}
     assert kinds == {"number"}
-    samplers.check("cmaes", space)
+    sampler_choice.check("cmaes", space)
     with monkeypatch.context() as without:
         without.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(
             InputError, match=r"needs cmaes, which is not installed: pip install '.*\[samplers\]'"
         ):
-            samplers.check("cmaes", space)
+            sampler_choice.check("cmaes", space)
         with pytest.raises(InputError, match="needs scipy"):
-            samplers.check("gp", space)
-        chosen = samplers.choose("auto", space, 20, 0)
+            sampler_choice.check("gp", space)
+        chosen = sampler_choice.choose("auto", space, 20, 0)
         assert chosen.name == "tpe"
         assert "needs scipy" in chosen.reason
     with pytest.raises(InputError, match=r"is a category; take tpe|is a category"):
-        samplers.check("cmaes", study().search_space)
+        sampler_choice.check("cmaes", study().search_space)
 
 
 def test_an_unknown_sampler_is_one_line() -> None:
@@ -154,7 +155,7 @@ def test_another_question_or_machine_only_says_what_to_try_first(tmp_path: Path,
     changes = {"base": base} if other == "question" else {}
     run_study(study(trials=10, **changes), tmp_path / "first", Machine())
     if other == "machine":
-        path = tmp_path / "first" / readers.JOURNAL
+        path = tmp_path / "first" / study_folder.JOURNAL
         known = journal.load(path).machine
         assert known is not None
         path.write_text(path.read_text().replace(known, "another"))

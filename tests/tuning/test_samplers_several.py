@@ -6,7 +6,7 @@ from benchmarks import _several, samplers_several
 from benchmarks import _several_scores as tables
 from benchmarks._several import Problem
 from tests.tuning.fake import study
-from tuning.points import point_key
+from tuning.space.points import point_key
 
 
 @pytest.fixture(scope="module")

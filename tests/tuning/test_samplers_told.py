@@ -10,15 +10,15 @@ import pytest
 
 from tests.tuning.fake import seconds, study
 from tests.tuning.weighed import Weighed, asked
-from tuning import redraws, samplers
-from tuning.encoding import Encoding
-from tuning.evolution import Evolution
-from tuning.optuna_index import Index, distributions
-from tuning.points import point_key
-from tuning.space import Space
-from tuning.state import Trial
+from tuning.sampling.optuna_study import Index, distributions
+from tuning.sampling.samplers import Evolution
+from tuning.space.encoding import Encoding
+from tuning.space.points import point_key
+from tuning.space.space import Space
+from tuning.spec import sampler_choice
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import Trial
 from tuning.study import run_study
-from tuning.studyfile import StudyFile
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
 
@@ -35,7 +35,7 @@ def told(space: Space, number: int, point: dict[str, Any], params: dict[str, Any
     return Trial(number, point, "sampler", params or {}, outcome="completed", value=speed, measures=measures)
 
 
-def index(name: samplers.Name, trials: int = 160) -> Index:
+def index(name: sampler_choice.Name, trials: int = 160) -> Index:
     return Index(Encoding(file().search_space), 1, 3, trials, name, file().aims)
 
 
@@ -56,7 +56,7 @@ def test_nsga2_has_parents_among_trials_that_it_did_not_draw(handed_over: bool) 
     """After another sampler, and after a restart, when all are told anew."""
     space, visited = file().search_space, set[str]()
     found = index("random" if handed_over else "nsga2")
-    size = samplers.population(160)
+    size = sampler_choice.population(160)
     points = space.legal_points[: 2 * size]
     for number, point in enumerate(points):
         found.tell(told(space, number, point))
@@ -74,7 +74,7 @@ def test_nsga2_has_parents_among_trials_that_it_did_not_draw(handed_over: bool) 
 
 def test_nsga2_selects_again_when_a_generation_is_full() -> None:
     space, visited, found = file().search_space, set[str](), index("nsga2")
-    size, seen = samplers.population(160), list[set[int]]()
+    size, seen = sampler_choice.population(160), list[set[int]]()
     for number in range(3 * size):
         draw = found.ask(visited)
         assert draw is not None and space.problem(draw.point) is None
@@ -106,7 +106,7 @@ def drawn(sampler: optuna.samplers.BaseSampler, times: int) -> list[dict[str, An
 def test_points_that_are_drawn_again_are_tpe_s_own() -> None:
     """The first is the very same; the others fall as those of Optuna's do, and keep to the space."""
     plain = drawn(optuna.samplers.TPESampler(seed=5, n_startup_trials=3, constant_liar=False), 300)
-    ours = drawn(redraws.Redrawing(5, 3), 300)
+    ours = drawn(sampler_choice.Redrawing(5, 3), 300)
     assert ours[0] == plain[0]
     assert ours[1:] != plain[1:]
     kinds = distributions(Encoding(file().search_space))
@@ -120,8 +120,8 @@ def test_auto_hands_over_inside_a_study_of_several_objectives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its result says so, and the trials go on without a point measured twice, also when it is started again."""
-    monkeypatch.setattr(samplers, "AUTO_NSGA2_TRIALS", 14)
-    monkeypatch.setattr(samplers, "AUTO_NSGA2_AFTER", 8)
+    monkeypatch.setattr(sampler_choice, "AUTO_NSGA2_TRIALS", 14)
+    monkeypatch.setattr(sampler_choice, "AUTO_NSGA2_AFTER", 8)
     changes = {"objective": SEVERAL, "confirm_repeats": 0}
     found = run_study(asked(**changes, trials=8), tmp_path / "alone", Weighed())
     assert found["sampler"]["name"] == "tpe"
@@ -134,7 +134,7 @@ def test_auto_hands_over_inside_a_study_of_several_objectives(
 
 def test_what_breaks_a_constraint_is_no_parent_while_others_are_there() -> None:
     space, visited, found = file().search_space, set[str](), index("nsga2")
-    size = samplers.population(160)
+    size = sampler_choice.population(160)
     for number, point in enumerate(space.legal_points[: 3 * size]):
         one = told(space, number, point)
         broken = {"loss_guard_undecided": 0.001} if number % 3 == 0 else {}
@@ -146,8 +146,8 @@ def test_what_breaks_a_constraint_is_no_parent_while_others_are_there() -> None:
 
 
 def test_another_sampler_that_goes_on_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers, "AUTO_NSGA2_TRIALS", 8)
-    monkeypatch.setattr(samplers, "AUTO_NSGA2_AFTER", 5)
+    monkeypatch.setattr(sampler_choice, "AUTO_NSGA2_TRIALS", 8)
+    monkeypatch.setattr(sampler_choice, "AUTO_NSGA2_AFTER", 5)
     asked_for = asked(trials=8, objective=SEVERAL)
     said: list[str] = []
     run_study(asked_for, tmp_path / "first", Weighed(), lambda news: said.append(news.note))

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support import known_study as known
-from tuning.importance import importance
-from tuning.sensitivity import evidence
-from tuning.sensitivity.columns import columns
-from tuning.sensitivity.dependence import dependence
-from tuning.sensitivity.fanova import fanova
-from tuning.sensitivity.modelled import modelled
-from tuning.sensitivity.neighbours import Neighbour, neighbours
-from tuning.state import StudyState
+from tuning.sensitivity import data
+from tuning.sensitivity.data import columns
+from tuning.sensitivity.effects import Neighbour, dependence, neighbours
+from tuning.sensitivity.importance import importance
+from tuning.sensitivity.models import fanova, modelled
+from tuning.storage.state import StudyState
 
 FILE = known.file()
 SPACE = FILE.search_space
@@ -42,7 +40,7 @@ def test_a_failure_counts_only_if_it_speaks_about_the_configuration() -> None:
     for told, expected in ends:
         tell = {"kind": "tell", "number": 0, "at_unix": 2.0} | told
         trial = known.fold([*lines[:2], tell]).trials[0]
-        assert evidence.failed(trial) is expected, told
+        assert data.failed(trial) is expected, told
 
 
 def test_pedanova_and_fanova_rank_the_knobs() -> None:
@@ -159,7 +157,7 @@ def test_a_study_without_a_measured_trial_has_no_neighbours() -> None:
 
 
 def test_a_value_that_was_not_seen_is_not_guessed() -> None:
-    points = [evidence.knobs_at(SPACE, trial) for trial in evidence.measured(known.state(30))]
+    points = [data.knobs_at(SPACE, trial) for trial in data.measured(known.state(30))]
     seen = [point for point in points if point["batch.micro_batch"] < 8]
     made = columns(SPACE.knobs, seen)
     assert made.know(seen[0])

@@ -12,10 +12,10 @@ import pytest
 from engine.config.errors import InputError
 from tests.support import known_study as known
 from tests.test_house import import_all, modules
-from tuning.readers import load_study
-from tuning.sensitivity import child, extra, kept
-from tuning.sensitivity.child import AnalysisError, Asked
-from tuning.sensitivity.document import document
+from tuning.sensitivity import job
+from tuning.sensitivity.job import AnalysisError, Asked
+from tuning.sensitivity.report import document
+from tuning.storage.study_folder import load_study
 
 COUNT = 20
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return known.write(tmp_path, COUNT)
 
 
-def kill_at(words: str) -> child.Tell:
+def kill_at(words: str) -> job.Tell:
     """Kills the process once it has said so; what this process began before is not its business."""
     before = {process.pid for process in psutil.Process().children()}
 
@@ -40,12 +40,12 @@ def kill_at(words: str) -> child.Tell:
 
 def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[float, str]] = []
-    found = child.outcome(Asked(folder, "fanova", COUNT), lambda *told: said.append(told))
+    found = job.outcome(Asked(folder, "fanova", COUNT), lambda *told: said.append(told))
     assert (found["complete"], found["trees"], found["of_trials"]) == (True, 64, COUNT)
     assert [part for part, _ in said] == sorted(part for part, _ in said)
     assert said[-1] == (1.0, "64 of 64 trees")
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert child.outcome(Asked(folder, "fanova", COUNT)) == found
+    assert job.outcome(Asked(folder, "fanova", COUNT)) == found
     assert document(load_study(folder))["fanova"]["note"] == ""
     known.add_trial(folder, COUNT)
     assert document(load_study(folder))["fanova"]["note"] == "of the first 20 of 21 trials"
@@ -53,7 +53,7 @@ def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch:
 
 def test_what_there_is_when_it_is_killed_stays(folder: Path) -> None:
     journal = (folder / "journal.jsonl").read_bytes()
-    found = child.outcome(Asked(folder, "fanova", COUNT), kill_at("16 of"))
+    found = job.outcome(Asked(folder, "fanova", COUNT), kill_at("16 of"))
     assert found["complete"] is False
     assert 16 <= found["trees"] < 64
     assert (folder / "journal.jsonl").read_bytes() == journal
@@ -65,22 +65,22 @@ def test_killed_before_there_is_anything_is_one_line(folder: Path) -> None:
     with pytest.raises(
         AnalysisError, match="fANOVA was killed by signal 9; ask again; nothing of the study is lost"
     ):
-        child.outcome(Asked(folder, "fanova", COUNT), kill_at("0 of"))
+        job.outcome(Asked(folder, "fanova", COUNT), kill_at("0 of"))
     assert (folder / "journal.jsonl").read_bytes() == journal
-    assert not (folder / kept.FOLDER).exists()
+    assert not (folder / job.FOLDER).exists()
 
 
 def test_it_is_given_up_when_its_time_is_over(folder: Path) -> None:
     with pytest.raises(AnalysisError, match=r"had nothing yet after 0\.05 s; give it longer with --limit"):
-        child.outcome(Asked(folder, "shap", COUNT, limit_seconds=0.05))
+        job.outcome(Asked(folder, "shap", COUNT, limit_seconds=0.05))
 
 
 def test_without_the_extra_one_line_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(job.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as refused:
-        child.outcome(Asked(folder, "shap", COUNT))
+        job.outcome(Asked(folder, "shap", COUNT))
     assert str(refused.value) == (
         "method='shap': needs scikit-learn and shap: pip install 'training-workbench[sensitivity]'"
     )
@@ -93,10 +93,10 @@ def test_nothing_loads_the_extra_until_it_is_asked_for() -> None:
 
 
 def test_a_file_of_another_version_or_half_a_file_is_not_read(folder: Path) -> None:
-    kept.write(folder, "shap", 10, {"complete": True})
-    found: dict[str, Any] | None = kept.newest(folder, "shap", COUNT)
+    job.write(folder, "shap", 10, {"complete": True})
+    found: dict[str, Any] | None = job.newest(folder, "shap", COUNT)
     assert found is not None and found["of_trials"] == 10
-    kept.path(folder, "shap", 12).write_text('{"version": 0}')
-    kept.path(folder, "shap", 14).write_text('{"version"')
-    assert kept.newest(folder, "shap", COUNT) == found
-    assert kept.newest(folder, "shap", 9) is None
+    job.path(folder, "shap", 12).write_text('{"version": 0}')
+    job.path(folder, "shap", 14).write_text('{"version"')
+    assert job.newest(folder, "shap", COUNT) == found
+    assert job.newest(folder, "shap", 9) is None

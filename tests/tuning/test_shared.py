@@ -11,15 +11,16 @@ from engine.config.errors import InputError
 from engine.run import ownership, run_folder
 from tests.support.controllers import Controller, check, no_controller_stays
 from tests.tuning.fake import Machine, study
-from tuning import confirm, journal, readers
-from tuning.agenda import Step
-from tuning.board import Update
-from tuning.command import send
-from tuning.crew import Crew, present
-from tuning.journal import Journal
-from tuning.state import StudyState, Trial
+from tuning.analysis import confirmation
+from tuning.controllers.coordination import held
+from tuning.controllers.status import Update
+from tuning.search.policy import Step
+from tuning.storage import journal, study_folder
+from tuning.storage.commands import send
+from tuning.storage.controllers import Crew, present
+from tuning.storage.journal import Journal
+from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
-from tuning.waiting import held
 
 __all__ = ["no_controller_stays"]
 pytestmark = pytest.mark.usefixtures("no_controller_stays")
@@ -46,7 +47,7 @@ def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None
     assert min(end[2] for end in ends) > 0
     last = max(trial.ended_unix or 0.0 for trial in state.trials if trial.confirms is None)
     assert min(trial.proposed_unix for trial in again) >= last
-    view = readers.load_study(folder)
+    view = study_folder.load_study(folder)
     assert (view.state, view.status["controllers"], view.status["running"]) == ("ended", [], [])
     assert (view.result or {})["trials_done"] == TRIALS
     assert list((folder / "controllers").iterdir()) == []
@@ -58,7 +59,7 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
     first.begun()
     second = Controller(folder, MANY, run_seconds=60.0)
     second.begun()
-    seen = readers.load_study(folder).status
+    seen = study_folder.load_study(folder).status
     assert {member["pid"] for member in seen["controllers"]} == {first.process.pid, second.process.pid}
     assert len(seen["running"]) >= 1
     second.kill()
@@ -66,7 +67,7 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
     state = check(folder, TRIALS, lost=1)
     lost = next(trial for trial in state.trials if trial.outcome == "lost")
     assert [trial.number for trial in state.trials if trial.retry_of == lost.number] != []
-    assert readers.load_study(folder).state == "ended"
+    assert study_folder.load_study(folder).state == "ended"
 
 
 @pytest.mark.drawn(2, of="shared studies")
@@ -82,7 +83,7 @@ def test_a_command_anywhere_acts_on_all(folder: Path) -> None:
     count = len(journal.load(folder / "journal.jsonl").trials)
     time.sleep(0.6)
     assert len(journal.load(folder / "journal.jsonl").trials) == count
-    assert readers.load_study(folder).state == "paused"
+    assert study_folder.load_study(folder).state == "paused"
     send(folder, "resume", by="test")
     while len(journal.load(folder / "journal.jsonl").trials) < count + 3:
         assert time.monotonic() < deadline
@@ -92,7 +93,7 @@ def test_a_command_anywhere_acts_on_all(folder: Path) -> None:
     assert _answers(folder) == ["pause", "resume", "stop"]
     again = run_study(study(trials=200, confirm_repeats=0, budget_seconds=1e-9), folder, Machine())
     assert again["state"] == "ended"
-    assert readers.load_study(folder).state == "ended"
+    assert study_folder.load_study(folder).state == "ended"
 
 
 def _answers(folder: Path) -> list[str]:
@@ -218,7 +219,7 @@ def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
             )
             for arm, host in enumerate(hosts)
         ]
-        found = confirm.next_arm(StudyState(trials=(*trials, *again)), file)
+        found = confirmation.next_arm(StudyState(trials=(*trials, *again)), file)
         return found.number if found else None
 
     assert (after(), after("a"), after("a", "a")) == (0, 1, None)

@@ -16,9 +16,9 @@ from tests.support.controllers import Controller, check, no_controller_stays
 from tests.support.postgres import PASSWORD, Server, missing, server
 from tests.support.waiting import wait_until
 from tests.tuning.fake import Machine, study
-from tuning import journal, readers
-from tuning.command import send
-from tuning.postgres.address import address
+from tuning.storage import journal, study_folder
+from tuning.storage.commands import send
+from tuning.storage.postgres.database import address
 from tuning.study import run_study
 
 pytestmark = [
@@ -85,7 +85,7 @@ def test_three_homes_share_a_study_and_one_is_killed(tmp_path: Path, storage: st
     again = [trial for trial in state.trials if trial.confirms is not None]
     assert len({trial.lease["pid"] for trial in again if trial.lease}) == 1
     assert sorted(mirrored(storage)) == [trial.number for trial in state.trials if trial.confirms is None]
-    view = readers.load_study(folders[1])
+    view = study_folder.load_study(folders[1])
     assert (view.state, view.result and view.result["trials_done"]) == ("ended", TRIALS)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
@@ -178,9 +178,9 @@ def test_a_widened_study_goes_on_in_the_database_in_every_home(tmp_path: Path, s
         assert (found["study"], found["trials_done"]) == ("first.2", 13)
     assert len(late.configs) == 1
     for folder in folders:
-        assert readers.latest(folder).name == "first.2"
-        assert readers.list_studies(folder.parent.parent) == [folder.parent / "first.2"]
-        assert readers.history(folder.parent.parent, "first") == {"first", "first.2"}
+        assert study_folder.latest(folder).name == "first.2"
+        assert study_folder.list_studies(folder.parent.parent) == [folder.parent / "first.2"]
+        assert study_folder.history(folder.parent.parent, "first") == {"first", "first.2"}
     for name in ("first", "first.2"):
         kept = {(folder.parent / name / "journal.jsonl").read_bytes() for folder in folders[2:]}
         assert len(kept) == 1
@@ -202,7 +202,7 @@ def test_a_pause_holds_where_a_widened_study_goes_on(tmp_path: Path, storage: st
     done = len(journal.load(successor / "journal.jsonl").trials)
     time.sleep(0.5)
     assert len(journal.load(successor / "journal.jsonl").trials) == done < 6
-    send(readers.latest(folder), "resume", by="test")
+    send(study_folder.latest(folder), "resume", by="test")
     assert controller.end()[:2] == ("ended", 6)
 
 
@@ -253,7 +253,7 @@ def test_another_kind_of_machine_is_refused(tmp_path: Path, storage: str, postgr
     postgres.run(database_of(storage), f"update workbench_journal set line = '{moved}' where seq = 1")
     with pytest.raises(InputError, match="is measured on machines of kind elsewhere"):
         run_study(study(**FEW), home(tmp_path, "b"), Machine(), storage=storage)
-    assert readers.load_study(home(tmp_path, "b")).state == "interrupted"
+    assert study_folder.load_study(home(tmp_path, "b")).state == "interrupted"
 
 
 @pytest.mark.drawn(4, of="studies in PostgreSQL")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from engine.run import ownership
-from tuning.journal import UnreachableError
-from tuning.postgres.crew import DatabaseCrew
+from tuning.storage.journal import UnreachableError
+from tuning.storage.postgres.controllers import DatabaseCrew
 
 FAR: dict[str, Any] = {"host": "far", "pid": 7, "start_time": 5.0}
 

@@ -13,10 +13,10 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from tests.support.torch_gpus import torch_can_use
 from tests.tuning.fake import study
-from tuning import side_by_side
-from tuning.conditions import differences
-from tuning.side_by_side import Beside, Slice
-from tuning.state import Trial
+from tuning.analysis.conditions import differences
+from tuning.execution import device_slices
+from tuning.execution.device_slices import Beside, Slice
+from tuning.storage.state import Trial
 
 CPU = parse({"device": "cpu"})
 
@@ -27,8 +27,8 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cores_are_dealt_evenly() -> None:
-    assert side_by_side.slices(3, 2, CPU) == [Slice((2, 3)), Slice((4, 5)), Slice((6, 7))]
-    assert side_by_side.slices(2, 1, CPU) == [Slice((2, 3, 4, 5)), Slice((6, 7, 8, 9))]
+    assert device_slices.slices(3, 2, CPU) == [Slice((2, 3)), Slice((4, 5)), Slice((6, 7))]
+    assert device_slices.slices(2, 1, CPU) == [Slice((2, 3, 4, 5)), Slice((6, 7, 8, 9))]
 
 
 class Gpus:
@@ -49,7 +49,7 @@ def test_gpus_are_dealt_by_the_driver_s_numbers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("profilers.gpu.nvml.Nvml", lambda: Gpus(8))
     torch_can_use(monkeypatch, 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5,4,1")
-    found = side_by_side.slices(2, 2, parse({}))
+    found = device_slices.slices(2, 2, parse({}))
     assert found == [Slice(gpus=(7, 6)), Slice(gpus=(5, 4))]
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     found[1].take()
@@ -58,7 +58,7 @@ def test_gpus_are_dealt_by_the_driver_s_numbers(monkeypatch: pytest.MonkeyPatch)
         InputError, match="side_by_side=3: times 2 ranks is more than this host's 5 GPUs; at most 2"
     ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5,4,1")
-        side_by_side.slices(3, 2, parse({}))
+        device_slices.slices(3, 2, parse({}))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_cannot_run_side_by_side(
     controllers: int, ranks: int, config: dict[str, Any], simulated: bool, words: str
 ) -> None:
     with pytest.raises(InputError, match=words) as refused:
-        side_by_side.slices(controllers, ranks, parse(config), simulated)
+        device_slices.slices(controllers, ranks, parse(config), simulated)
     assert refused.value.field == "side_by_side"
 
 
@@ -102,8 +102,8 @@ def test_a_trial_remembers_how_many_ran_beside_it_on_its_host() -> None:
 
 
 def test_a_trial_beside_others_races_only_against_such() -> None:
-    from tuning.race import leader_of
-    from tuning.state import StudyState
+    from tuning.analysis.early_stop import leader_of
+    from tuning.storage.state import StudyState
 
     file = study()
     point = file.search_space.baseline[0]

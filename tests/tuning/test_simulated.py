@@ -10,9 +10,9 @@ import pytest
 from engine.config.run_config import RunConfig, parse
 from engine.run.outcome import Ending
 from tests.tuning.fake import study
+from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecast
 from tuning.predict.target import named
-from tuning.simulated import Simulation
 from tuning.study import run_study
 
 

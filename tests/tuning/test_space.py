@@ -11,10 +11,10 @@ from engine.config.errors import InputError
 from engine.validation.rules import check
 from tests.tuning.axes import EXPERTS, THIRDS
 from tests.tuning.fake import study
-from tuning.encoding import Encoding
-from tuning.points import point_key
-from tuning.space import Space
-from tuning.studyfile import parse
+from tuning.space.encoding import Encoding
+from tuning.space.points import point_key
+from tuning.space.space import Space
+from tuning.spec.study_file import parse
 
 FULL = parse(
     {"name": "full", "ranks": 4, "base": {"batch": {"global_batch": 16, "micro_batch": 4}}}

@@ -10,13 +10,14 @@ import pytest
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, study
-from tuning import control, journal, readers
-from tuning.command import send
-from tuning.mirror import Mirror
-from tuning.points import point_key
-from tuning.state import StudyState
+from tuning.controllers import commands
+from tuning.sampling.optuna_export import Mirror
+from tuning.space.points import point_key
+from tuning.spec.study_file import StudyFile
+from tuning.storage import journal, study_folder
+from tuning.storage.commands import send
+from tuning.storage.state import StudyState
 from tuning.study import run_study
-from tuning.studyfile import StudyFile
 
 pytestmark = pytest.mark.drawn(12, of="steering")
 
@@ -26,7 +27,7 @@ Order = tuple[int, str, dict[str, Any]]
 @pytest.fixture(autouse=True)
 def _at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent during an execution is obeyed before it ends, however short it is."""
-    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "POLL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def steered(folder: Path, file: StudyFile, *orders: Order, **machine: Any) -> di
     def during(number: int, run: Path | None) -> None:
         for at, command, arguments in orders:
             if at == number:
-                send(readers.latest(folder), command, arguments, "test")
+                send(study_folder.latest(folder), command, arguments, "test")
 
     return run_study(file, folder, Machine(during=during, run_seconds=0.01, **machine))
 
@@ -119,7 +120,7 @@ def test_a_mask_that_runs_out_ends_the_search_and_can_be_lifted(folder: Path) ->
     assert {point["batch.micro_batch"] for point in rows(found)} == {1, 2, 4}
     assert found["state"] == "ended"
     assert found["trials_done"] == 4
-    notes = journal.load(folder / readers.JOURNAL).notes
+    notes = journal.load(folder / study_folder.JOURNAL).notes
     assert notes == ("every legal point inside the mask (parallel.tp: 4; memory.recompute: none;"
                      " parallel.zero_stage: 0) was measured",)  # fmt: skip
     send(folder, "unpin", {"memory.recompute": "all"}, "test")
@@ -194,29 +195,29 @@ def test_widening_opens_a_successor_with_every_trial(folder: Path) -> None:
     assert len({point_key(row["config"]) for row in found["trials"]}) == 7
     assert [event["command"] for event in found["steering"]] == ["pin", "widen"]
     assert found["mask"] == {"memory.recompute": ["none"]}
-    old = readers.load_study(folder)
+    old = study_folder.load_study(folder)
     assert (old.state, old.result and old.result["continued_in"]) == ("continued", "first.2")
     assert old.result is not None
     assert old.result["result_line"].endswith("continued in first.2")
-    assert readers.latest(folder).name == "first.2"
-    assert readers.list_studies(folder.parent.parent) == [folder.parent / "first.2"]
-    assert readers.history(folder.parent.parent, "first") == {"first", "first.2"}
+    assert study_folder.latest(folder).name == "first.2"
+    assert study_folder.list_studies(folder.parent.parent) == [folder.parent / "first.2"]
+    assert study_folder.history(folder.parent.parent, "first") == {"first", "first.2"}
 
 
 def test_the_first_file_goes_on_with_the_successor(folder: Path) -> None:
     steered(folder, study(trials=4), (2, "widen", {"batch.micro_batch": 8, "overlap.bucket_mb": "1,25"}))
-    before = (folder / readers.JOURNAL).read_bytes()
+    before = (folder / study_folder.JOURNAL).read_bytes()
     machine = Machine()
     found = run_study(study(trials=9), folder, machine)
     searched = [labels for labels in machine.labels if labels["purpose"] != "confirm"]
     assert (found["study"], found["trials_done"], len(searched)) == ("first.2", 9, 5)
     assert {row["config"]["overlap.bucket_mb"] for row in found["trials"][:4]} == {25.0}
     assert {config.batch.micro_batch for config in machine.configs} & {8}
-    assert (folder / readers.JOURNAL).read_bytes() == before
+    assert (folder / study_folder.JOURNAL).read_bytes() == before
     assert run_study(study(trials=9), folder, Machine())["trials"] == json.loads(json.dumps(found["trials"]))
     with pytest.raises(InputError, match="asks another question"):
         run_study(study(ranks=2), folder, Machine())
-    send(readers.latest(folder), "widen", {"batch.micro_batch": 16}, "test")
+    send(study_folder.latest(folder), "widen", {"batch.micro_batch": 16}, "test")
     found = run_study(study(trials=10), folder, Machine())
     assert (found["study"], found["continues"]) == ("first.3", ["first", "first.2"])
 
@@ -234,6 +235,6 @@ def test_a_crash_between_the_answer_and_the_successor_loses_nothing(folder: Path
 def test_a_journal_that_knows_nothing_of_steering_reads_as_before(folder: Path) -> None:
     found = run_study(study(trials=2), folder, Machine())
     assert (found["steering"], found["mask"], found["continues"], found["continued_in"]) == ([], {}, [], None)
-    document = journal.load(folder / readers.JOURNAL).file
+    document = journal.load(folder / study_folder.JOURNAL).file
     assert document is not None
     assert {"sampler", "inherit"}.isdisjoint(document)

@@ -14,11 +14,11 @@ from engine.config.run_config import RunConfig
 from engine.run import ownership, run_folder
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine, Should, study
-from tuning import journal, readers
-from tuning.board import Update
-from tuning.command import send
-from tuning.interruption import Interruption
-from tuning.points import point_key
+from tuning.controllers.status import Update
+from tuning.execution.signals import Interruption
+from tuning.space.points import point_key
+from tuning.storage import journal, study_folder
+from tuning.storage.commands import send
 from tuning.study import run_study
 
 
@@ -45,18 +45,18 @@ def test_a_study_from_file_to_result(folder: Path) -> None:
 
 
 def test_the_folder_tells_the_page_everything(folder: Path) -> None:
-    seen: list[readers.StudyView] = []
-    machine = Machine(during=lambda number, run: seen.append(readers.load_study(folder)))
+    seen: list[study_folder.StudyView] = []
+    machine = Machine(during=lambda number, run: seen.append(study_folder.load_study(folder)))
     run_study(study(trials=3), folder, machine)
     assert (seen[1].state, seen[1].alive) == ("running", True)
     assert seen[1].status["current_run"] == seen[1].journal.trials[1].run
     assert seen[1].result is not None
-    view = readers.load_study(folder)
+    view = study_folder.load_study(folder)
     assert view.state == "ended"
     assert view.file is not None
     assert view.file.fingerprint() == study().fingerprint()
     assert (folder / "study.yaml").read_text().startswith("name: first")
-    assert readers.list_studies(folder.parent.parent) == [folder]
+    assert study_folder.list_studies(folder.parent.parent) == [folder]
 
 
 def test_the_machine_never_waits_long_between_trials(folder: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_dead_owner_is_replaced(folder: Path) -> None:
     folder.mkdir(parents=True)
     dead = ownership.me() | {"start_time": 1.0}
     run_folder.write_json(folder / "status.json", {"state": "running", "owner": dead})
-    assert readers.load_study(folder).state == "interrupted"
+    assert study_folder.load_study(folder).state == "interrupted"
     assert run_study(study(trials=2), folder, Machine())["state"] == "ended"
 
 
@@ -172,7 +172,7 @@ def test_a_mistake_found_late_costs_no_trial(folder: Path) -> None:
 
     with pytest.raises(InputError, match="no such file"):
         run_study(study(), folder, Machine(during=refuse))
-    assert readers.load_study(folder).state == "interrupted"
+    assert study_folder.load_study(folder).state == "interrupted"
     found = run_study(study(), folder, Machine())
     assert [trial["outcome"] for trial in found["trials"]] == ["completed"] * 6
 
@@ -230,7 +230,7 @@ def commanded(folder: Path, *orders: tuple[int, str, dict[str, Any]], trials: in
                 sent.append(send(folder, command, arguments, "test"))
 
     def heard() -> bool:
-        return journal.load(folder / readers.JOURNAL).answers.keys() >= set(sent)
+        return journal.load(folder / study_folder.JOURNAL).answers.keys() >= set(sent)
 
     return run_study(study(trials=trials), folder, Machine(during=during, run_seconds=0.25, heard=heard))
 

@@ -7,7 +7,7 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.tuning.fake import study
-from tuning import studyfile
+from tuning.spec import study_file
 
 BASE = {"batch": {"global_batch": 16, "micro_batch": 4}}
 
@@ -20,11 +20,11 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         "  compression.ratio: {low: 0.01, high: 0.25, log: true}\n",
         encoding="utf-8",
     )
-    file = studyfile.load(path)
+    file = study_file.load(path)
     assert file.config.train.learning_rate == 0.001
     assert [knob.key for knob in file.knobs] == ["parallel.tp", "schedule.kind", "compression.ratio"]
     assert file.text == path.read_text("utf-8")
-    assert studyfile.parse(file.resolved()).fingerprint() == file.fingerprint()
+    assert study_file.parse(file.resolved()).fingerprint() == file.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
 )
 def test_refuses_in_one_line(changes: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        studyfile.parse({"name": "first", "ranks": 4, "base": BASE} | changes)
+        study_file.parse({"name": "first", "ranks": 4, "base": BASE} | changes)
     assert caught.value.field == field
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_refuses_files_that_are_no_study(tmp_path: Path, content: bytes | None) 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        studyfile.load(path)
+        study_file.load(path)
     assert "\n" not in str(caught.value)
 
 
@@ -123,7 +123,7 @@ def test_a_study_may_grow_but_not_change_its_question() -> None:
 
 
 def test_one_device_has_no_layout_to_choose() -> None:
-    file = studyfile.parse({"name": "alone"})
+    file = study_file.parse({"name": "alone"})
     assert {knob.key for knob in file.knobs} == {"batch.micro_batch", "memory.recompute", "compile"}
     assert "one device" in file.space_note
     assert file.search_space.baseline[0]["batch.micro_batch"] == file.config.batch.micro_batch
@@ -131,7 +131,7 @@ def test_one_device_has_no_layout_to_choose() -> None:
 
 def test_a_space_without_any_legal_point_is_refused() -> None:
     with pytest.raises(InputError, match="no legal combination for ranks=4") as caught:
-        studyfile.parse({"name": "a", "ranks": 4, "space": {"parallel.tp": [3]}})
+        study_file.parse({"name": "a", "ranks": 4, "space": {"parallel.tp": [3]}})
     assert caught.value.field == "space"
 
 
@@ -139,4 +139,4 @@ def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text("name: a\nranks: 2\nranks: 4\n")
     with pytest.raises(InputError, match="'ranks' is given twice"):
-        studyfile.load(file)
+        study_file.load(file)

@@ -12,11 +12,11 @@ from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import NO, YES, EnvironmentRow
 from tests.tuning.fake import Machine, study
-from tuning import surroundings
-from tuning.encoding import Encoding
-from tuning.predict.unmodelled import notes
+from tuning.predict.answer import notes
+from tuning.space.encoding import Encoding
+from tuning.spec import environment
+from tuning.spec.study_file import StudyFile
 from tuning.study import run_study
-from tuning.studyfile import StudyFile
 
 THREADS = "environment.OMP_NUM_THREADS"
 
@@ -78,11 +78,11 @@ def test_a_machine_without_gpus_refuses_what_acts_on_them(monkeypatch: pytest.Mo
     with pytest.raises(
         InputError, match=r"space\.environment\.NCCL_ALGO.*over gloo \(no driver\); leave it out"
     ):
-        surroundings.check_here(file.config, file.knobs, file.ranks, simulated=False)
+        environment.check_here(file.config, file.knobs, file.ranks, simulated=False)
     fine = study(space={THREADS: [1, 2]})
-    surroundings.check_here(fine.config, fine.knobs, fine.ranks, simulated=False)
+    environment.check_here(fine.config, fine.knobs, fine.ranks, simulated=False)
     with pytest.raises(InputError, match="simulated"):
-        surroundings.check_here(fine.config, fine.knobs, fine.ranks, simulated=True)
+        environment.check_here(fine.config, fine.knobs, fine.ranks, simulated=True)
 
 
 class _NoGpus:
@@ -110,7 +110,7 @@ def test_a_trial_on_which_a_variable_did_not_act_does_not_count(tmp_path: Path) 
 
 
 def test_an_ending_that_is_bad_anyway_stays() -> None:
-    assert surroundings.as_asked(RunOutcome(Ending.OOM, "full"), None).ending is Ending.OOM  # type: ignore[arg-type]
+    assert environment.as_asked(RunOutcome(Ending.OOM, "full"), None).ending is Ending.OOM  # type: ignore[arg-type]
 
 
 def test_predictions_say_that_they_leave_it_out() -> None:

@@ -9,7 +9,7 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import RunOutcome
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.tuning.fake import Machine, study
-from tuning.studyfile import StudyFile
+from tuning.spec.study_file import StudyFile
 
 GIB = 2**30
 SPACE = {"parallel.pp": [1, 2, 4], "batch.micro_batch": [1, 2, 4], "memory.recompute": ["none", "full"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config.run_config import RunConfig
-from tuning.studyfile import StudyFile
+from tuning.spec.study_file import StudyFile
 from workbench.ui import forms
 
 

@@ -19,7 +19,7 @@ from tests.ui.conftest import Visit
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts
 from tests.ui.test_pages import visit as visit_page
-from tuning.command import send
+from tuning.storage.commands import send
 from workbench import orders
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -12,9 +12,9 @@ from streamlit.testing.v1 import AppTest
 from tests.tuning.fake import study
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from tuning import failures
-from tuning.points import Point
-from tuning.state import StudyState, Trial
+from tuning.report import failures
+from tuning.space.points import Point
+from tuning.storage.state import StudyState, Trial
 from workbench.render_failures import print_failures
 
 FILE = study()

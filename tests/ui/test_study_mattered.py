@@ -14,9 +14,9 @@ from engine.run import ownership
 from tests.support import known_study as known
 from tests.ui.conftest import Visit
 from tests.ui.test_pages import charts, texts, visit
-from tuning.importance import importance
-from tuning.sensitivity import extra, kept
-from tuning.sensitivity.modelled import modelled
+from tuning.sensitivity import job
+from tuning.sensitivity.importance import importance
+from tuning.sensitivity.models import modelled
 from workbench import jobs
 from workbench.ui import study_mattered
 
@@ -25,7 +25,7 @@ FULL = 60
 
 def worked_out(folder: Path) -> None:
     """What a process leaves for SHAP, and a study's end for PED-ANOVA."""
-    kept.write(folder, "shap", FULL, _modelled())
+    job.write(folder, "shap", FULL, _modelled())
     known.write_result(folder, {"importance": importance(known.state(FULL), known.file().search_space)})
 
 
@@ -65,7 +65,7 @@ def test_without_the_extra_the_buttons_are_off_and_say_why(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known.write(home, 12)
-    monkeypatch.setattr(extra, "missing", lambda method: ["scikit-learn"])
+    monkeypatch.setattr(job, "missing", lambda method: ["scikit-learn"])
     app = visit("runs", id=known.NAME)
     assert app.button(key="ask-shap").disabled
     assert "pip install 'training-workbench[sensitivity]'" in texts(app)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.tuning.weighed import Weighed, asked
 from tests.ui.test_pages import charts, texts, visit
 from tests.ui.test_tune import draft
-from tuning import studyfile
+from tuning.spec import study_file
 from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
@@ -57,7 +57,7 @@ def test_the_form_asks_what_is_wanted(home: Path) -> None:
     app.number_input(key="new-price-per-gpu-hour").set_value(2.5)
     app.number_input(key="new-constraints-memory-headroom").set_value(0.1)
     app.number_input(key="new-budget-money").set_value(5.0).run()
-    file = studyfile.parse(draft(app))
+    file = study_file.parse(draft(app))
     assert [aim.name for aim in file.aims] == [*SEVERAL, "time_to_loss"]
     assert (file.objective, file.target_loss, file.config.train.validate_every) == (
         "peak_memory_bytes",
@@ -92,6 +92,6 @@ def test_the_form_knows_what_few_studies_change(home: Path) -> None:
         "budget": {"wall_seconds": 900.0},
         "inherit": ["first"],
     }
-    assert studyfile.parse(draft(app)).budget_seconds == 900
+    assert study_file.parse(draft(app)).budget_seconds == 900
     app.toggle(key="new-study-racing").set_value(False).run()
-    assert studyfile.parse(draft(app)).races is None
+    assert study_file.parse(draft(app)).races is None

@@ -14,8 +14,8 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from tuning import studyfile
-from tuning.journal import Journal
+from tuning.spec import study_file
+from tuning.storage.journal import Journal
 from workbench import jobs
 
 STUDY = Path("studies") / "quickstart"
@@ -45,7 +45,7 @@ def test_the_form_makes_a_valid_study_file(home: Path) -> None:
     app.selectbox(key="new-model-preset").set_value("mini")
     app.multiselect(key="new-space-batch-micro-batch").set_value([1, 4])
     app.run()
-    file = studyfile.parse(draft(app))
+    file = study_file.parse(draft(app))
     assert (file.name, file.ranks, file.trials) == ("study-1", 4, 5)
     assert (file.config.model.preset, file.config.data.sequence_length) == ("mini", 64)
     assert file.search_space.by_key["batch.micro_batch"].choices == (1, 4)
@@ -75,7 +75,7 @@ def test_every_axis_can_be_asked_for(home: Path) -> None:
     }
     layouts = {
         (point["parallel.cp"], point["parallel.ep"])
-        for point in studyfile.parse(draft(app)).search_space.legal_points
+        for point in study_file.parse(draft(app)).search_space.legal_points
     }
     assert layouts == {(cp, ep) for cp in (1, 2, 4) for ep in (1, 2, 4)}
 

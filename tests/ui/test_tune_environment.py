@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig
 from tests.support.torch_gpus import torch_can_use
 from tests.ui.test_pages import texts, visit
 from tests.ui.test_tune import draft
-from tuning import studyfile
+from tuning.spec import study_file
 from workbench.ui import tune_environment, tune_steer
 
 THREADS, ALGORITHM = "environment.OMP_NUM_THREADS", "environment.NCCL_ALGO"
@@ -66,7 +66,7 @@ def test_a_variable_becomes_a_knob(home: Path) -> None:
     assert values.options[0] == "unset"
     values.set_value([None, 1]).run()
     assert draft(app)["space"][THREADS] == [None, 1]
-    assert studyfile.parse(draft(app)).search_space.by_key[THREADS].choices == (None, 1)
+    assert study_file.parse(draft(app)).search_space.by_key[THREADS].choices == (None, 1)
     assert not app.exception
 
 
@@ -120,7 +120,7 @@ def test_trials_side_by_side_are_dealt_what_the_host_has(home: Path) -> None:
     assert "side_by_side" not in draft(app)
     assert "At most 4 here: this host has 8 cores, and a trial has 2 ranks." in texts(app)
     app.number_input(key="new-study-side-by-side").set_value(4).run()
-    assert studyfile.parse(draft(app)).side_by_side == 4
+    assert study_file.parse(draft(app)).side_by_side == 4
     app.number_input(key="new-study-side-by-side").set_value(5).run()
     assert "more than this host's 8 cores; at most 4" in app.error[0].value
     assert "at most 4" in texts(app).replace(app.error[0].value, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import environment
-from tuning import labels
+from tuning.space import labels
 from workbench import words
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
-from tuning.command import Command, pending
-from tuning.journal import Journal
-from tuning.keeping import STORAGE
+from tuning.controllers.open_study import STORAGE
+from tuning.storage.commands import Command, pending
+from tuning.storage.journal import Journal
 from workbench import control
 from workbench.resolve import resolve
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from engine.run import run_folder
-from tuning import studyfile
-from tuning.journal import Journal
+from tuning.spec import study_file
+from tuning.storage.journal import Journal
 from workbench import demo, jobs
 
 ASKED = {"name": "quickstart", "ranks": 2, "trials": 2}
@@ -35,7 +35,7 @@ def left(home: Path, name: str, state: str, **changes: Any) -> None:
     """A study as an earlier demo left it."""
     folder = home / "studies" / name
     folder.mkdir(parents=True)
-    file = studyfile.parse(ASKED | {"name": name} | changes)
+    file = study_file.parse(ASKED | {"name": name} | changes)
     journal = Journal(folder / "journal.jsonl")
     journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
     journal.close()
@@ -76,7 +76,7 @@ def test_a_running_demo_is_only_shown(
     home: Path, example: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(home, "quickstart", "running")
-    monkeypatch.setattr("tuning.owner.is_alive", lambda status: True)
+    monkeypatch.setattr("tuning.storage.controllers.is_alive", lambda status: True)
     assert demo.start(home, example) == ("quickstart", None)
     assert not started
 

@@ -12,8 +12,8 @@ import pytest
 
 from engine.run import run_folder
 from tests.support.synthetic import write_home
-from tuning import readers
-from tuning.aims import Aim
+from tuning.spec.objectives import Aim
+from tuning.storage import study_folder
 from workbench import store, studies, thinning, trial_list
 from workbench.followed import FOLLOWED, FollowedStudies
 from workbench.front_series import FrontSeries, Place
@@ -125,7 +125,7 @@ def test_a_followed_study_has_one_document_until_something_changes(tmp_path: Pat
     first = followed.seen()
     assert followed.seen().document is first.document
     assert first.document == studies.document(folder)
-    with (folder / readers.JOURNAL).open("a") as file:
+    with (folder / study_folder.JOURNAL).open("a") as file:
         file.write('{"at_unix": 1.0, "kind": "tell", "number": 7, "outcome": "completed", "value": 5.0}\n')
     assert followed.seen().document == studies.document(folder) != first.document
 

@@ -19,8 +19,8 @@ from engine.run import run_folder
 from tests.tuning.fake import Machine, study
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_tune import machine  # noqa: F401
-from tuning import journal
-from tuning.command import send
+from tuning.storage import journal
+from tuning.storage.commands import send
 from tuning.study import run_study
 from workbench.portable import landing, packing, unpacking
 from workbench.portable.manifest import MANIFEST
@@ -160,7 +160,7 @@ def test_another_name_is_its_name_everywhere(
 
 def test_a_large_study_is_left_to_tune(command: Run, away: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import does not stand still; what it left is said, and made by the next one who asks for it."""
-    monkeypatch.setattr("tuning.mirror.MOMENT", 7)
+    monkeypatch.setattr("tuning.sampling.optuna_export.MOMENT", 7)
     database = away.home / "studies" / NAME / "optuna.db"
     done = command("study", "import", away.file, "--home", away.home)
     assert (

@@ -13,10 +13,10 @@ from engine.run import run_folder
 from tests.tuning.fake import study
 from tests.tuning.test_confirm import rerun, searched
 from tests.workbench.conftest import Run
-from tuning import readers
-from tuning.journal import Journal
-from tuning.results import result
-from tuning.state import StudyState, Trial
+from tuning.report.result import result
+from tuning.storage import study_folder
+from tuning.storage.journal import Journal
+from tuning.storage.state import StudyState, Trial
 from workbench import rounds
 from workbench.render_study import print_study
 
@@ -34,9 +34,9 @@ def told(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
 
 def write(home: Path, state: StudyState) -> None:
     """The study and empty folders of its runs."""
-    folder = home / readers.STUDIES / FILE.name
+    folder = home / study_folder.STUDIES / FILE.name
     folder.mkdir(parents=True)
-    journal = Journal(folder / readers.JOURNAL)
+    journal = Journal(folder / study_folder.JOURNAL)
     journal.append("study", file=FILE.resolved(), fingerprint=FILE.fingerprint())
     for trial in state.trials:
         for kind, values in told(trial):

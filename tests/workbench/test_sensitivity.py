@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import known_study as known
 from tests.workbench.conftest import Run
-from tuning.readers import load_study
-from tuning.sensitivity import extra
-from tuning.sensitivity.document import document
+from tuning.sensitivity import job
+from tuning.sensitivity.report import document
+from tuning.storage.study_folder import load_study
 from workbench import sensitivity_figures, sensitivity_series
 from workbench.sensitivity_words import loss, stands
 
@@ -85,7 +85,7 @@ def test_what_it_cannot_do_is_one_line(
     run = next(path.name for path in home.iterdir() if path.name.startswith("20"))
     command("sensitivity", run).refused("is a run")
     command("sensitivity", known.NAME, "--method", "lime").refused("lime")
-    monkeypatch.setattr(extra.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(job.importlib.util, "find_spec", lambda name: None)
     command("sensitivity", known.NAME, "--method", "fanova").refused("scikit-learn", "[sensitivity]")
 
 

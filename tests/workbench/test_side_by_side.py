@@ -17,7 +17,7 @@ import pytest
 from engine.run import ownership, run_folder
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
-from tuning import side_by_side
+from tuning.execution import device_slices
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two trials need two cores")
@@ -76,7 +76,7 @@ def test_who_joins_has_parts_of_a_host_that_nobody_else_uses(
     command("tune", path, "--join").refused("side_by_side", f"process {os.getpid()} on", "join it with 1")
     elsewhere = ownership.me() | {"host": "elsewhere", "seen_unix": time.time()}
     run_folder.write_json(place / "here.json", elsewhere)
-    side_by_side.check_alone(place.parent, 2)
+    device_slices.check_alone(place.parent, 2)
 
 
 @long

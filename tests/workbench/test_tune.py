@@ -13,8 +13,8 @@ from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.fake import Machine
 from tests.tuning.fake import study as fake_study
 from tests.workbench.conftest import Run
-from tuning.board import Update
-from tuning.state import Trial
+from tuning.controllers.status import Update
+from tuning.storage.state import Trial
 from workbench.study_progress import StudyProgress
 
 STUDY: dict[str, Any] = {

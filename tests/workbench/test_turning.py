@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_bad_input import free_port
 from tests.workbench.test_train import FakeSession, session
-from tuning.command import pending, send
+from tuning.storage.commands import pending, send
 from workbench.control import someone
 from workbench.live import LiveRun
 from workbench.orders import wait_for

@@ -1,4 +1,7 @@
-"""A prediction as an answer: ranges, limits in words, what would change it, and the JSON that others rely on. Pure."""
+"""A prediction as an answer: ranges, limits in words, what would change it, and the JSON that others rely on. Pure.
+
+What of a configuration the closed forms leave out, in words: said beside each answer, never guessed. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from engine.config import environment
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.flops import CONVENTION
 from engine.footprint.footprint import Footprint
 from engine.footprint.outside_allocator import Outside
-from tuning.predict import room
+from tuning.predict.model import headroom
 from tuning.predict.target import Target
 
 #: What each term of a breakdown is, as people read it.
@@ -94,7 +98,7 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether it is safe: it hardly ever runs out of memory."""
-        return self.out_of_memory_probability <= room.SAFE
+        return self.out_of_memory_probability <= headroom.SAFE
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, bytes and fractions."""
@@ -160,4 +164,59 @@ def memory_parts(found: Forecast) -> dict[str, float]:
         "buffers": held.buffer_bytes,
         "allowance": found.memory_bytes.median - held.total_bytes - found.outside.likely,
         "outside_allocator": found.outside.likely,
+    }
+
+
+#: Schedules of which more than the bubble is another than 1F1B's.
+_ORDERS = ("breadth_first", "layered")
+
+
+def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
+    """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
+    said = {**_parallel(config), **_overlap(config), **_memory(config)}
+    variables = ", ".join(environment.asked(config.environment))
+    said[f"environment: what {variables} changes is not modelled"] = bool(variables)
+    kind = config.schedule.kind
+    said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = kind in _ORDERS
+    said["compile=true: kernels are taken as blocks are written"] = config.compile
+    said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted and not lab_known
+    return [line for line, applies in said.items() if applies]
+
+
+def _parallel(config: RunConfig) -> dict[str, bool]:
+    parallel, outer, compression = config.parallel, config.outer, config.compression
+    return {
+        "experts: tokens sent to them, and their uneven number, are not modelled": config.model.experts
+        is not None,
+        f"parallel.shard_ranks={parallel.shard_ranks}: slices are taken to be spread over all of dp": (
+            parallel.shard_ranks is not None and parallel.shard_ranks != layout_of(config).data
+        ),
+        "parallel.placement: seconds are those of ranks in order": parallel.placement is not None,
+        "parallel.tp_regather=true: the second gathers are not counted": parallel.tp_regather,
+        f"outer.method={outer.method}: its own step and what replicas average at every step are not counted": (
+            outer.method != "none"
+        ),
+        f"compression.method={compression.method}: its own computation is not counted": compression.method
+        != "none",
+        "compression.weights: parameters are taken to be gathered as they are": compression.weights != "none",
+    }
+
+
+def _overlap(config: RunConfig) -> dict[str, bool]:
+    overlap = config.overlap
+    return {
+        "overlap.prefetch: what it hides is not modelled": overlap.prefetch > 0,
+        "overlap.tp_chunks: what tp hides is not modelled": overlap.tp_chunks > 1,
+        "overlap.gather_with_optimizer: the gather is taken to come after the update": overlap.gather_with_optimizer,
+        "overlap.delay: gradients are taken to be waited for": overlap.delay > 0,
+    }
+
+
+def _memory(config: RunConfig) -> dict[str, bool]:
+    memory = config.memory
+    return {
+        f"memory.offload={memory.offload}: copies to and from the host are not modelled": memory.offload
+        != "none",
+        "memory.recompute_layers: all layers are taken to be computed again": memory.recompute_layers
+        is not None,
     }

@@ -2,31 +2,113 @@
 
 ``forecast`` answers for one configuration on one target, ``forecasts`` for many at a time. Seconds are of the closed
 forms (``cost``), bytes are those that the engine's own formula counts and an allowance (``room``).
+
+Settings one step away from a configuration: of the same ranks and global batch, and legal. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.config.errors import InputError
+from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint import footprint
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
 from engine.footprint.outside_allocator import Outside
 from engine.validation import rules
-from tuning.predict import cost, neighbours, outside, room, unmodelled
+from tuning.predict import answer, outside_allocator
 from tuning.predict.answer import Change, Forecast, Range
-from tuning.predict.cases import Array, Cases
-from tuning.predict.configured import cases_of
-from tuning.predict.cost import Breakdown
-from tuning.predict.room import Beside, Room
-from tuning.predict.sharing import seats_of
+from tuning.predict.cluster.shared_host import seats_of
+from tuning.predict.model import headroom, step_time
+from tuning.predict.model.cases import Array, Cases
+from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.headroom import Beside, Room
+from tuning.predict.model.step_time import Breakdown
 from tuning.predict.target import Target
+
+_AXES = ("dp", "tp", "pp")
+_LOSSY = ("bf16", "int8", "powersgd")
+#: Chunks are tried up to here.
+_MOST_CHUNKS = 8
+
+
+class Neighbour(NamedTuple):
+    """Keys with their new values, and the configuration with them."""
+
+    values: dict[str, Any]
+    config: RunConfig
+
+
+def of(config: RunConfig) -> list[Neighbour]:
+    """Each of them once; the configuration itself is legal."""
+    found: dict[str, Neighbour] = {}
+    flat = config.flat()
+    for moved in _moves(config):
+        values = {key: value for key, value in moved.items() if flat[key] != value}
+        other = _legal(config, values) if values else None
+        if other is not None:
+            found.setdefault(repr(sorted(values.items())), Neighbour(values, other))
+    return list(found.values())
+
+
+def _legal(config: RunConfig, values: dict[str, Any]) -> RunConfig | None:
+    try:
+        other = config.with_values(values)
+        return None if any(True for _ in rules.problems(other)) else other
+    except InputError:
+        return None
+
+
+def _moves(config: RunConfig) -> Iterator[dict[str, Any]]:
+    micro, parallel = config.batch.micro_batch, config.parallel
+    yield {"batch.micro_batch": 2 * micro}
+    if micro % 2 == 0:
+        yield {"batch.micro_batch": micro // 2}
+    for give, take in itertools.permutations(_AXES, 2):
+        yield from _moved(config, give, take)
+    yield from ({"parallel.zero_stage": stage} for stage in range(4) if parallel.dp * parallel.cp > 1)
+    yield from (
+        {"memory.recompute": kind, "memory.recompute_layers": None} for kind in ("none", "selective", "full")
+    )
+    yield from _chunks(config)
+    if parallel.dp * parallel.cp > 1:
+        yield from ({"compression.method": method} for method in ("none", *_LOSSY))
+
+
+def _moved(config: RunConfig, give: str, take: str) -> Iterator[dict[str, Any]]:
+    """The smallest factor of one degree goes to another; the number of micro-batches stays whole."""
+    have = {axis: getattr(config.parallel, axis) for axis in _AXES}
+    factor = next((n for n in range(2, have[give] + 1) if have[give] % n == 0), None)
+    if factor is None:
+        return
+    values: dict[str, Any] = {
+        f"parallel.{give}": have[give] // factor,
+        f"parallel.{take}": have[take] * factor,
+    }
+    if give == "pp" and have["pp"] == factor and config.schedule.chunks > 1:
+        values |= {"schedule.kind": "1f1b", "schedule.chunks": 1}
+    if {give, take} & {"pp"}:
+        values["schedule.stage_layers"] = None
+    yield values
+
+
+def _chunks(config: RunConfig) -> Iterator[dict[str, Any]]:
+    pp, now = config.parallel.pp, config.schedule.chunks
+    if pp == 1:
+        return
+    if now > 1:
+        yield {"schedule.kind": "1f1b", "schedule.chunks": 1, "schedule.stage_layers": None}
+    for chunks in {2 * now, now // 2} - {0, 1}:
+        if chunks <= min(_MOST_CHUNKS, resolve(config.model).layers // pp):
+            yield {"schedule.kind": "interleaved", "schedule.chunks": chunks, "schedule.stage_layers": None}
+
 
 TERMS = tuple(field.name for field in fields(Breakdown))
 
@@ -46,7 +128,7 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
     Raises:
         InputError: the device has no rate in that format.
     """
-    parts = cost.step(cases, target.machine(precision), target.calibrated.constants)
+    parts = step_time.step(cases, target.machine(precision), target.calibrated.constants)
     seconds = parts.seconds
     low, high = target.calibrated.interval(cases, seconds)
     factor = float(np.exp(target.unsure))
@@ -55,7 +137,7 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
 
 def room_of(counted: Array, target: Target, beside: Beside) -> Room:
     """Bytes with an allowance and what is outside the allocator, and whether the target's devices have them."""
-    return room.room(counted, target.memory_bytes, target.allowance, beside)
+    return headroom.room(counted, target.memory_bytes, target.allowance, beside)
 
 
 def forecast(config: RunConfig, target: Target) -> Forecast:
@@ -65,7 +147,7 @@ def forecast(config: RunConfig, target: Target) -> Forecast:
         InputError: it breaks a rule, is not of the cluster's size, or the device lacks a figure.
     """
     own = forecasts([config], target)[0]
-    near = neighbours.of(config)
+    near = of(config)
     others = zip(near, forecasts([one.config for one in near], target), strict=True)
     changes = [_change(own, one.values, other) for one, other in others if other.fits]
     return replace(own, changes=tuple(sorted(changes, key=lambda change: change.step_seconds)))
@@ -102,9 +184,9 @@ def _alike(configs: Sequence[RunConfig], target: Target, precision: str) -> list
     cases = cases_of(configs, target.devices_per_node)
     found = columns(cases, target, precision)
     held = [footprint.largest(config) for config in configs]
-    beside = [outside.of(config, target) for config in configs]
+    beside = [outside_allocator.of(config, target) for config in configs]
     counted = np.array([one.total_bytes for one in held], np.float64)
-    needs = room_of(counted, target, outside.arrays(beside))
+    needs = room_of(counted, target, outside_allocator.arrays(beside))
     peak = float(target.machine(precision).device.peak)
     return [
         _answer(config, target, _Row(row, cases, found, needs, peak), held[row], beside[row])
@@ -155,10 +237,10 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
     )
     return [
         *([unseen] if beyond else []),
-        *unmodelled.notes(config, target.in_lab),
+        *answer.notes(config, target.in_lab),
         *target.notes,
         target.allowance.said,
-        *([] if target.on_cpu else [outside.SAID]),
+        *([] if target.on_cpu else [outside_allocator.SAID]),
     ]
 
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run.calibration.table import Calibration
-from tuning.predict import catalogue, kernels, room, sharing, shipped
-from tuning.predict.calibrate import Calibrated
-from tuning.predict.cost import Machine
-from tuning.predict.hardware import Cluster, Group
-from tuning.predict.learned import Experience
-from tuning.predict.network import Links
-from tuning.predict.room import Allowance
-from tuning.predict.sharing import Seats, Sharing
+from tuning.predict.cluster import catalogue, shared_host
+from tuning.predict.cluster.shared_host import Seats, Sharing
+from tuning.predict.fit import shipped_constants
+from tuning.predict.fit.calibrate import Calibrated
+from tuning.predict.fit.experience import Experience
+from tuning.predict.model import compute, headroom
+from tuning.predict.model.hardware import Cluster, Group
+from tuning.predict.model.headroom import Allowance
+from tuning.predict.model.network import Links
+from tuning.predict.model.step_time import Machine
 
 _UNSEEN = 0.35  # a factor of 1.4 either way
 _MEASURED_HERE = 0.7  # a factor of 2
@@ -42,7 +44,7 @@ class Target:
     exact: bool = True
     unsure: float = 0.0
     notes: tuple[str, ...] = ()
-    constants_source: str = shipped.SOURCE
+    constants_source: str = shipped_constants.SOURCE
     sharing: Sharing | None = None
     experience: Experience | None = None
 
@@ -69,7 +71,7 @@ class Target:
     @property
     def in_lab(self) -> bool:
         """Whether its links are those of the lab."""
-        return self.group.network == sharing.LAB
+        return self.group.network == shared_host.LAB
 
     @property
     def links_name(self) -> str:
@@ -81,7 +83,7 @@ class Target:
         """What is held beside counted bytes."""
         if self.experience is not None and self.experience.allowance is not None:
             return self.experience.allowance
-        return room.ON_CPU if self.on_cpu else room.ON_GPU
+        return headroom.ON_CPU if self.on_cpu else headroom.ON_GPU
 
     def at(self, config: RunConfig) -> Target:
         """As the ranks of a configuration have it.
@@ -89,7 +91,7 @@ class Target:
         Raises:
             InputError: there are more than this machine can have.
         """
-        return self.seated(sharing.seats_of(config))
+        return self.seated(shared_host.seats_of(config))
 
     def seated(self, seats: Seats) -> Target:
         """As so many ranks have it: on this machine's CPU they share cores, and may be in the lab. Else the same.
@@ -132,7 +134,7 @@ class Target:
         if self.cluster.across:
             between.append(self.cluster.across.bytes_per_second)
         inside = min(group.inside.bytes_per_second for group in groups)
-        return Machine(kernels.device_of(chip, precision), Links(inside, min(between)))
+        return Machine(compute.device_of(chip, precision), Links(inside, min(between)))
 
     def check(self, ranks: int) -> None:
         """Refuse a number of ranks that the cluster does not have.
@@ -173,9 +175,12 @@ def named(text: str, nodes: int | None = None, ranks: int | None = None) -> Targ
 
 def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
     """With the shipped constants."""
-    unseen = sorted({group.accelerator.name for group in cluster.groups} - set(shipped.ACCELERATORS))
+    unseen = sorted(
+        {group.accelerator.name for group in cluster.groups} - set(shipped_constants.ACCELERATORS)
+    )
+    fitted_on = ", ".join(shipped_constants.ACCELERATORS)
     notes = [
-        f"the constants were fitted on {', '.join(shipped.ACCELERATORS)}; what kernels reach on {name} is believed "
+        f"the constants were fitted on {fitted_on}; what kernels reach on {name} is believed "
         f"to be the same share of its peak, give or take a factor of {math.exp(_UNSEEN):.1f}"
         for name in unseen
     ]
@@ -183,7 +188,7 @@ def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
         notes.append(
             "groups of nodes differ: seconds are those of the slowest device and link, whatever the placement"
         )
-    return Target(cluster, shipped.calibrated(), exact, _UNSEEN if unseen else 0.0, tuple(notes))
+    return Target(cluster, shipped_constants.calibrated(), exact, _UNSEEN if unseen else 0.0, tuple(notes))
 
 
 def measured_here(calibration: Calibration) -> Target:
@@ -193,7 +198,7 @@ def measured_here(calibration: Calibration) -> Target:
         InputError: the calibration lacks a figure.
     """
     cluster = catalogue.from_calibration(calibration)
-    known = shipped.calibrated()
+    known = shipped_constants.calibrated()
     start = cluster.groups[0].inside.alpha_seconds
     shares = dict.fromkeys(
         ("gemm_share", "memory_share", "inside_share", "between_share", "message_share"), 1.0
@@ -202,10 +207,12 @@ def measured_here(calibration: Calibration) -> Target:
     constants = known.constants.put(**shares, **found)
     calibrated = Calibrated(constants, known.low, known.high, known.trials, known.ranges)
     cores = (
-        sharing.of(calibration, cluster.size) if cluster.groups[0].accelerator.name == "this CPU" else None
+        shared_host.of(calibration, cluster.size)
+        if cluster.groups[0].accelerator.name == "this CPU"
+        else None
     )
     notes = (MEASURED, BELIEVED_HERE, f"{_RATES} one of {cluster.size:,} ranks that all work")
-    source = f"{shipped.SOURCE}; shares of peaks are 1: peaks were measured here"
+    source = f"{shipped_constants.SOURCE}; shares of peaks are 1: peaks were measured here"
     return Target(cluster, calibrated, False, _MEASURED_HERE, notes, source, cores)
 
 

@@ -1,6 +1,6 @@
 """The process that works out one method over a study's trials: lines of progress on stdout, the outcome in its folder.
 
-``python -m tuning.sensitivity.worker FOLDER METHOD``; :mod:`tuning.sensitivity.child` starts it.
+``python -m tuning.sensitivity.worker FOLDER METHOD``; :mod:`tuning.sensitivity.job` starts it.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ import sys
 import warnings
 from pathlib import Path
 
-from tuning import readers
-from tuning.sensitivity import evidence, kept
-from tuning.sensitivity.extra import METHODS, Method
-from tuning.state import StudyState
-from tuning.studyfile import StudyFile
+from tuning.sensitivity import data, job
+from tuning.sensitivity.job import METHODS, Method
+from tuning.spec.study_file import StudyFile
+from tuning.storage import study_folder
+from tuning.storage.state import StudyState
 
 
 def work(folder: Path, method: Method) -> None:
     """Work it out from the journal as it stands, and keep it."""
-    view = readers.load_study(folder)
+    view = study_folder.load_study(folder)
     if view.file is None:
         raise SystemExit("the study's file cannot be read by this version")
-    trials = evidence.ended(view.journal)
+    trials = data.ended(view.journal)
     _METHODS[method](folder, trials, view.journal, view.file)
 
 
 def _fanova(folder: Path, trials: int, state: StudyState, file: StudyFile) -> None:
-    from tuning.sensitivity.fanova import TREES, fanova
+    from tuning.sensitivity.models import TREES, fanova
 
     tell(0.0, f"0 of {TREES} trees")
     for document in fanova(state, file.search_space):
-        kept.write(folder, "fanova", trials, document)
+        job.write(folder, "fanova", trials, document)
         grown = int(document.get("trees", TREES))
         tell(grown / TREES, f"{grown} of {TREES} trees")
 
 
 def _shap(folder: Path, trials: int, state: StudyState, file: StudyFile) -> None:
-    from tuning.sensitivity.modelled import modelled
+    from tuning.sensitivity.models import modelled
 
     tell(0.0, "starting")
-    kept.write(folder, "shap", trials, modelled(state, file, tell))
+    job.write(folder, "shap", trials, modelled(state, file, tell))
     tell(1.0, "done")
 
 

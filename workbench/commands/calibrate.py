@@ -42,7 +42,7 @@ def calibrate(
 
 def _measured(home: Path, asked: Asked) -> Calibration:
     from engine.launch.measure.calibrate import calibrate as measure
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench.calibrate_progress import CalibrateProgress
     from workbench.output import stdout_for_results
 

@@ -27,7 +27,7 @@ def metrics(
 ) -> int:
     """Serve steps, collectives, memory, GPUs and host of all running runs to a Prometheus server, until Ctrl-C."""
     from engine.config.errors import InputError
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench.output import say
 
     try:

@@ -12,7 +12,7 @@ from workbench.commands.predict import Cluster, Nodes, WithoutRuns
 
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
-    from tuning.predict.plans import Planned
+    from tuning.predict.plan.plans import Planned
 
 #: Of a model without a file: mixed precision, and sequences as the papers on its sizes take them.
 _BATCH, _SEQUENCE = 1024, 2048
@@ -43,7 +43,7 @@ def plan(
     json: Json = False,
 ) -> int:
     """The best layouts of a model on a cluster, the pareto of time and memory, and why not the others."""
-    from tuning.predict import plans
+    from tuning.predict.plan import plans
     from workbench.targets import target_of
 
     given = {"model.preset": model, "batch.global_batch": global_batch, "data.sequence_length": sequence}

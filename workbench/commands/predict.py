@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
     from engine.dry_run.check import DryRun
     from tuning.predict.answer import Forecast
-    from tuning.predict.behind import WhyNot
-    from tuning.predict.placed import Placed
+    from tuning.predict.placement.place import Placed
+    from tuning.predict.plan.why_not import WhyNot
     from tuning.predict.target import Target
 
 Cluster = Annotated[
@@ -73,14 +73,14 @@ def predict(
     if simulate:
         return _simulate(asked, target, home, json)
     if why_not:
-        from tuning.predict import behind
+        from tuning.predict.plan import why_not as explanation
 
-        return _why_not(behind.why_not(asked, target), json)
-    from tuning.predict import placed
+        return _why_not(explanation.why_not(asked, target), json)
     from tuning.predict.forecast import forecast
+    from tuning.predict.placement import place
 
     found = forecast(asked, target)
-    return _forecast(found, placed.of(asked, target), json)
+    return _forecast(found, place.of(asked, target), json)
 
 
 def _forecast(found: Forecast, where: Placed | None, json: bool) -> int:
@@ -113,8 +113,8 @@ def _why_not(found: WhyNot, json: bool) -> int:
 def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     """Keep the run, and show it as any other."""
     from engine.validation import rules
-    from tuning.predict.rehearsal import rehearse
-    from tuning.predict.simulate import write_run
+    from tuning.predict.events.rehearsal import rehearse
+    from tuning.predict.events.simulate import write_run
     from workbench import runs
     from workbench.output import emit_json, result_console
     from workbench.render import print_run

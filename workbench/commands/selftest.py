@@ -98,7 +98,7 @@ def _look_at(device: str, ranks: int) -> None:
 
 
 def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_host_names: bool) -> Selftest:
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench.output import stdout_for_results
     from workbench.selftest import runner
     from workbench.selftest.apart import Asked

@@ -12,8 +12,8 @@ from workbench.commands.options import Home, Json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tuning.readers import StudyView
-    from tuning.studyfile import StudyFile
+    from tuning.spec.study_file import StudyFile
+    from tuning.storage.study_folder import StudyView
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study: its name or a unique prefix.")]
 
@@ -42,8 +42,8 @@ def sensitivity(
     json: Json = False,
 ) -> int:
     """What mattered in a study: importance, SHAP, dependence on each knob, and the winner's neighbours."""
-    from tuning.importance import importance
-    from tuning.sensitivity.document import document
+    from tuning.sensitivity.importance import importance
+    from tuning.sensitivity.report import document
     from workbench.output import emit_json, result_console
     from workbench.render_sensitivity import print_sensitivity
 
@@ -59,19 +59,19 @@ def sensitivity(
 
 
 def _work_out(view: StudyView, method: Way, limit: float) -> None:
-    from tuning.sensitivity import child, evidence
-    from tuning.sensitivity.extra import METHODS
+    from tuning.sensitivity import data, job
+    from tuning.sensitivity.job import METHODS
     from workbench.sensitivity_progress import SensitivityProgress
 
     chosen = next(known for known in METHODS if known == method.value)
-    asked = child.Asked(view.folder, chosen, evidence.ended(view.journal), limit)
+    asked = job.Asked(view.folder, chosen, data.ended(view.journal), limit)
     with SensitivityProgress(chosen) as progress:
-        child.outcome(asked, progress.update)
+        job.outcome(asked, progress.update)
 
 
 def _view(home: Path, study: str) -> tuple[StudyView, StudyFile]:
     from engine.config.errors import InputError
-    from tuning.readers import load_study
+    from tuning.storage.study_folder import load_study
     from workbench.resolve import resolve
 
     target = resolve(home, study)

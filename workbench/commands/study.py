@@ -67,7 +67,7 @@ def import_study(
     json: Json = False,
 ) -> int:
     """Bring a study back from its file: checked as a whole first, and never over one that is here."""
-    from tuning.readers import STUDY_GIVEN
+    from tuning.storage.study_folder import STUDY_GIVEN
     from workbench.output import emit_json, say
     from workbench.portable import unpacking
 

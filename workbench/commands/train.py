@@ -79,7 +79,7 @@ def _origin(home: Path, text: str) -> Path:
 
 def _run(home: Path, config: RunConfig) -> RunView:
     from engine.session import Session
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench.runs import load
     from workbench.train_progress import RunProgress
 

@@ -10,10 +10,10 @@ import typer
 from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
-    from tuning.board import Update
-    from tuning.execute import Execute
-    from tuning.side_by_side import Slice
-    from tuning.studyfile import StudyFile
+    from tuning.controllers.status import Update
+    from tuning.execution.device_slices import Slice
+    from tuning.execution.executor import Execute
+    from tuning.spec.study_file import StudyFile
 
 
 Join = Annotated[
@@ -71,7 +71,7 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
     """What plays the trials of a study on a model of a cluster; None where ranks run."""
     if file.simulate is None:
         return None
-    from tuning.simulated import Simulation
+    from tuning.execution.simulated_machine import Simulation
 
     return Simulation(home, file.simulate.cluster, file.simulate.noise)
 
@@ -79,24 +79,24 @@ def _simulation(home: Path, file: StudyFile) -> Execute | None:
 def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> list[Slice]:
     """The devices of each controller; none where there is one, which has all."""
     from engine.config.errors import InputError
-    from tuning import side_by_side
-    from tuning.surroundings import most_ranks
+    from tuning.execution import device_slices
+    from tuning.spec.environment import most_ranks
 
     if file.side_by_side is None or file.side_by_side == 1:
         return []
     if storage is not None:
         remedy = "controllers of a study in a database have a home each; 1, or leave out --storage"
-        raise InputError(side_by_side.FIELD, file.side_by_side, remedy)
+        raise InputError(device_slices.FIELD, file.side_by_side, remedy)
     if join:
-        side_by_side.check_alone(folder, file.side_by_side)
+        device_slices.check_alone(folder, file.side_by_side)
     ranks = most_ranks(file.knobs, file.ranks)
-    return side_by_side.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
+    return device_slices.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
 
 def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
-    from tuning import surroundings
-    from tuning.readers import STUDIES
-    from tuning.turns import TURN, FileLock
+    from tuning.spec import environment
+    from tuning.storage.lock import TURN, FileLock
+    from tuning.storage.study_folder import STUDIES
     from workbench import why
     from workbench.compaction import compact_at_end
     from workbench.output import say
@@ -104,7 +104,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
     from workbench.store import Store
 
     landing.finish(home)
-    surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    environment.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     document = _search(home, file, join, storage)
     if document["state"] == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
@@ -116,8 +116,8 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
 
 def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
     from engine.session import Session
-    from tuning import measurable
-    from tuning.readers import STUDIES
+    from tuning.execution import preflight
+    from tuning.storage.study_folder import STUDIES
     from tuning.study import run_study
     from workbench.foresight import foresight_of
     from workbench.side_by_side import Children
@@ -127,7 +127,7 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
     parts = _slices(file, folder, join, storage)
     if parts:
         parts.pop(0).take()
-    started = Session(home, fresh_on_cpu=True) if measurable.weighs_memory(file) else Session(home)
+    started = Session(home, fresh_on_cpu=True) if preflight.weighs_memory(file) else Session(home)
     beside = Children(home, file.name, parts)
     with beside as children, started as session, StudyProgress(file) as shown:
         execute = _simulation(home, file) or session.execute

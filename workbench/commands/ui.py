@@ -13,7 +13,7 @@ from workbench.commands.options import Home
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench.jobs import Job
     from workbench.page_server import Place
 
@@ -33,7 +33,7 @@ def ui(
     ] = False,
 ) -> int:
     """Open the page: runs, live profiles, studies, export. Ctrl-C ends it; studies started from it go on."""
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench import page_server
     from workbench.jobs import new_folder
 

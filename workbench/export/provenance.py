@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from tuning.readers import STUDIES
+from tuning.storage.study_folder import STUDIES
 from workbench import studies
 from workbench.runs import RunView
 

@@ -8,7 +8,7 @@ from typing import Any
 from engine.config import environment
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from tuning.aims import aim_of
+from tuning.spec.objectives import aim_of
 from workbench.export.bundle import Bundle
 from workbench.export.placed import note
 from workbench.export.provenance import Source, continued, provenance, source

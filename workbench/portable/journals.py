@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engine.config.errors import InputError
-from tuning import studyfile
-from tuning.state import Line
+from tuning.spec import study_file
+from tuning.storage.state import Line
 
 #: Name before -> name from now on, of a study and all that it continues.
 Names = Mapping[str, str]
@@ -55,7 +55,7 @@ def _renamed(piece: bytes, names: Names) -> bytes:
 def _study(line: Line, names: Names) -> Line:
     file = line["file"] | {"name": names.get(line["file"]["name"], line["file"]["name"])}
     try:
-        return {"file": file, "fingerprint": studyfile.parse(file).fingerprint()}
+        return {"file": file, "fingerprint": study_file.parse(file).fingerprint()}
     except InputError:  # of a newer version: only that one can tell
         return {"file": file}
 

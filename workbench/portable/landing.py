@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.config.errors import InputError
-from tuning import readers
+from tuning.storage import study_folder
 from workbench.portable.manifest import RUNS, STUDIES
 
 IMPORTS = ".imports"
@@ -90,9 +90,9 @@ def _finish(home: Path) -> None:
 
 def _move(home: Path, ready: Path) -> list[str]:
     """The study's newest name first, for it has all trials; names of studies that somebody else has taken."""
-    (home / readers.STUDIES).mkdir(exist_ok=True)
+    (home / study_folder.STUDIES).mkdir(exist_ok=True)
     newest = sorted((ready / STUDIES).iterdir(), key=lambda path: (len(path.name), path.name), reverse=True)
-    taken = [folder.name for folder in newest if not _put(folder, home / readers.STUDIES / folder.name)]
+    taken = [folder.name for folder in newest if not _put(folder, home / study_folder.STUDIES / folder.name)]
     for folder in sorted((ready / RUNS).iterdir()):
         _put(folder, home / folder.name)
     shutil.rmtree(ready, ignore_errors=True)

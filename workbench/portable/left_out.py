@@ -7,8 +7,8 @@ from pathlib import Path
 
 from engine.checkpoint.checkpoint_folder import CHECKPOINTS
 from engine.run import run_folder
-from tuning import readers
-from tuning.state import StudyState
+from tuning.storage import study_folder
+from tuning.storage.state import StudyState
 from workbench.portable.manifest import RUN_FOLDERS
 
 #: Never taken along: too large, or of no use elsewhere.
@@ -37,7 +37,7 @@ def lines(
     found += [
         f"study {one.study}: what this one inherited of it is in its journal" for one in state.inherited
     ]
-    waiting = _unanswered(home / readers.STUDIES / studies[-1], state)
+    waiting = _unanswered(home / study_folder.STUDIES / studies[-1], state)
     return (*found, *([f"{waiting} commands that nobody has answered yet"] if waiting else []))
 
 

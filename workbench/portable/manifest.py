@@ -8,15 +8,21 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tuning import readers
-from tuning.studyfile import NAME as STUDY_NAME
+from tuning.spec.study_file import NAME as STUDY_NAME
+from tuning.storage import study_folder
 
 FORMAT = "workbench study"
 VERSION = 1
 MANIFEST = "manifest.json"
 STUDIES, RUNS = "studies", "runs"
 #: A study's documents, in the order in which they are read: none of them tells more than the journal, which is last.
-STUDY_FILES = (readers.STUDY_GIVEN, readers.STUDY, readers.RESULT, run_folder.STATUS, readers.JOURNAL)
+STUDY_FILES = (
+    study_folder.STUDY_GIVEN,
+    study_folder.STUDY,
+    study_folder.RESULT,
+    run_folder.STATUS,
+    study_folder.JOURNAL,
+)
 RUN_FILES = (run_folder.CONFIG, run_folder.STARTED, run_folder.STATUS, run_folder.SUMMARY)
 RUN_FOLDERS = (run_folder.RECORDS, run_folder.LOGS)
 _RUN_NAME = re.compile(r"[0-9][A-Za-z0-9_-]*")
@@ -95,7 +101,7 @@ def _check_names(manifest: Manifest, path: str) -> None:
     for name in manifest.members:
         if not _is_ours(name, studies):
             raise damaged(path, f"it holds {name!r}, which does not belong to a study")
-    if f"{STUDIES}/{manifest.study}/{readers.JOURNAL}" not in manifest.members:
+    if f"{STUDIES}/{manifest.study}/{study_folder.JOURNAL}" not in manifest.members:
         raise damaged(path, "it holds no journal")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.calibration import fingerprint
-from tuning import readers
+from tuning.storage import study_folder
 from workbench.portable.journals import Names
 from workbench.portable.manifest import Manifest
 
@@ -23,8 +23,8 @@ def _index(folder: Path) -> str:
     """Optuna's file is made from the journal, later if that takes more than a moment; a study that this version
     refuses can still be read.
     """
-    from tuning.mirror import MOMENT
-    from tuning.mirror_drain import rebuild
+    from tuning.sampling.optuna_export import MOMENT
+    from tuning.sampling.optuna_export_backlog import rebuild
 
     try:
         return rebuild(folder, most=MOMENT)
@@ -43,7 +43,7 @@ def _machine(manifest: Manifest) -> str:
 
 
 def _data(folder: Path) -> str:
-    file = run_folder.read_json(folder / readers.STUDY)
+    file = run_folder.read_json(folder / study_folder.STUDY)
     path = ((file or {}).get("base") or {}).get("data", {}).get("path")
     if not path or Path(path).exists():
         return ""

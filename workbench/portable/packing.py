@@ -18,8 +18,8 @@ from typing import IO, Any
 from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.calibration import fingerprint
-from tuning import readers
-from tuning.state import StudyState, fold
+from tuning.storage import study_folder
+from tuning.storage.state import StudyState, fold
 from workbench.portable import journals, left_out
 from workbench.portable.manifest import (
     MANIFEST,
@@ -90,9 +90,9 @@ def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) ->
     Raises:
         InputError: the study has no journal.
     """
-    places = home / readers.STUDIES
+    places = home / study_folder.STUDIES
     documents = _documents(places / name)
-    state = fold(journals.lines(documents.get(readers.JOURNAL, b"")))
+    state = fold(journals.lines(documents.get(study_folder.JOURNAL, b"")))
     names = _names(places, name, state)
     members: dict[str, Member] = {}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
@@ -128,7 +128,7 @@ def _documents(folder: Path) -> dict[str, bytes]:
     for name in STUDY_FILES:
         with contextlib.suppress(FileNotFoundError):
             data = (folder / name).read_bytes()
-            found[name] = journals.whole_lines(data) if name == readers.JOURNAL else data
+            found[name] = journals.whole_lines(data) if name == study_folder.JOURNAL else data
     return found
 
 
@@ -136,7 +136,7 @@ def _names(places: Path, name: str, state: StudyState) -> list[str]:
     """The study and what it continues, as far as that is still there; the oldest first."""
     if state.file is None:
         raise InputError("study", name, "has no readable journal yet; there is nothing to export")
-    return [*(each for each in state.continues if (places / each / readers.JOURNAL).is_file()), name]
+    return [*(each for each in state.continues if (places / each / study_folder.JOURNAL).is_file()), name]
 
 
 def _put_study(

@@ -11,9 +11,9 @@ import yaml
 from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
-from tuning import owner, readers
-from tuning.studyfile import NAME
-from tuning.yamlfile import StrictLoader
+from tuning.space.yaml_loader import StrictLoader
+from tuning.spec.study_file import NAME
+from tuning.storage import controllers, study_folder
 from workbench.portable import journals
 from workbench.portable.journals import Names
 
@@ -39,7 +39,7 @@ def settle_study(folder: Path) -> None:
     """Nobody runs it here, whoever ran it where it comes from."""
     status = run_folder.read_json(folder / run_folder.STATUS)
     if status is not None:
-        held = status.get("state") in owner.HELD
+        held = status.get("state") in controllers.HELD
         state = {"state": "interrupted"} if held else {}
         run_folder.write_json(
             folder / run_folder.STATUS, status | state | {"owner": None, "current_run": None}
@@ -58,14 +58,16 @@ def settle_run(folder: Path) -> None:
 
 def rename_study(folder: Path, names: Names) -> None:
     """Its name wherever it is written, and that of the folder."""
-    _change(folder / readers.STUDY, lambda tree: _named(tree, names, "name"))
-    _change(folder / readers.RESULT, lambda tree: _named(tree, names, "study", "continued_in", "continues"))
+    _change(folder / study_folder.STUDY, lambda tree: _named(tree, names, "name"))
+    _change(
+        folder / study_folder.RESULT, lambda tree: _named(tree, names, "study", "continued_in", "continues")
+    )
     _change(
         folder / run_folder.STATUS, lambda tree: _named(tree, names, "study", "continued_in", "continues")
     )
-    journal = folder / readers.JOURNAL
+    journal = folder / study_folder.JOURNAL
     journal.write_bytes(journals.renamed(journal.read_bytes(), names))
-    given = folder / readers.STUDY_GIVEN
+    given = folder / study_folder.STUDY_GIVEN
     if given.is_file():
         given.write_text(given_as(given.read_text("utf-8"), names), "utf-8")
     folder.rename(folder.with_name(names[folder.name]))

@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tuning import readers
+from tuning.storage import study_folder
 from workbench.portable import landing, notes, renaming
 from workbench.portable.manifest import MANIFEST, RUNS, STUDIES, Manifest, damaged, parsed
 
@@ -70,7 +70,7 @@ def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
         study=study,
         was=manifest.study,
         studies=tuple(names.values()),
-        folder=str(home / readers.STUDIES / study),
+        folder=str(home / study_folder.STUDIES / study),
         trials=manifest.trials,
         runs=manifest.runs,
         runs_here_before=before,
@@ -113,7 +113,7 @@ def _manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
 
 def _check_free(home: Path, names: dict[str, str]) -> None:
     for name in names.values():
-        if (home / readers.STUDIES / name).exists():
+        if (home / study_folder.STUDIES / name).exists():
             raise InputError("name", name, "a study of this name is here already; give another: --name OTHER")
 
 

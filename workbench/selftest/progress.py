@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.output import progress_console, say
 
 if TYPE_CHECKING:
-    from tuning.interruption import Interruption
+    from tuning.execution.signals import Interruption
     from workbench.selftest.registry import Check
     from workbench.selftest.results import Row
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from engine.run import commands
-from tuning.command import send
+from tuning.storage.commands import send
 from workbench import traces, words
 from workbench.traces import Trace
 from workbench.ui.shared import guarded, home, pressed

@@ -10,7 +10,7 @@ import streamlit as st
 from engine.config.errors import InputError
 from engine.run import commands, run_folder
 from engine.validation import live_changes
-from tuning.command import send
+from tuning.storage.commands import send
 from workbench import orders as run_orders
 from workbench import turning, words
 from workbench.inputs import assignments

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import streamlit as st
 
-from tuning import readers
-from tuning.aims import Aim, aim_of
-from tuning.readers import StudyView
+from tuning.spec.objectives import Aim, aim_of
+from tuning.storage import study_folder
+from tuning.storage.study_folder import StudyView
 from workbench import study_figures, words
 from workbench.followed import FollowedStudies, FollowedStudy
 from workbench.study_series import TrialSeries, trial_series
@@ -52,7 +52,7 @@ def study(name: str) -> Study:
 
 def followed(name: str) -> FollowedStudy:
     """A study that is read as it grows, for all browsers."""
-    return _followed_studies().study(home() / readers.STUDIES / name)
+    return _followed_studies().study(home() / study_folder.STUDIES / name)
 
 
 @st.cache_resource

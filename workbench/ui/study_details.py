@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from tuning.aims import aim_of, text
+from tuning.spec.objectives import aim_of, text
 from workbench import rounds, words
 from workbench.ui import portable, study_mattered, study_terms, trial_window
 from workbench.ui.shared import PAGES, badge, metrics, table

@@ -7,11 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from tuning import readers
-from tuning.readers import StudyView
-from tuning.sensitivity import kept
-from tuning.sensitivity.document import document
-from tuning.sensitivity.extra import METHODS, NAMES, needed
+from tuning.sensitivity import job
+from tuning.sensitivity.job import METHODS, NAMES, needed
+from tuning.sensitivity.report import document
+from tuning.storage import study_folder
+from tuning.storage.study_folder import StudyView
 from workbench import jobs, sensitivity_figures, sensitivity_series, words
 from workbench.sensitivity_words import loss, stands
 from workbench.ui.chart import chart
@@ -47,7 +47,7 @@ def _parts(view: StudyView) -> None:
 
 
 def _signature(view: StudyView) -> tuple[float, ...]:
-    names = (readers.JOURNAL, readers.RESULT, kept.FOLDER)
+    names = (study_folder.JOURNAL, study_folder.RESULT, job.FOLDER)
     found = [path.stat() for name in names if (path := view.folder / name).exists()]
     return tuple(number for stat in found for number in (stat.st_mtime, stat.st_size))
 

@@ -8,9 +8,9 @@ import streamlit as st
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
-from tuning import side_by_side
-from tuning.studyfile import StudyFile
-from tuning.terms import Racing
+from tuning.execution import device_slices
+from tuning.spec.study_file import StudyFile
+from tuning.spec.terms import Racing
 from workbench import words
 from workbench.ui import forms, tune_environment
 from workbench.ui.shared import study_rows, wrong_value
@@ -71,8 +71,8 @@ def _room(asked: int, config: RunConfig, ranks: int) -> None:
     """What is wrong with so many at once on this host, or how many there can be."""
     try:
         if asked > 1:
-            side_by_side.slices(asked, ranks, config)
-        found = side_by_side.room(ranks, config)
+            device_slices.slices(asked, ranks, config)
+        found = device_slices.room(ranks, config)
     except InputError as error:
         if asked > 1:
             wrong_value(str(error))

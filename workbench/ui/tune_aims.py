@@ -6,8 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from tuning.objectives import KNOWN
-from tuning.terms import Budget, Constraints
+from tuning.spec.objectives import KNOWN
+from tuning.spec.terms import Budget, Constraints
 from workbench.ui import forms
 
 LOSS = "time_to_loss"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from tuning.studyfile import StudyFile
+from tuning.spec.study_file import StudyFile
 from workbench.ui import forms
 from workbench.ui.shared import pressed
 

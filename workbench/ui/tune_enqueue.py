@@ -8,10 +8,10 @@ from typing import Any
 import streamlit as st
 
 from engine.config.errors import InputError
-from tuning.command import send
-from tuning.knobs import Knob
-from tuning.readers import StudyView
-from tuning.space import Space
+from tuning.space.knobs import Knob
+from tuning.space.space import Space
+from tuning.storage.commands import send
+from tuning.storage.study_folder import StudyView
 from workbench import words
 from workbench.ui import asked
 from workbench.ui.shared import pressed

@@ -13,8 +13,8 @@ from engine.config.environment_catalog import VARIABLES
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
-from tuning.knobs import parse_space
-from tuning.offered_environment import offered_environment
+from tuning.space.defaults import offered_environment
+from tuning.space.knobs import parse_space
 from workbench import words
 from workbench.ui import forms, tune_knobs
 from workbench.ui.shared import grid, wrong_value

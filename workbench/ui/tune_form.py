@@ -13,9 +13,11 @@ from engine.config.errors import InputError, WorkbenchError
 from engine.config.presets import PRESETS, resolve
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
-from tuning import readers, side_by_side, studyfile, surroundings
-from tuning.offered import default_space, offered_space
-from tuning.studyfile import StudyFile
+from tuning.execution import device_slices
+from tuning.space.defaults import default_space, offered_space
+from tuning.spec import environment, study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage import study_folder
 from workbench import jobs, words
 from workbench.settings import JOBS
 from workbench.ui import forms, tune_advanced, tune_aims, tune_knobs
@@ -115,7 +117,7 @@ def _config(base: dict[str, Any]) -> RunConfig:
 def _checked(tree: dict[str, Any]) -> StudyFile | None:
     """The study if it can run, with what it amounts to; else what has to change."""
     try:
-        file = studyfile.parse(tree)
+        file = study_file.parse(tree)
         resolve(file.config.model)
         _check_here(file)
         space = file.search_space
@@ -131,9 +133,9 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
     selection.choose(file.config, file.ranks)
-    surroundings.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    environment.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:
-        side_by_side.slices(file.side_by_side, file.ranks, file.config)
+        device_slices.slices(file.side_by_side, file.ranks, file.config)
 
 
 def _size(file: StudyFile) -> str:
@@ -161,7 +163,7 @@ def _wait_for_start() -> None:
         return
     name, job = st.session_state["starting"]
     with st.spinner("Starting the study ..."):
-        problem = _first_sign(job, home() / readers.STUDIES / name)
+        problem = _first_sign(job, home() / study_folder.STUDIES / name)
     del st.session_state["starting"]
     if problem:
         st.error(problem, icon=":material/error:")
@@ -185,6 +187,6 @@ def _first_sign(job: jobs.Job, folder: Path) -> str | None:
 
 def _runs(job: jobs.Job, folder: Path) -> bool:
     try:
-        return bool((readers.load_study(folder).status.get("owner") or {}).get("pid") == job.pid)
+        return bool((study_folder.load_study(folder).status.get("owner") or {}).get("pid") == job.pid)
     except InputError:
         return False

@@ -9,11 +9,11 @@ from typing import Any
 
 import streamlit as st
 
-from tuning import mask
-from tuning.command import send
-from tuning.knobs import Knob
-from tuning.readers import StudyView
-from tuning.samplers import ASKED
+from tuning.space.knobs import Knob
+from tuning.spec.sampler_choice import ASKED
+from tuning.storage import mask
+from tuning.storage.commands import send
+from tuning.storage.study_folder import StudyView
 from workbench import words
 from workbench.ui import asked, tune_budget, tune_knobs
 from workbench.ui.shared import pressed, table

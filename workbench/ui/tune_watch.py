@@ -6,10 +6,10 @@ import time
 
 import streamlit as st
 
-from tuning import readers
-from tuning.aims import aim_of
-from tuning.command import send
-from tuning.readers import StudyView
+from tuning.spec.objectives import aim_of
+from tuning.storage import study_folder
+from tuning.storage.commands import send
+from tuning.storage.study_folder import StudyView
 from workbench import jobs, study_figures, study_words, words
 from workbench.study_series import importance_series
 from workbench.trial_list import all_rows
@@ -59,7 +59,7 @@ def _go_on_with_the_latest(names: list[str]) -> None:
     for place in (st.session_state, st.query_params):
         name = place.get("study")
         if name and name not in names:
-            place["study"] = readers.latest(home() / readers.STUDIES / str(name)).name
+            place["study"] = study_folder.latest(home() / study_folder.STUDIES / str(name)).name
 
 
 def _moving(name: str) -> None:
@@ -101,7 +101,7 @@ def _headline(found: Study) -> None:
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
         if words_of_crew := _crew(view):
             st.caption(words_of_crew)
-        if lag := found.document.get(readers.LAG):
+        if lag := found.document.get(study_folder.LAG):
             st.caption(lag)
     done, total = found.document.get("trials_done") or 0, found.document.get("trials_total") or 0
     with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
@@ -145,7 +145,7 @@ def _ask(view: StudyView, command: str) -> None:
 
 def _continue(view: StudyView) -> None:
     """An interrupted study goes on from its journal when its file is given again."""
-    started = jobs.start(home(), ["tune", str(view.folder / readers.STUDY)])
+    started = jobs.start(home(), ["tune", str(view.folder / study_folder.STUDY)])
     st.session_state["job"] = (view.name, started.id)
 
 

@@ -9,12 +9,13 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.tuning.predict.test_cost import MACHINE, case
-from tuning.predict import beliefs, calibrate, cost
-from tuning.predict.calibrate import Calibrated, Measured
-from tuning.predict.constants import Constants
-from tuning.predict.fitting import fit
+from tuning.predict.fit import calibrate
+from tuning.predict.fit.calibrate import Calibrated, Measured
+from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.model import priors, step_time
+from tuning.predict.model.constants import Constants
 
-TRUE = beliefs.START.put(block_seconds=1e-3, score_passes=9.0, message_share=0.3, step_seconds=0.02)
+TRUE = priors.START.put(block_seconds=1e-3, score_passes=9.0, message_share=0.3, step_seconds=0.02)
 
 
 def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
@@ -23,7 +24,7 @@ def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
     degrees = {name: 2.0 ** draw.integers(0, 4, count) for name in ("tp", "pp", "dp", "micro_batch")}
     cases = case(**degrees, hidden=draw.choice([512.0, 1024.0, 4096.0], count), heads=8, recompute=2)
     cases = cases.put(ffn_hidden=4 * cases.hidden, micro_batches=2.0 ** draw.integers(3, 6, count))
-    seconds = cost.step(cases, MACHINE, TRUE).seconds * np.exp(draw.normal(0, noise, count))
+    seconds = step_time.step(cases, MACHINE, TRUE).seconds * np.exp(draw.normal(0, noise, count))
     return Measured(cases, MACHINE, seconds, cases.hidden)
 
 
@@ -36,10 +37,10 @@ def test_planted_constants_are_found_again() -> None:
 def test_slopes_of_many_constants_at_a_time_are_those_one_by_one() -> None:
     cases, machine, seconds, _ = measured = trials(20)
     slow = fit(
-        lambda one: np.log(cost.step(cases, machine, one).seconds / seconds), beliefs.START, beliefs.FREE
+        lambda one: np.log(step_time.step(cases, machine, one).seconds / seconds), priors.START, priors.FREE
     )
     found = calibrate.fitted(measured)
-    for name in beliefs.FREE:
+    for name in priors.FREE:
         assert getattr(found, name) == pytest.approx(getattr(slow.constants, name), rel=1e-6), name
 
 
@@ -48,7 +49,7 @@ def test_a_few_odd_measurements_do_not_bend_the_rest() -> None:
     odd = measured.seconds.copy()
     odd[::10] *= 4
     found = calibrate.fitted(measured._replace(seconds=odd))
-    error = cost.step(measured.cases, MACHINE, found).seconds / measured.seconds - 1
+    error = step_time.step(measured.cases, MACHINE, found).seconds / measured.seconds - 1
     assert np.median(np.abs(error)) < 0.04
 
 
@@ -56,7 +57,7 @@ def test_the_interval_holds_what_was_held_out_and_widens_outside() -> None:
     measured = trials()
     known = calibrate.calibrate(measured)
     other = trials(seed=4)
-    found = cost.step(other.cases, MACHINE, known.constants).seconds
+    found = step_time.step(other.cases, MACHINE, known.constants).seconds
     low, high = known.interval(other.cases, found)
     assert np.mean((low <= other.seconds) & (other.seconds <= high)) >= 0.8
     far = other.cases.put(tp=other.cases.tp * 16)

@@ -8,8 +8,8 @@ from engine.config.errors import InputError
 from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.fit import fit
 from engine.run.calibration.table import Calibration, Curve, Kind, Point
-from tuning.predict import catalogue
-from tuning.predict.hardware import FORMATS, Measured
+from tuning.predict.cluster import catalogue
+from tuning.predict.model.hardware import FORMATS, Measured
 
 UNJOINED = {"mosaic-h100", "mi300x-node"}
 

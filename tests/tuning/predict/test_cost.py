@@ -12,13 +12,13 @@ from engine.parallel.schedules.closed_forms import bubble_fraction
 from engine.parallel.schedules.registry import plan
 from engine.parallel.schedules.simulate import simulate
 from tests.support.runs import small
-from tuning.predict import cost, network
-from tuning.predict.cases import FULL, SELECTIVE, Cases
-from tuning.predict.configured import bubble_scale, cases_of
-from tuning.predict.constants import Constants
-from tuning.predict.cost import Machine
-from tuning.predict.kernels import Device
-from tuning.predict.network import Links
+from tuning.predict.model import network, step_time
+from tuning.predict.model.cases import FULL, SELECTIVE, Cases
+from tuning.predict.model.compute import Device
+from tuning.predict.model.constants import Constants
+from tuning.predict.model.from_config import bubble_scale, cases_of
+from tuning.predict.model.network import Links
+from tuning.predict.model.step_time import Machine
 
 MACHINE = Machine(Device(312e12, 2e12), Links(300e9, 25e9))
 #: 175 billion parameters, as arXiv 2205.05198 trains it.
@@ -34,7 +34,7 @@ def case(**values: object) -> Cases:
 
 def seconds(cases: Cases, constants: Constants = USUAL) -> np.ndarray:
     """Of a step."""
-    return cost.step(cases, MACHINE, constants).seconds
+    return step_time.step(cases, MACHINE, constants).seconds
 
 
 def test_parameters_and_flops_are_those_of_megatron() -> None:
@@ -53,7 +53,7 @@ def test_parameters_and_flops_are_those_of_megatron() -> None:
 
 def test_terms_add_up_to_the_step_and_none_is_negative() -> None:
     degrees = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "dp": [8, 4, 2, 1], "zero_stage": [0, 1, 2, 3]}
-    found = cost.step(case(**degrees, recompute=[0, 1, 2, 2]), MACHINE, USUAL)
+    found = step_time.step(case(**degrees, recompute=[0, 1, 2, 2]), MACHINE, USUAL)
     terms = np.stack([getattr(found, field.name) for field in fields(found)])
     assert found.seconds == pytest.approx(terms.sum(axis=0))
     assert (terms > -1e-9).all()
@@ -74,7 +74,7 @@ def test_many_at_a_time_are_those_one_by_one() -> None:
 def test_the_bubble_is_that_of_the_schedule(stages: int, chunks: int, micro_batches: int) -> None:
     """Of a model whose head only reads its input, without messages."""
     cases = case(pp=stages, chunks=chunks, micro_batches=micro_batches, vocabulary=1e-9)
-    found = cost.step(cases, MACHINE, USUAL.put(spread=1e-12, message_share=1e9, inside_seconds=1e-15))
+    found = step_time.step(cases, MACHINE, USUAL.put(spread=1e-12, message_share=1e9, inside_seconds=1e-15))
     computed = found.seconds - found.optimizer - found.other - found.messages - found.data_parallel
     expected = bubble_fraction(
         "1f1b" if chunks == 1 else "interleaved", stages, chunks, micro_batches, Costs(1.0, 2.0)
@@ -83,7 +83,9 @@ def test_the_bubble_is_that_of_the_schedule(stages: int, chunks: int, micro_batc
 
 
 def test_recomputation_adds_a_forward_or_its_attention() -> None:
-    none, selective, full = (cost.step(case(recompute=how), MACHINE, USUAL) for how in (0, SELECTIVE, FULL))
+    none, selective, full = (
+        step_time.step(case(recompute=how), MACHINE, USUAL) for how in (0, SELECTIVE, FULL)
+    )
     forward = (none.products + none.attention + none.elements) / 3
     assert full.recomputation == pytest.approx(forward)
     assert selective.recomputation == pytest.approx(none.attention / 3)
@@ -102,7 +104,7 @@ def test_a_ring_sends_its_share_over_its_slowest_link() -> None:
 
 
 def test_hidden_gradients_cost_nothing_and_exposed_ones_do() -> None:
-    beside, after = (cost.step(case(dp=16, bucketed=on), MACHINE, USUAL) for on in (1, 0))
+    beside, after = (step_time.step(case(dp=16, bucketed=on), MACHINE, USUAL) for on in (1, 0))
     assert beside.data_parallel[0] < after.data_parallel[0]
 
 
@@ -142,17 +144,19 @@ def test_schedules_have_their_own_bubble() -> None:
 
 
 def test_context_parallelism_pays_for_what_attention_does_not_hide() -> None:
-    ring, ulysses = (cost.step(case(cp=8, ulysses=way), MACHINE, USUAL).context_parallel[0] for way in (0, 1))
+    ring, ulysses = (
+        step_time.step(case(cp=8, ulysses=way), MACHINE, USUAL).context_parallel[0] for way in (0, 1)
+    )
     assert ulysses > 0
     slow = Machine(MACHINE.device, Links(1e9, 1e9))
-    assert cost.step(case(cp=8), slow, USUAL).context_parallel[0] > ring
-    assert cost.step(case(cp=1), MACHINE, USUAL).context_parallel[0] == 0
+    assert step_time.step(case(cp=8), slow, USUAL).context_parallel[0] > ring
+    assert step_time.step(case(cp=1), MACHINE, USUAL).context_parallel[0] == 0
 
 
 def test_replicas_that_meet_seldom_or_beside_the_next_round_wait_less() -> None:
     slow = Machine(MACHINE.device, Links(300e9, 1e8))
     every, seldom, late = (
-        cost.step(case(dp=16, period=period, late=late), slow, USUAL).data_parallel[0]
+        step_time.step(case(dp=16, period=period, late=late), slow, USUAL).data_parallel[0]
         for period, late in ((1, 0), (12, 0), (12, 1))
     )
     assert every > seldom > late

@@ -15,14 +15,15 @@ from engine.footprint.footprint import largest
 from engine.run.calibration import fingerprint
 from engine.run.calibration.table import Calibration
 from tests.support.calibrations import calibration, curve, point
-from tuning.predict import allowances, cost, experience, room, target
-from tuning.predict.allowances import Peaks
-from tuning.predict.configured import cases_of
-from tuning.predict.constants import Constants
-from tuning.predict.finished import Finished
+from tuning.predict import target
 from tuning.predict.forecast import forecast, forecasts
+from tuning.predict.learn import allowances, learn
+from tuning.predict.learn.allowances import Peaks
+from tuning.predict.learn.finished_runs import Finished, Trial
+from tuning.predict.model import headroom, step_time
+from tuning.predict.model.constants import Constants
+from tuning.predict.model.from_config import cases_of
 from tuning.predict.target import BELIEVED_HERE, Target
-from tuning.predict.trials import Trial
 
 HERE = fingerprint.here()
 LAYOUTS: tuple[dict[str, int], ...] = ({"dp": 4}, {"tp": 4}, {"pp": 4}, {"dp": 2, "tp": 2})
@@ -70,7 +71,7 @@ def planted(configs: Sequence[RunConfig], constants: Constants = TRUE, noise: fl
     draw, found = np.random.default_rng(1), list[Finished]()
     for number, one in enumerate(configs):
         seat = TARGET.at(one)
-        parts = cost.step(cases_of([one], seat.devices_per_node), seat.machine("fp32"), constants)
+        parts = step_time.step(cases_of([one], seat.devices_per_node), seat.machine("fp32"), constants)
         seconds = float(parts.seconds[0] * np.exp(draw.normal(0, noise)))
         peak = (1.08 * largest(one).total_bytes + 300 * MIB) * float(np.exp(draw.normal(0, 0.01)))
         found.append(ran(one, seconds, f"run-{number}", peak=round(peak)))
@@ -82,7 +83,7 @@ def drawn(layouts: Sequence[dict[str, int]] = LAYOUTS, lab: dict[str, Any] | Non
 
 
 def learned(runs: Sequence[Finished], base: Target = TARGET) -> Target:
-    return experience.learned(base, runs, HERE)
+    return learn.learned(base, runs, HERE)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_too_few_change_nothing_and_say_how_many_are_missing(count: int, missing
     assert few.unsure == TARGET.unsure
     assert any(missing in note for note in few.notes)
     assert BELIEVED_HERE in few.notes
-    assert few.allowance == room.ON_CPU
+    assert few.allowance == headroom.ON_CPU
     assert few.experience is not None
     assert few.experience.as_dict()["error"] is None
 
@@ -206,7 +207,7 @@ def test_what_ranks_hold_beside_is_learned(known: Target) -> None:
     assert found.memory_bytes.median == pytest.approx(true, rel=0.03)
     assert found.memory_bytes.low < true < found.memory_bytes.high < 1.1 * true
     assert any("learned from 8 runs, left-out error ±" in note for note in found.notes)
-    assert room.SAID not in found.notes
+    assert headroom.SAID not in found.notes
     assert known.allowance.context_bytes == pytest.approx(300 * MIB, rel=0.1)
 
 
@@ -219,15 +220,15 @@ def test_above_what_was_measured_memory_is_believed_again(known: Target) -> None
 
 
 def test_the_believed_allowance_is_a_tenth_and_libraries_on_a_cpu() -> None:
-    counted = np.array([10.0 * room.GIB])
-    low, high = room.ON_GPU.ends(counted)
+    counted = np.array([10.0 * headroom.GIB])
+    low, high = headroom.ON_GPU.ends(counted)
     assert low == counted
     assert high == pytest.approx(counted * 1.1)
-    assert room.ON_CPU.median(counted) == pytest.approx(counted * 1.03 + room.GIB / 2)
+    assert headroom.ON_CPU.median(counted) == pytest.approx(counted * 1.03 + headroom.GIB / 2)
 
 
 def test_on_a_gpu_only_the_share_is_learned() -> None:
-    counted = np.linspace(1.0, 20.0, 8) * room.GIB
+    counted = np.linspace(1.0, 20.0, 8) * headroom.GIB
     peaks = Peaks(counted, 1.15 * counted, np.arange(8) % 3)
     found = allowances.learned(peaks, 8, on_cpu=False)
     assert found.share == pytest.approx(0.15, abs=0.01)

@@ -10,8 +10,8 @@ from engine.footprint.footprint import largest
 from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
-from tuning.predict import footprints
-from tuning.predict.configured import cases_of
+from tuning.predict.model import memory
+from tuning.predict.model.from_config import cases_of
 
 
 def test_bytes_are_those_of_the_engine() -> None:
@@ -20,7 +20,7 @@ def test_bytes_are_those_of_the_engine() -> None:
     kept = [config for config in drawn if not list(rules.problems(config)) and _has_even_rounds(config)]
     assert len(kept) > 100
     exact = np.array([largest(config).total_bytes for config in kept], np.float64)
-    off = np.abs(footprints.largest(cases_of(kept)) / exact - 1)
+    off = np.abs(memory.largest(cases_of(kept)) / exact - 1)
     one = np.array([config.schedule.chunks == 1 for config in kept])
     assert off[one].max() < 0.02
     assert off[~one].max() < 0.05
@@ -46,7 +46,7 @@ def test_each_part_counts() -> None:
         plain.with_values({"memory.recompute": "full"}),
         plain.with_values({"batch.micro_batch": 2 * plain.batch.micro_batch}),
     ]
-    bytes_ = footprints.largest(cases_of(turned))
+    bytes_ = memory.largest(cases_of(turned))
     assert bytes_[1] < bytes_[0]
     assert bytes_[2] < bytes_[0]
     assert bytes_[3] > bytes_[0]

@@ -16,9 +16,12 @@ from engine.validation import rules
 from tests.support import calibrations
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
-from tuning.predict import catalogue, outside, room, target
+from tuning.predict import outside_allocator as outside_of_target
+from tuning.predict import target
+from tuning.predict.cluster import catalogue
 from tuning.predict.forecast import TERMS, forecast, forecasts, room_of
-from tuning.predict.layouts import Space
+from tuning.predict.model import headroom
+from tuning.predict.plan.layouts import Space
 
 KEYS = {
     "layout", "world_size", "cluster", "step_seconds", "memory_bytes", "interval", "breakdown", "limits",
@@ -76,7 +79,7 @@ def test_memory_is_what_the_engine_counts_and_an_allowance() -> None:
     assert found.memory_bytes.low == counted + beside.low
     assert found.memory_bytes.median == pytest.approx(1.03 * counted + beside.likely)
     assert found.memory_bytes.high == pytest.approx(1.1 * counted + beside.high)
-    assert {room.SAID, outside.SAID} <= set(found.notes)
+    assert {headroom.SAID, outside_of_target.SAID} <= set(found.notes)
     parts = found.as_dict()["memory_breakdown"]
     assert parts["outside_allocator"] == beside.likely
     assert parts["allowance"] == pytest.approx(0.03 * counted)
@@ -84,9 +87,9 @@ def test_memory_is_what_the_engine_counts_and_an_allowance() -> None:
 
 def test_what_is_outside_the_allocator_can_be_too_much() -> None:
     """Axes that leave counted bytes as they are need more of the device: each has a communicator."""
-    tight = np.array([(SELENE.memory_bytes - room.GIB) / 1.03])
+    tight = np.array([(SELENE.memory_bytes - headroom.GIB) / 1.03])
     alone, many = (
-        room_of(tight, SELENE, outside.arrays([outside_allocator(one)]))
+        room_of(tight, SELENE, outside_of_target.arrays([outside_allocator(one)]))
         for one in (config(), config(dp=8, tp=2))
     )
     assert alone.probability[0] < 0.5 < many.probability[0]
@@ -98,31 +101,31 @@ def test_a_rank_on_a_cpu_has_nothing_outside_an_allocator() -> None:
     found = forecast(asked, here)
     assert found.outside == Outside()
     assert found.as_dict()["memory_breakdown"]["outside_allocator"] == 0
-    assert found.memory_bytes.median == pytest.approx(1.03 * largest(asked).total_bytes + room.CPU_BYTES)
-    assert outside.SAID not in found.notes
+    assert found.memory_bytes.median == pytest.approx(1.03 * largest(asked).total_bytes + headroom.CPU_BYTES)
+    assert outside_of_target.SAID not in found.notes
 
 
 def test_many_layouts_at_a_time_hold_what_each_holds_outside() -> None:
     space = Space.of(config(batch=32), 16, 8)
     points, cases = next(space.blocks())
-    found = outside.of_cases(cases, space.base, SELENE)
+    found = outside_of_target.of_cases(cases, space.base, SELENE)
     rows = random.Random(SEED).sample(range(len(points)), 40)
-    each = outside.arrays([outside_allocator(space.config(points[row].tolist())) for row in rows])
+    each = outside_of_target.arrays([outside_allocator(space.config(points[row].tolist())) for row in rows])
     for column, expected in zip(found, each, strict=True):
         assert (np.asarray(column)[rows] == expected).all()
     assert len(np.unique(found.median)) > 5
 
 
 def test_a_probability_grows_with_what_is_held() -> None:
-    counted = np.array([40.0, 70.0, 74.0, 80.0, 120.0]) * room.GIB
-    found = room.room(counted, 80 * room.GIB)
+    counted = np.array([40.0, 70.0, 74.0, 80.0, 120.0]) * headroom.GIB
+    found = headroom.room(counted, 80 * headroom.GIB)
     assert (np.diff(found.probability) >= 0).all()
     assert found.probability[0] < 1e-6
     assert found.probability[-1] > 0.999
-    at_limit = room.room(
-        79 * room.GIB / np.array([1 + room.WORKSPACE_SHARE]),
-        80 * room.GIB,
-        beside=room.Beside(room.GIB, 0, room.GIB),
+    at_limit = headroom.room(
+        79 * headroom.GIB / np.array([1 + headroom.WORKSPACE_SHARE]),
+        80 * headroom.GIB,
+        beside=headroom.Beside(headroom.GIB, 0, headroom.GIB),
     )
     assert at_limit.probability[0] == pytest.approx(0.5, abs=1e-6)
 

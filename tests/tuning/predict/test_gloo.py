@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.comm import gloo_exchange
-from tuning.predict import gloo
-from tuning.predict.core_constants import START
-from tuning.predict.gloo import load_of, payload_rate, rounds, seconds_of
-from tuning.predict.messages.calls import Call
+from tuning.predict.model import gloo
+from tuning.predict.model.gloo import START, load_of, payload_rate, rounds, seconds_of
+from tuning.predict.traffic.calls import Call
 
 KNOWN = START.put(latency_seconds=1e-3, link_share=0.5, opposed=1.0, paired=0.5)
 RATE, LARGE = 1e6, 4_000_000

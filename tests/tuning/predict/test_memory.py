@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published import megatron, memory, nanotron
+from benchmarks.published.memory import MemoryConstants, held, in_flight, layer_activations, rank_elements
+from benchmarks.published.peaks import fit_peaks
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import footprints
 from engine.parallel.schedules import closed_forms
 from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
-from tuning.predict import memory
-from tuning.predict.cases import FULL, SELECTIVE, Cases
-from tuning.predict.configured import cases_of
-from tuning.predict.memory import MemoryConstants, held, in_flight, layer_activations, rank_elements
-from tuning.predict.peaks import fit_peaks
-from tuning.predict.tables import megatron, nanotron, playbook
-from tuning.predict.tables.reading import cases, take
+from tuning.predict.cluster import playbook
+from tuning.predict.cluster.csv_table import cases, take
+from tuning.predict.model.cases import FULL, SELECTIVE, Cases
+from tuning.predict.model.from_config import cases_of
 
 SCORED = Path(__file__).parents[3] / "benchmarks" / "data"
 #: Of 22B, 175B, 530B and 1T in arXiv 2205.05198, table 3: one sequence a micro-batch but for the first.

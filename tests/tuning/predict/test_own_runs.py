@@ -13,11 +13,11 @@ from engine.run.calibration import fingerprint
 from engine.session import Session
 from engine.validation import rules
 from tests.support import calibrations
-from tuning.predict import experience, target
+from tuning.predict import target
 from tuning.predict.answer import Range
-from tuning.predict.finished import Finished, finished
 from tuning.predict.forecast import forecasts
-from tuning.predict.trials import layout
+from tuning.predict.learn import learn
+from tuning.predict.learn.finished_runs import Finished, finished, layout
 
 LAYOUTS = ({"dp": 2}, {"dp": 2, "zero_stage": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2})
 SIZES: tuple[dict[str, Any], ...] = ({"hidden": 128}, {"hidden": 256, "layers": 6})
@@ -61,7 +61,7 @@ def test_each_layout_is_predicted_from_the_others(own_runs: list[Finished]) -> N
     held = dict.fromkeys(("step", "memory"), 0)
     for trial in trials:
         others = [run for run in own_runs if run.trial and layout(run.trial.config) != layout(trial.config)]
-        found = forecasts([trial.config], experience.learned(base, others, fingerprint.here()))[0]
+        found = forecasts([trial.config], learn.learned(base, others, fingerprint.here()))[0]
         assert trial.peak_bytes is not None
         held["step"] += _holds(found.step_seconds, trial.seconds, "s")
         held["memory"] += _holds(found.memory_bytes, trial.peak_bytes, "bytes")

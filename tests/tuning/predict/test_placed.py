@@ -16,13 +16,15 @@ from engine.config.run_config import RunConfig, parse
 from engine.validation import rules
 from tests.support import calibrations
 from tests.support.runs import small
-from tuning.predict import placed, plans, target
-from tuning.predict.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.placed import Placed
-from tuning.predict.placing.streams import volumes_of
-from tuning.predict.placing.volumes import Stream
+from tuning.predict import target
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.placement import place
+from tuning.predict.placement.cost import Stream
+from tuning.predict.placement.place import Placed
+from tuning.predict.placement.traffic import volumes_of
+from tuning.predict.plan import plans
 from tuning.predict.target import Target
-from tuning.predict.traffic import Traffic, traffic
+from tuning.predict.traffic.traffic import Traffic, traffic
 
 #: The groups follow each other, the link that joins them is slow; the second group is half as fast.
 TWO_GROUPS = """
@@ -63,7 +65,7 @@ def asked(**values: Any) -> RunConfig:
 
 def answer(config: RunConfig, where: Target) -> Placed:
     rules.check(config)
-    found = placed.of(config, where)
+    found = place.of(config, where)
     assert found is not None
     return found
 
@@ -74,9 +76,9 @@ def again(found: Placed, config: RunConfig, where: Target) -> Placed:
 
 
 def test_devices_that_are_alike_have_no_best_placement() -> None:
-    assert placed.of(asked(parallel__dp=8, parallel__pp=2), target.named("dgx-a100", 2)) is None
+    assert place.of(asked(parallel__dp=8, parallel__pp=2), target.named("dgx-a100", 2)) is None
     here = target.measured_here(calibrations.calibration())
-    assert placed.of(small(), here) is None
+    assert place.of(small(), here) is None
 
 
 def test_a_faster_group_gets_more_layers_and_that_is_legal(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
         {"lab": {"islands": [1, 3], "between_mbit": 10.0}}
     )
     assert answer(bad, lab_of(4)).gain >= 0
-    assert placed.of(small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2}), lab_of(4)) is None
+    assert place.of(small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2}), lab_of(4)) is None
 
 
 def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None:

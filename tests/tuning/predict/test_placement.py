@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.published.pipette import Grid
 from engine.config.errors import InputError
 from engine.config.layout import Layout
 from engine.config.network import Shape
-from tuning.predict.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.placement import Placement, place
-from tuning.predict.placing.islands import crossing_bytes, crossing_groups, fitting_stages, island_orders
-from tuning.predict.placing.links import Links, measured, of_cluster, of_lab
-from tuning.predict.placing.pipette import Grid
-from tuning.predict.placing.volumes import Costs, Stream, Volumes, Work
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
+from tuning.predict.placement.links import Links, measured, of_cluster, of_lab
+from tuning.predict.placement.orders import crossing_bytes, crossing_groups, fitting_stages, island_orders
+from tuning.predict.placement.search import Placement, place
 
 MEGA = 1e6
 CHIP = Accelerator("chip", {"bf16": 1e14}, 80 * 2**30, 2e12)

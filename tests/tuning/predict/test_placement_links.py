@@ -7,8 +7,8 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.network import Shape, even
-from tuning.predict.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.placing.links import measured, of_cluster, of_lab
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.placement.links import measured, of_cluster, of_lab
 
 CHIP = Accelerator("chip", {"bf16": 1e14}, 80 * 2**30, 2e12)
 FAST, MIDDLE, SLOW, ACROSS = Link(1e-6, 4e11), Link(5e-6, 5e10), Link(8e-6, 2.5e10), Link(5e-5, 1e9)

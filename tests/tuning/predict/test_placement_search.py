@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from tuning.predict.placing import search
-from tuning.predict.placing.links import Floats, Ints
-from tuning.predict.placing.pipette import Grid
-from tuning.predict.placing.search import CostFunction, anneal, exhaustive
+from benchmarks.published.pipette import Grid
+from tuning.predict.placement import search
+from tuning.predict.placement.links import Floats, Ints
+from tuning.predict.placement.search import CostFunction, anneal, exhaustive
 
 GRIDS = [(2, 2), (4, 1), (1, 5), (2, 3), (3, 2), (7, 1), (2, 4), (4, 2)]
 

@@ -12,10 +12,11 @@ from engine.config.run_config import RunConfig, parse
 from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
-from tuning.predict import behind, plans, target
-from tuning.predict.configured import cases_of
+from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from tuning.predict.layouts import AXES, MOST_CHUNKS, RECOMPUTE, Space
+from tuning.predict.model.from_config import cases_of
+from tuning.predict.plan import plans, why_not
+from tuning.predict.plan.layouts import AXES, MOST_CHUNKS, RECOMPUTE, Space
 
 DGX = target.named("dgx-a100", 2)
 
@@ -162,25 +163,25 @@ def test_why_not_names_the_term() -> None:
         ),
     ):
         asked = good.config.with_values({"schedule.kind": "1f1b", "schedule.chunks": 1, **values})
-        found = behind.why_not(asked, DGX)
+        found = why_not.why_not(asked, DGX)
         assert found.legal
         assert found.slower is not None
         assert found.slower > 0.05
         assert found.terms[0].name == term
         assert found.terms[0].share > 0.25
-    own = behind.why_not(good.config, DGX)
+    own = why_not.why_not(good.config, DGX)
     assert own.slower == 0
     assert not own.terms
 
 
 def test_why_not_of_what_is_not_legal_or_does_not_fit() -> None:
     asked = model("7b", 64).with_values({"parallel.tp": 4, "parallel.pp": 4, "batch.micro_batch": 7})
-    found = behind.why_not(asked.with_values({"schedule.stage_layers": [1, 2, 3]}), DGX)
+    found = why_not.why_not(asked.with_values({"schedule.stage_layers": [1, 2, 3]}), DGX)
     assert len(found.problems) == 2
     assert found.forecast is None
     assert found.best is not None
-    large = behind.why_not(model("70b", 64).with_values({"parallel.dp": 16}), DGX)
+    large = why_not.why_not(model("70b", 64).with_values({"parallel.dp": 16}), DGX)
     assert large.forecast is not None
     assert not large.forecast.fits
     experts = model("7b", 64).with_values({"parallel.dp": 16, "model.experts": 4})
-    assert "not modelled" in (behind.why_not(experts, DGX).reason or "")
+    assert "not modelled" in (why_not.why_not(experts, DGX).reason or "")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine.config.run_config import RunConfig, parse
+from tuning.predict.events.rehearsal import rehearse, stage_costs
 from tuning.predict.forecast import forecast
-from tuning.predict.rehearsal import rehearse, stage_costs
 from tuning.predict.target import Target
 from workbench.targets import target_of
 
@@ -67,7 +67,7 @@ def test_jitter_makes_a_step_longer_and_the_same_seed_the_same_step(target: Targ
 
 
 def test_a_run_that_nobody_ran_is_kept_and_says_so(target: Target, tmp_path: Path) -> None:
-    from tuning.predict.simulate import write_run
+    from tuning.predict.events.simulate import write_run
     from workbench import runs
 
     asked = config({"dp": 2, "pp": 4})

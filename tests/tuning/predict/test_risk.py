@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tuning.predict import frequencies
-from tuning.predict.cases import Cases
-from tuning.predict.memory import fullest
-from tuning.predict.peaks import fit_peaks
-from tuning.predict.risk import calls, fit_risk, scores
-from tuning.predict.tables import nanotron, playbook
-from tuning.predict.tables.reading import cases
+from benchmarks.published import frequencies, nanotron
+from benchmarks.published.memory import fullest
+from benchmarks.published.peaks import fit_peaks
+from benchmarks.published.risk import calls, fit_risk, scores
+from tuning.predict.cluster import playbook
+from tuning.predict.cluster.csv_table import cases
+from tuning.predict.model.cases import Cases
 
 GIB = 2**30
 

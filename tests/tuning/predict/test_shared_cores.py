@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
+from benchmarks.published.shared_cores import Cores, simulate_shared
 from engine.parallel.schedules.actions import Costs
 from engine.parallel.schedules.registry import KINDS, plan
-from tuning.predict.shared_cores import Cores, simulate_shared
-from tuning.predict.simulate import OWN, Among, Collective, Join, Sent, Step, instant, simulate
+from tuning.predict.events.simulate import OWN, Among, Collective, Join, Sent, Step, instant, simulate
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)
 

@@ -13,8 +13,7 @@ from engine.parallel.schedules import closed_forms
 from engine.parallel.schedules import simulate as timing
 from engine.parallel.schedules.actions import Action, Costs, Plan, Work
 from engine.parallel.schedules.registry import KINDS, plan
-from tuning.predict.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.simulate import (
+from tuning.predict.events.simulate import (
     OWN,
     Among,
     Collective,
@@ -28,6 +27,7 @@ from tuning.predict.simulate import (
     instant,
     simulate,
 )
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)
 DEVICE = Accelerator("a device", {}, 0, 0.0)

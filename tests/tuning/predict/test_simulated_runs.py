@@ -22,11 +22,19 @@ from engine.run.run_folder import RECORDS
 from engine.validation.rules import problems
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample
-from tuning.predict.events.configured import among
-from tuning.predict.events.meetings import members
-from tuning.predict.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.simulate import Machine, Simulated, instant, memory_of, simulate, step_of, write_run
-from tuning.predict.traffic import Traffic, traffic
+from tuning.predict.events.from_config import among
+from tuning.predict.events.player import members
+from tuning.predict.events.simulate import (
+    Machine,
+    Simulated,
+    instant,
+    memory_of,
+    simulate,
+    step_of,
+    write_run,
+)
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.traffic.traffic import Traffic, traffic
 from workbench import figures, lane_figures, lanes, render, runs, series
 from workbench.live import LiveRun
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tuning.predict.cases import Cases
-from tuning.predict.peaks import fit_peaks
-from tuning.predict.stalls import crowded, fit_stalls, messages, stalled
-from tuning.predict.tables import nanotron, playbook
-from tuning.predict.tables.reading import cases, take
+from benchmarks.published import nanotron
+from benchmarks.published.peaks import fit_peaks
+from benchmarks.published.stalls import crowded, fit_stalls, messages, stalled
+from tuning.predict.cluster import playbook
+from tuning.predict.cluster.csv_table import cases, take
+from tuning.predict.model.cases import Cases
 
 
 def _layouts() -> Cases:

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published import llmfoundry, megatron, papers, vendors, vtrain
 from engine.config.errors import InputError
-from tuning.predict.tables import llmfoundry, megatron, papers, playbook, shapes, vendors, vtrain
-from tuning.predict.tables.reading import DATA, Columns, cases, read, take
+from tuning.predict.cluster import playbook
+from tuning.predict.cluster.csv_table import DATA, Columns, cases, read, take
 
 SCORED = Path(__file__).parents[3] / "benchmarks" / "data"
 FILES = sorted([*DATA.glob("*.csv"), *SCORED.glob("*.csv")])
@@ -210,7 +211,7 @@ def test_a_missing_table_and_an_unknown_model_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "none.csv")
     with pytest.raises(InputError, match=r"model='2B'.*1B, 3B, 8B, 80B"):
-        shapes.columns("playbook", np.array(["2B"]))
+        playbook.shape_columns("playbook", np.array(["2B"]))
 
 
 def test_another_table_with_the_same_columns_is_read(tmp_path: Path) -> None:

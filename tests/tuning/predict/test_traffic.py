@@ -16,7 +16,7 @@ from engine.validation.rules import problems
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from tests.support.runs import execute, small
-from tuning.predict.traffic import NotKnown, Traffic, traffic
+from tuning.predict.traffic.traffic import NotKnown, Traffic, traffic
 
 Sent = tuple[str, str, str, int, int | None]
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.published import core_work, lab_steps
+from benchmarks.published.core_work import CoreWork, of_places
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
-from tuning.predict import core_work, lab_steps
-from tuning.predict.calibrate import Measured, check
-from tuning.predict.core_constants import START, CoreConstants
-from tuning.predict.core_work import CoreWork, of_places
-from tuning.predict.cost import Machine
-from tuning.predict.kernels import Device
-from tuning.predict.network import Links
-from tuning.predict.trials import Trial, measured, trial_of, trials
+from tuning.predict.fit.calibrate import Measured, check
+from tuning.predict.learn.finished_runs import Trial, measured, trial_of, trials
+from tuning.predict.model.compute import Device
+from tuning.predict.model.gloo import START, CoreConstants
+from tuning.predict.model.network import Links
+from tuning.predict.model.step_time import Machine
 
 TRUE = START.put(gemm_share=0.5, block_seconds=2e-3, message_seconds=2e-4, latency_seconds=8e-4)
 LAYOUTS: tuple[dict[str, Any], ...] = (

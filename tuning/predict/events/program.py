@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 from engine.parallel.schedules.actions import Action, Plan, Work
 from engine.parallel.schedules.dependencies import result
-from tuning.predict.events.machine import Ports
-from tuning.predict.events.rings import transfer
+from tuning.predict.events.machine import Ports, transfer
 from tuning.predict.events.step import Collective, Items, Pause, Sent, Step
-from tuning.predict.hardware import Link
-from tuning.predict.messages.calls import Join
-from tuning.predict.messages.post import wanted
+from tuning.predict.model.hardware import Link
+from tuning.predict.traffic.calls import Join
+from tuning.predict.traffic.rank import wanted
 
 
 class Code(IntEnum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.parallel.schedules.actions import Costs, Plan
-from tuning.predict.messages.calls import Join
+from tuning.predict.traffic.calls import Join
 
 
 class Among(NamedTuple):

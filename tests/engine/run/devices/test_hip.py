@@ -13,7 +13,7 @@ from engine.run.devices import selection
 from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.amd_smi import AmdSmi
 from tests.support.fake_amdsmi import amd_door
-from tuning.side_by_side import Slice
+from tuning.execution.device_slices import Slice
 
 UUIDS = ["a32343daf897162a", "ff4251c4d1cac80c", "8d0f0f8a1c2b3e01", "8d0f0f8a1c2b3e02"]
 FIRST, SECOND, THIRD = (f"GPU-{uuid}" for uuid in UUIDS[:3])

@@ -1,0 +1,1 @@
+"""Models of published measurements, and what reads their tables; evaluation code."""

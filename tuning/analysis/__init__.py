@@ -1,0 +1,1 @@
+"""What trials say: scores, constraints, leaderboard, comparison, confirmation, early stopping. Pure."""

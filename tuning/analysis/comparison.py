@@ -1,0 +1,131 @@
+"""Is a gain real? Intervals that count the noise inside a run and from run to run.
+
+A run's steps agree with each other better than two runs of one configuration do, so an interval from one run's
+steps is too narrow. How far runs stray is taken from every configuration that was measured more than once, all of them
+together, and Student's t says what so few runs leave open. ``benchmarks/confirmation.py`` tries it on made-up studies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from profilers.analysis.statistics import Interval, bootstrap_medians
+from tuning.analysis.quantiles import student
+
+RESAMPLES = 1000
+LEVEL = 0.95
+#: Beyond so many standard deviations, on both sides together, lie 5 % of a normal distribution.
+NORMAL = 1.96
+#: What is assumed of the noise from run to run counts like so many observed degrees of freedom.
+_ASSUMED_DEGREES = 4
+Runs = Sequence[Sequence[float]]
+_Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far single runs stray from their configuration's mean: a variance of logarithms, and what it is from."""
+
+    variance: float
+    degrees: int
+
+    def beside(self, assumed: float) -> float:
+        """The standard deviation, with what is ``assumed`` of it as long as little was seen: the mean of both
+        variances, weighted by their degrees of freedom.
+        """
+        seen = self.variance * self.degrees
+        return math.sqrt((seen + _ASSUMED_DEGREES * assumed**2) / (self.degrees + _ASSUMED_DEGREES))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two arms and their ratio. ``repeated``: whether run-to-run noise is in the intervals."""
+
+    better: Interval
+    baseline: Interval
+    ratio: Interval
+    repeated: bool
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse``, or ``tie`` while the interval of the ratio holds 1 or is not known."""
+        if self.ratio.low is not None and self.ratio.low > 1:
+            return "better"
+        if self.ratio.high is not None and self.ratio.high < 1:
+            return "worse"
+        return "tie"
+
+
+def compare(
+    arm: Runs, baseline: Runs, seed: int, spread: Sequence[Runs] = (), level: float = LEVEL
+) -> Comparison:
+    """Compare two configurations by the medians of their runs.
+
+    Args:
+        arm: samples of each run of the configuration, without the run that made it look best: that one was
+            picked for its luck.
+        baseline: samples of each run of the baseline.
+        seed: of the resampling.
+        spread: groups of runs of one configuration each, used only to see how far runs stray; without them, the two
+            arms are.
+        level: of the interval of the ratio; those of the arms are at 95 %.
+    """
+    strays = spread_of(spread or (arm, baseline))
+    within = [_within(runs, seed) for runs in (arm, baseline)]
+    errors = [_error(runs, inside, strays) for runs, inside in zip((arm, baseline), within, strict=True)]
+    degrees = strays.degrees or 10**6
+    centres = _centre(arm), _centre(baseline)
+    both = None if None in errors else math.hypot(*(error or 0.0 for error in errors))
+    return Comparison(
+        _interval(centres[0], errors[0], student(LEVEL, degrees)),
+        _interval(centres[1], errors[1], student(LEVEL, degrees)),
+        _interval(centres[0] - centres[1], both, student(level, degrees)),
+        strays.degrees > 0,
+    )
+
+
+def spread_of(groups: Sequence[Runs]) -> Spread:
+    """What configurations that were measured several times say together."""
+    logs = [_logs(runs) for runs in groups if len(runs) > 1]
+    degrees = sum(len(values) - 1 for values in logs)
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs)
+    return Spread(squares / degrees if degrees else 0.0, degrees)
+
+
+def _logs(runs: Runs) -> _Array:
+    return np.log([float(np.median(run)) for run in runs])
+
+
+def _centre(runs: Runs) -> float:
+    return float(_logs(runs).mean())
+
+
+def _within(runs: Runs, seed: int) -> float | None:
+    """The mean variance of a run's median, from its steps; None if a run has too few."""
+    known = [variance for run in runs if (variance := _of_median(tuple(run), seed)) is not None]
+    return sum(known) / len(known) if len(known) == len(runs) else None
+
+
+@lru_cache(maxsize=256)
+def _of_median(run: tuple[float, ...], seed: int) -> float | None:
+    """The variance of the logarithm of a run's median; asked again for every pair that the run is in."""
+    drawn = bootstrap_medians(run, seed, RESAMPLES)
+    return None if drawn is None else float(np.log(drawn).var())
+
+
+def _error(runs: Runs, within: float | None, strays: Spread) -> float | None:
+    """The standard error of an arm's centre. A run's median holds both noises; it cannot be surer than its steps."""
+    return None if within is None else math.sqrt(max(within, strays.variance) / len(runs))
+
+
+def _interval(centre: float, error: float | None, quantile: float) -> Interval:
+    if error is None:
+        return Interval(math.exp(centre), None, None)
+    half = quantile * error
+    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))

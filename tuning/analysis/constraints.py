@@ -1,0 +1,115 @@
+"""Constraints of a study: what a run measured beside what its winner must keep. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tuning.analysis.measures import MEMORY_HEADROOM
+from tuning.spec.objectives import text
+from tuning.spec.terms import Constraints
+
+#: What cannot be told is the least of all violations, and no permission.
+UNDECIDED_VIOLATION = 0.001
+_UNDECIDED = "_undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Which measure a constraint bounds, from which side, and how it is written."""
+
+    measure: str
+    least: bool = False
+    factor: float = 1.0
+    unit: str = ""
+    name: str = ""
+
+
+BOUNDS = {
+    "memory_headroom": Bound(MEMORY_HEADROOM, True, 100.0, " %", "free memory at the peak"),
+    "peak_memory_bytes": Bound("peak_memory_bytes", False, 2.0**-30, " GiB", "peak memory"),
+    "joules_per_token": Bound("joules_per_token", False, 1.0, " J", "energy of a token"),
+    "money_per_billion_tokens": Bound("money_per_billion_tokens", False, 1.0, "", "money per billion tokens"),
+    "max_step_seconds": Bound("step_seconds", False, 1.0, " s", "time of a step"),
+    "min_tokens_per_second": Bound("tokens_per_second", True, 1.0, "", "tokens per second"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A constraint beside a measurement. ``violation`` at or below 0 is fine, None if nothing can be told; it is a part
+    of the bound, or of all memory.
+    """
+
+    name: str
+    bound: float
+    measured: float | None
+    state: str
+    violation: float | None
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def checked(constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]) -> list[Checked]:
+    """Every constraint beside what one run measured."""
+    given = constraints.given() if constraints else {}
+    return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in given.items()]
+
+
+def worst(runs: Sequence[list[Checked]]) -> list[Checked]:
+    """Of each constraint the run that keeps it least: what must hold must hold each time. Not to know is worse than to
+    keep it, and better than to break it.
+    """
+    return [max(each, key=_badness) for each in zip(*runs, strict=True)]
+
+
+def violations(found: Sequence[Checked]) -> dict[str, float]:
+    """What the sampler is told: above 0 is broken."""
+    return dict(_violation(one) for one in found)
+
+
+def is_about(name: str) -> bool:
+    """Whether a name that the sampler was told is one of these constraints."""
+    return name.removesuffix(_UNDECIDED) in BOUNDS
+
+
+def broken(found: Sequence[Checked]) -> str:
+    """What is not kept, and by how much; empty if all is."""
+    return "; ".join(one.reason for one in found if one.state != "satisfied")
+
+
+def _check(name: str, bound: float, measure: Mapping[str, Any]) -> Checked:
+    how, measured = BOUNDS[name], measure.get("value")
+    limit = f"{'at least' if how.least else 'at most'} {_written(bound, how)} asked for"
+    if measured is None:
+        why = measure.get("reason") or "it was not recorded"
+        return Checked(name, bound, None, "undecided", None, f"{how.name} was not measured ({why}), {limit}")
+    over = bound - measured if how.least else measured - bound
+    violation = over if name == MEMORY_HEADROOM else over / bound
+    words = f"{how.name} {_written(measured, how)}, {limit}"
+    if violation > 0:
+        return Checked(name, bound, measured, "violated", violation, f"{words}: {_by(violation, name)}")
+    return Checked(name, bound, measured, "satisfied", violation, words)
+
+
+def _by(violation: float, name: str) -> str:
+    of = "of all memory" if name == MEMORY_HEADROOM else "of the bound"
+    return f"missed by {text(100 * violation)} % {of}"
+
+
+def _violation(one: Checked) -> tuple[str, float]:
+    if one.violation is None:
+        return f"{one.name}{_UNDECIDED}", UNDECIDED_VIOLATION
+    return one.name, one.violation
+
+
+def _badness(one: Checked) -> tuple[int, float]:
+    return ["satisfied", "undecided", "violated"].index(one.state), one.violation or 0.0
+
+
+def _written(value: float, how: Bound) -> str:
+    return f"{text(value * how.factor)}{how.unit}"

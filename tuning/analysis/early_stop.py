@@ -1,0 +1,260 @@
+"""Watches the steps of one running trial from its records, and ends it when ``tuning.analysis.early_stop`` says so.
+
+Whether a trial may end before its last step: it cannot reach the leader any more, or its steps have settled. Pure.
+
+A trial is looked at when ``least_steps`` steps are measured, then at twice as many, and so on. Whoever looks several
+times at growing data and stops at the first finding is wrong more often than each look says. So each of the K looks of
+a trial has its own level: 1 - 0.05 / K (Bonferroni), with which all of them together hold with 95 % however they depend
+on each other. Doubling keeps K small (Maron and Moore 1994, "Hoeffding races", race at a shared level in this way;
+Mnih, Szepesvari and Audibert 2008 take looks at powers); limits as large for every look are those of Pocock 1977.
+
+An interval is of the median of the logarithms: Student's t on their standard deviation after clipping hiccups, times
+sqrt(pi / 2), which is what a median costs beside a mean, widened for steps that resemble the step before. What all
+steps of a run share, the noise from run to run, no number of steps shows. It is added to both sides of the race.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
+from engine.run.outcome import EarlyEnd, Ending
+from profilers.analysis.warmup import MINIMUM_STEPS, warmup_steps
+from profilers.records.reader import Tail
+from profilers.records.schema import StepSample
+from tuning.analysis import leaderboard
+from tuning.analysis.comparison import NORMAL, spread_of
+from tuning.analysis.quantiles import student
+from tuning.analysis.scoring import is_lossy
+from tuning.spec.study_file import StudyFile
+from tuning.spec.terms import Racing
+from tuning.storage.controllers import on_this_host
+from tuning.storage.state import StudyState, Trial
+
+ERROR = 0.05
+#: As in ``profilers/analysis/warmup.py``: a hiccup counts as so many deviations, and a tenth of a step at the least.
+_CLIP_DEVIATIONS, _CLIP_LEAST = 5.0, 0.1
+_NORMAL_DEVIATION = 1.4826
+_MOST_ALIKE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When to look, and what is narrow enough. ``spread`` is the noise from run to run, a standard deviation of
+    logarithms.
+    """
+
+    look_steps: tuple[int, ...]
+    settle: float
+    spread: float
+
+    @property
+    def level(self) -> float:
+        """Of one look."""
+        return 1 - ERROR / len(self.look_steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The best trial so far: its number, and the logarithms of its tokens per second, one for each step."""
+
+    number: int
+    logs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What a running trial recorded: seconds of each step from the first one, ``left_out`` of them not measured."""
+
+    seconds: tuple[float, ...]
+    left_out: int
+
+    @property
+    def measured(self) -> int:
+        """Steps that count."""
+        return max(0, len(self.seconds) - self.left_out)
+
+
+def look_steps(least: int, steps: int) -> tuple[int, ...]:
+    """Numbers of measured steps at which to look: ``least``, then doubled, while there is something left to save."""
+    found = []
+    while least < steps - 1:
+        found.append(least)
+        least *= 2
+    return tuple(found)
+
+
+def decide(steps: Steps, tokens: int, rules: Rules, leader: Leader | None) -> EarlyEnd | None:
+    """How a trial ends at this look, or None to go on. ``tokens`` are those of a step.
+
+    Where the steps tell of more warm-up than was left out, that is left out, too; of a trial that still drifts
+    nothing is decided.
+    """
+    warm = warm_up(steps)
+    if warm is None or len(steps.seconds) - warm < rules.look_steps[0]:
+        return None
+    logs = np.log(tokens / np.asarray(steps.seconds[warm:]))
+    middle, half = interval(logs, rules.level)
+    if leader is not None:
+        best = math.exp(middle + math.hypot(half, NORMAL * rules.spread))
+        worst = least_of(leader, rules.spread)
+        if best < worst:
+            return EarlyEnd(Ending.PRUNED, _behind(len(logs), best, worst, leader.number))
+    if len(steps.seconds) >= MINIMUM_STEPS and half <= math.log1p(rules.settle):
+        return EarlyEnd(Ending.COMPLETED, f"settled after {len(logs)} steps, to within {100 * half:.1f} %")
+    return None
+
+
+def warm_up(steps: Steps) -> int | None:
+    """Steps at the start to leave out; None while they have not come to rest. Too few to tell are believed."""
+    if len(steps.seconds) < MINIMUM_STEPS:
+        return steps.left_out
+    found = warmup_steps(steps.seconds)
+    return None if found is None else max(found, steps.left_out)
+
+
+def least_of(leader: Leader, spread: float) -> float:
+    """Tokens per second that the leader reaches at the least, at 95 %, noise from run to run included."""
+    middle, half = interval(np.asarray(leader.logs), 1 - ERROR)
+    return math.exp(middle - math.hypot(half, NORMAL * spread))
+
+
+def logs_of(samples: Sequence[float]) -> tuple[float, ...]:
+    """Logarithms of values above 0."""
+    return tuple(math.log(sample) for sample in samples if sample > 0)
+
+
+def interval(logs: np.ndarray[tuple[int], np.dtype[np.float64]], level: float) -> tuple[float, float]:
+    """The median, and how far to each side of it the interval reaches; endless of a single value."""
+    middle = float(np.median(logs))
+    if len(logs) < 2:
+        return middle, math.inf
+    reach = max(_CLIP_DEVIATIONS * _NORMAL_DEVIATION * float(np.median(np.abs(logs - middle))), _CLIP_LEAST)
+    clipped = np.clip(logs, middle - reach, middle + reach)
+    error = float(clipped.std(ddof=1)) * math.sqrt(math.pi / 2 / len(logs) * _alike(clipped))
+    return middle, student(level, len(logs) - 1) * error
+
+
+def _alike(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """By how much the variance of a mean grows because a value resembles the one before: (1 + r) / (1 - r)."""
+    away = np.asarray(values) - np.mean(values)
+    total = float((away**2).sum())
+    if len(away) < 8 or not total:
+        return 1.0
+    alike = min(_MOST_ALIKE, max(0.0, float((away[1:] * away[:-1]).sum()) / total))
+    return (1 + alike) / (1 - alike)
+
+
+def _behind(steps: int, best: float, worst: float, leader: int) -> str:
+    return (
+        f"stopped early: could not reach the leader, after {steps} steps at most {best:,.0f} tokens/s "
+        f"against at least {worst:,.0f} of trial {leader}"
+    )
+
+
+#: How often records are looked for.
+POLL_SECONDS = 0.2
+#: What is assumed where a study does not race.
+ASSUMED = Racing()
+#: Study values that step times alone decide; all but the first only where trials have the same ranks and tokens a step.
+_TOKENS = "tokens_per_second"
+_BY_STEPS = (_TOKENS, "step_seconds", "mfu", "money_per_billion_tokens")
+
+
+class Race:
+    """One trial against the leader. Without rules, or before the run has records, it goes on."""
+
+    def __init__(self, rules: Rules | None, config: RunConfig, ranks: int, leader: Leader | None) -> None:
+        self._rules, self._ranks, self._leader = rules, ranks, leader
+        self._tokens = config.batch.global_batch * config.data.sequence_length
+        self._left = list(rules.look_steps) if rules else []
+        self._records: StepRecords | None = None
+        self._looked = 0.0
+        self._answer: EarlyEnd | None = None
+
+    def began(self, run: Path) -> None:
+        """The trial's run has this folder."""
+        self._records = StepRecords(run / run_folder.RECORDS, self._ranks)
+
+    def answer(self) -> EarlyEnd | None:
+        """Whether and how the trial ends early; cheap enough to ask many times a second."""
+        if self._answer is None and self._left and self._records is not None:
+            now = time.monotonic()
+            if now - self._looked >= POLL_SECONDS:
+                self._looked = now
+                self._look(self._records.steps())
+        return self._answer
+
+    def _look(self, steps: Steps) -> None:
+        due = [count for count in self._left if count <= steps.measured]
+        if due and self._rules is not None:
+            self._left = self._left[len(due) :]
+            self._answer = decide(steps, self._tokens, self._rules, self._leader)
+
+
+class StepRecords:
+    """The steps that every rank of a run has recorded so far; each record is read once."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self._tails = [Tail(folder / f"rank-{rank}.step") for rank in range(ranks)]
+        self._seen: list[dict[int, StepSample]] = [{} for _ in range(ranks)]
+
+    def steps(self) -> Steps:
+        """The slowest rank's seconds of each step, up to the last one that no rank is missing from."""
+        for tail, seen in zip(self._tails, self._seen, strict=True):
+            table = tail.read_new()
+            seen |= {row.step: row for row in table.rows() if isinstance(row, StepSample)}
+        common = sorted(set.intersection(*(set(seen) for seen in self._seen)))
+        rows = [[seen[step] for seen in self._seen] for step in common]
+        seconds = tuple(max(row.step_seconds for row in of_step) for of_step in rows)
+        left_out = sum(not any(row.measured for row in of_step) for of_step in rows)
+        return Steps(seconds, left_out)
+
+
+def race_of(trial: Trial, state: StudyState, file: StudyFile) -> Race:
+    """The race that a trial runs, if it may: not the baseline, no confirmation, and none whose loss is judged."""
+    config = file.search_space.config(trial.config)
+    rules = rules_of(state, file) if _may_race(trial, state, file) else None
+    ranks = file.search_space.ranks_of(trial.config)
+    return Race(rules, config, ranks, leader_of(state, file) if rules else None)
+
+
+def rules_of(state: StudyState, file: StudyFile) -> Rules | None:
+    """The study's rules; None if it does not race, or its trials are too short for it."""
+    asked, train = file.races, file.config.train
+    looks = look_steps(asked.least_steps, train.steps - train.warmup) if asked else ()
+    if asked is None or not looks or file.objective not in _BY_STEPS[: 1 if file.turns_work else None]:
+        return None
+    return Rules(looks, asked.settle, run_spread(state, asked.spread))
+
+
+def run_spread(state: StudyState, assumed: float) -> float:
+    """How far runs of one configuration stray: as seen in this study, beside what is assumed until it is."""
+    groups = [[trial.samples, *(again.samples for again in leaderboard.repeats(state, trial))]
+              for trial in leaderboard.repeated(state)]  # fmt: skip
+    return spread_of(groups).beside(assumed)
+
+
+def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
+    """The best trial so far that was measured well enough to race against; beside others, as this one is, or alone."""
+    best = leaderboard.standing(state, file).best
+    if best is None or len(best.samples) < 2:
+        return None
+    if bool(best.conditions.get("beside")) != (len(on_this_host(state.under_way)) > 1):
+        return None
+    tokens = (best.measures.get(_TOKENS) or {}).get("value")
+    scale = 1.0 if file.objective == _TOKENS else tokens and tokens / (best.value or 1.0)
+    return Leader(best.number, logs_of([scale * one for one in best.samples])) if scale else None
+
+
+def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:
+    if trial.confirms is not None or leaderboard.is_baseline(state, trial) or file.target_loss is not None:
+        return False
+    return not is_lossy(file.search_space.base_values | trial.config)

@@ -1,0 +1,216 @@
+"""Who is who in a study: which trials count, which must be tried again, and which one is best. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
+from tuning.analysis.constraints import Checked, checked, is_about, worst
+from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
+from tuning.space.points import Point, Points, point_key
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import StudyState, Trial
+
+RETRIES = 1
+#: The yardstick is worth more patience, when all that stopped it came from outside.
+BASELINE_RETRIES = 4
+
+
+def root(state: StudyState, trial: Trial) -> Trial:
+    """The first attempt of a trial."""
+    first = state.trial(trial.retry_of) if trial.retry_of is not None else None
+    return root(state, first) if first else trial
+
+
+def is_baseline(state: StudyState, trial: Trial) -> bool:
+    """Whether a trial is an attempt at the baseline, confirmations left out."""
+    return trial.confirms is None and root(state, trial).source == "baseline"
+
+
+def wants_retry(state: StudyState, trial: Trial) -> bool:
+    """Whether a trial that ended should be proposed again: bad luck, or stopped by something from outside."""
+    if trial.outcome is None or trial.by_command:
+        return False
+    outside = trial.killed_from_outside or trial.outcome in FROM_OUTSIDE
+    if not outside and trial.outcome not in RETRY_ONCE:
+        return False
+    patience = BASELINE_RETRIES if outside and is_baseline(state, trial) else RETRIES
+    return trial.attempt < patience and trial.number not in retried(state)
+
+
+def counted(state: StudyState) -> list[Trial]:
+    """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
+    if "counted" not in state.memo:
+        again = retried(state)
+        ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
+        found = [trial for trial in ended if trial.number not in again and not wants_retry(state, trial)]
+        state.memo["counted"] = found
+    counted: list[Trial] = state.memo["counted"]
+    return counted
+
+
+def retried(state: StudyState) -> set[int | None]:
+    """Numbers of the trials that were tried again."""
+    if "retried" not in state.memo:
+        state.memo["retried"] = {trial.retry_of for trial in state.trials}
+    numbers: set[int | None] = state.memo["retried"]
+    return numbers
+
+
+def measured(state: StudyState) -> list[Trial]:
+    """Trials of the search that have a value."""
+    return [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
+
+
+def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
+    """Every ended re-measurement of a trial that is not tried again."""
+    return _confirmations(state).get(trial.number, [])
+
+
+def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
+    """By the number of the trial that was measured again."""
+    if "confirmations" not in state.memo:
+        again, known = retried(state), dict[int, list[Trial]]()
+        for other in state.trials:
+            ended = other.confirms is not None and other.outcome is not None
+            if ended and other.number not in again and not wants_retry(state, other):
+                known.setdefault(other.confirms or 0, []).append(other)
+        state.memo["confirmations"] = known
+    found: dict[int, list[Trial]] = state.memo["confirmations"]
+    return found
+
+
+def repeats(state: StudyState, trial: Trial) -> list[Trial]:
+    """The re-measurements of a trial that have a value."""
+    return [again for again in confirmations(state, trial) if again.value is not None]
+
+
+def repeated(state: StudyState) -> list[Trial]:
+    """The trials of the search that have a value and were measured again."""
+    found = (state.trial(number) for number in sorted(_confirmations(state)))
+    return [trial for trial in found if trial and trial.value is not None and trial.confirms is None]
+
+
+def visited(state: StudyState, points: Points) -> set[str]:
+    """Keys of every point that was proposed, also as this version would write it; and of what an earlier study measured
+    for the same question, except the points of it that are to be measured here first.
+    """
+    known: tuple[Points, set[str]] | None = state.memo.get("visited")
+    if known is None or known[0] is not points:
+        found = {key for trial in state.trials for key in keys(trial, points)}
+        known = state.memo["visited"] = (points, found | _inherited(state, points))
+    return known[1]
+
+
+def _inherited(state: StudyState, points: Points) -> set[str]:
+    again = {point_key(point) for earlier in state.inherited for point in earlier.first}
+    same = [trial for earlier in state.inherited if earlier.same for trial in earlier.trials]
+    return {key for trial in same for key in keys(trial, points)} - again
+
+
+def keys(trial: Trial, points: Points) -> frozenset[str]:
+    """A trial's point as it was written, and as this version would write it."""
+    return points.remember(
+        "keys", trial.config, lambda point: frozenset((point_key(point), point_key(points.settled(point))))
+    )
+
+
+def lossy_points(state: StudyState, points: Points) -> int:
+    """Trials whose settings change what is computed."""
+    if "lossy" not in state.memo:
+        state.memo["lossy"] = sum(changes_result(points, trial.config) for trial in state.trials)
+    count: int = state.memo["lossy"]
+    return count
+
+
+def changes_result(points: Points, point: Point) -> bool:
+    """Whether a trial's settings are lossy."""
+    return points.remember("lossy", point, lambda point: is_lossy(points.base_values | point))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a study stands."""
+
+    baseline: Trial | None
+    best: Trial | None
+    best_exact: Trial | None
+    fastest_lossy: Trial | None
+    runner_up: Trial | None
+    #: Those that may win, the fastest first.
+    ranked: tuple[Trial, ...] = ()
+
+
+def standing(state: StudyState, file: StudyFile) -> Standing:
+    """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
+    known: tuple[StudyFile, Standing] | None = state.lasting.get("standing")
+    if known is None or known[0] != file:
+        known = state.lasting["standing"] = (file, _standing(state, file))
+    return known[1]
+
+
+def _standing(state: StudyState, file: StudyFile) -> Standing:
+    found = sorted(measured(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
+    baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+    ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
+    return Standing(
+        baseline=baseline,
+        best=ranked[0] if ranked else None,
+        best_exact=next((trial for trial in ranked if not _lossy(trial, file)), None),
+        fastest_lossy=next((trial for trial in found if _lossy(trial, file)), None),
+        runner_up=next((trial for trial in ranked[1:] if trial.config != ranked[0].config), None),
+        ranked=tuple(ranked),
+    )
+
+
+def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
+    """What the loss guard says about a trial. Where a loss is to be reached, a value says that it was."""
+    if file.target_loss is not None:
+        if trial.value is not None:
+            return Judged("satisfied", f"it reaches the loss of {file.target_loss:g}")
+        return Judged("violated", trial.reason or f"it did not reach the loss of {file.target_loss:g}")
+    if not _lossy(trial, file):
+        return Judged("exact", "gradients are sent as they are")
+    return judge(
+        trial.validation_loss, baseline.validation_loss if baseline else None, trial.steps, file.guard
+    )
+
+
+def _lossy(trial: Trial, file: StudyFile) -> bool:
+    return changes_result(file.search_space, trial.config)
+
+
+def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
+    """Measured trials that keep every constraint, in all of their runs, and the loss guard."""
+    found = measured(state)
+    baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+    return [trial for trial in found if _may_win(state, trial, baseline, file)]
+
+
+def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
+    """The study's constraints beside a trial and its re-measurements: of each the run that keeps it least."""
+    runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
+    return worst([checked(file.constraints, run.measures) for run in runs])
+
+
+def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
+    """Whether a trial and its re-measurements keep every constraint of the study."""
+    known = state.marks.of("keeps", file.constraints)
+    if trial.number not in known:
+        known[trial.number] = all(limit.state == "satisfied" for limit in limits(state, trial, file))
+    found: bool = known[trial.number]
+    return found
+
+
+def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
+    known = state.marks.of("may win", file)
+    if trial.number not in known:
+        lossy = _lossy(trial, file)
+        known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy
+    may, lossy = known[trial.number]
+    return may and (not lossy or judged(trial, baseline, file).state == "satisfied")
+
+
+def _feasible(trial: Trial) -> bool:
+    about = (name for name, value in trial.constraints.items() if value > 0)
+    return all(name.startswith(LOSS_GUARD) or is_about(name) for name in about)

@@ -1,0 +1,139 @@
+"""A run's summary as values of every objective, and the part of its memory that stayed free. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from profilers.model.run_summary import MemoryRow, RunSummary
+from tuning.spec.objectives import KNOWN, Aim
+
+Document = dict[str, Any]
+MEMORY_HEADROOM = "memory_headroom"
+_HOUR_SECONDS = 3600.0
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Kept as its aim keeps values: larger is better. A run gives a single value, or one for each measured step."""
+
+    value: float
+    low: float | None
+    high: float | None
+    samples: list[float]
+
+
+def measure(summary: RunSummary, aim: Aim) -> Measure | None:
+    """What a run measured of an aim; None if it did not."""
+    if aim.objective.single:
+        natural = _single(summary, aim)
+        return None if not natural else Measure(aim.kept(natural), None, None, [aim.kept(natural)])
+    scale = _scale(summary, aim)
+    if not scale or not summary.tokens_per_second:
+        return None
+    bounds = summary.tokens_per_second_interval
+    return Measure(
+        value=summary.tokens_per_second * scale,
+        low=bounds.low * scale if bounds else None,
+        high=bounds.high * scale if bounds else None,
+        samples=[
+            summary.tokens_per_step / seconds * scale for seconds in summary.step_samples if seconds > 0
+        ],
+    )
+
+
+def measures(summary: RunSummary, aim: Aim, limit_gib: float | None) -> dict[str, Document]:
+    """Every objective in the unit of its name, with its interval, or the reason why it is not known; and the part of
+    memory that stayed free. ``aim`` has what the study knows beside the run: the loss to reach, the price.
+    """
+    aims = [Aim(name, aim.target_loss, aim.currency, aim.per_gpu_hour) for name in KNOWN]
+    found = {one.name: document(measure(summary, one), one, _reason(summary, one)) for one in aims}
+    free = headroom(summary, limit_gib)
+    reason = "" if free is not None else "the memory of ranks, or what they have of it, was not recorded"
+    return found | {MEMORY_HEADROOM: {"value": free, "low": None, "high": None, "reason": reason}}
+
+
+def document(found: Measure | None, aim: Aim, reason: str) -> Document:
+    """A measure in the unit of its objective's name."""
+    if found is None:
+        return {"value": None, "low": None, "high": None, "reason": reason}
+    ends = aim.natural(found.low), aim.natural(found.high)
+    low, high = ends[::-1] if aim.objective.lower else ends
+    return {"value": aim.natural(found.value), "low": low, "high": high, "reason": ""}
+
+
+def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:
+    """The part of its memory that the fullest rank had free at its peak; None if it is not known of every rank.
+
+    A rank on a GPU has all of that GPU's memory, of which its CUDA context and NCCL's buffers are no less taken where
+    NVML tells of them; one on a CPU its limit, or an equal share of its host's.
+    """
+    free = [_free(row, _capacity(row, summary, limit_gib)) for row in summary.memory]
+    known = [one for one in free if one is not None]
+    return min(known) if known and len(known) == len(free) == summary.world_size else None
+
+
+def _free(row: MemoryRow, capacity: float | None) -> float | None:
+    held = row.peak_bytes + (row.outside_allocator_bytes or 0)
+    return 1 - held / capacity if capacity else None
+
+
+def _capacity(row: MemoryRow, summary: RunSummary, limit_gib: float | None) -> float | None:
+    if row.kind == "CUDA allocator":
+        return _first(gpu.memory_total_bytes for gpu in summary.gpus if row.rank in (gpu.ranks or ()))
+    if limit_gib is not None:
+        return limit_gib * _GIB
+    hosts = [host for host in summary.hosts if row.rank in host.ranks and host.memory_total_bytes]
+    return _first(float(host.memory_total_bytes or 0) / len(host.ranks) for host in hosts)
+
+
+def _first(values: Iterable[float | None]) -> float | None:
+    return next(iter(values), None)
+
+
+def _single(summary: RunSummary, aim: Aim) -> float | None:
+    if aim.name == "peak_memory_bytes":
+        return summary.peak_memory_bytes
+    return None if summary.joules_per_step is None else summary.joules_per_step / summary.tokens_per_step
+
+
+def _scale(summary: RunSummary, aim: Aim) -> float | None:
+    """What tokens per second are multiplied with; None if that is not known.
+
+    The steps to a loss are what they are: how sure the time of one is decides how sure the time to the loss is.
+    """
+    if not summary.tokens_per_second:
+        return None
+    if aim.name == "step_seconds":
+        return aim.objective.kept / summary.tokens_per_step
+    if aim.name == "mfu":
+        return None if summary.mfu is None else summary.mfu / summary.tokens_per_second
+    if aim.name == "money_per_billion_tokens":
+        hourly = (aim.per_gpu_hour or 0.0) * summary.world_size
+        return _HOUR_SECONDS / hourly if hourly else None
+    if aim.name == "time_to_loss":
+        seconds = seconds_to_loss(summary, aim.target_loss)
+        return None if seconds is None else aim.kept(seconds) / summary.tokens_per_second
+    return 1.0
+
+
+def seconds_to_loss(summary: RunSummary, target: float | None) -> float | None:
+    """Seconds of training until the loss on held-out text was at most ``target``; None if it never was."""
+    if target is None:
+        return None
+    return _first(row.seconds for row in summary.quality if row.loss <= target and row.seconds > 0)
+
+
+def _reason(summary: RunSummary, aim: Aim) -> str:
+    known = {
+        "mfu": summary.mfu_reason or "it was not recorded",
+        "joules_per_token": summary.joules_reason or "it was not recorded",
+        "money_per_billion_tokens": None if aim.per_gpu_hour else "the study has no price",
+        "peak_memory_bytes": "no rank recorded its memory",
+        "time_to_loss": f"a loss of {aim.target_loss:g} was not reached"
+        if aim.target_loss
+        else "no loss is to be reached",
+    }
+    return known.get(aim.name) or "no step was measured"

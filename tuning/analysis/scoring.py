@@ -1,0 +1,123 @@
+"""What a run's end says about its configuration: a value with its interval, or constraints, never a made-up score."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.config.lossy import is_lossy
+from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
+from profilers.model.run_summary import RunSummary
+from tuning.analysis import conditions
+from tuning.analysis.constraints import broken, checked, violations
+from tuning.analysis.measures import measure, measures, seconds_to_loss
+from tuning.spec.objectives import Aim
+from tuning.spec.study_file import StudyFile
+from tuning.spec.terms import LossGuard
+
+__all__ = [
+    "LOSS_GUARD",
+    "UNDECIDED",
+    "Judged",
+    "constraints",
+    "is_lossy",
+    "judge",
+    "measured",
+    "reached",
+    "with_measures",
+]
+
+LOSS_GUARD = "loss_guard"
+#: What cannot be proven here is the least of all violations: the sampler looks at exact settings first.
+UNDECIDED = ("loss_guard_undecided", 0.001)
+_TOKENS = Aim()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A lossy setting's validation loss beside the baseline's. ``violation`` at or below 0 is fine."""
+
+    state: str
+    reason: str
+    violation: float | None = None
+
+
+def judge(loss: float | None, baseline_loss: float | None, steps: int, guard: LossGuard) -> Judged:
+    """Whether a lossy setting may win: satisfied, violated, or undecided with the reason."""
+    if steps < guard.min_steps:
+        return Judged("undecided", f"{steps} steps are too few to tell; the guard asks for {guard.min_steps}")
+    if loss is None or not math.isfinite(loss):
+        return Judged("undecided", "its validation loss was not measured")
+    if not baseline_loss or not math.isfinite(baseline_loss):
+        return Judged("undecided", "the baseline's validation loss was not measured")
+    difference = loss / baseline_loss - 1
+    words = f"validation loss {100 * difference:+.1f} % against the baseline's, {100 * guard.threshold:g} % allowed"
+    violation = difference - guard.threshold
+    return Judged("violated" if violation > 0 else "satisfied", words, violation)
+
+
+def reached(summary: RunSummary, target: float) -> Judged:
+    """Whether a run's loss on held-out text came down to ``target``."""
+    if not summary.quality:
+        return Judged("undecided", "its validation loss was not measured")
+    best = min(row.loss for row in summary.quality)
+    after = f"after {summary.quality[-1].step:,} steps"
+    words = f"held-out loss {best:.4f} at the least {after}, {target:g} wanted"
+    return Judged("satisfied" if best <= target else "violated", words, best / target - 1)
+
+
+def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> dict[str, Any]:
+    """The measured part of a ``tell``: what the aim has of each measured step, their median and its interval; or one
+    value, where a run has no more. Nothing where a loss is to be reached and was not.
+    """
+    told = {
+        "run": summary.id,
+        "outcome": outcome.ending.value,
+        "reason": outcome.reason,
+        "rank": outcome.rank,
+        "phase": outcome.phase,
+        "killed_from_outside": outcome.killed_from_outside,
+        "validation_loss": summary.validation_loss,
+        "steps": len(summary.losses),
+        "peak_memory_bytes": summary.peak_memory_bytes,
+        "conditions": conditions.of_run(summary),
+    }
+    short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
+    good = outcome.good and summary.tokens_per_second is not None and not short
+    found = measure(summary, aim) if good else None
+    if found is None:
+        return told | {"value": None, "low": None, "high": None, "samples": []}
+    return told | asdict(found)
+
+
+def with_measures(
+    told: dict[str, Any], outcome: RunOutcome, summary: RunSummary, file: StudyFile
+) -> dict[str, Any]:
+    """A ``tell`` with what the run measured of every objective, and what its study's constraints say of that."""
+    if not outcome.good:
+        return told
+    found = measures(summary, file.aim, file.config.memory.limit_gib)
+    limits = checked(file.constraints, found)
+    reasons = [why for why in (told.get("reason"), broken(limits)) if why]
+    missing = next((aim for aim in file.aims if found[aim.name]["value"] is None), None)
+    if missing is not None and not reasons:
+        reasons = [f"{missing.name} was not measured: {found[missing.name]['reason']}"]
+    return told | {
+        "measures": found,
+        "constraints": told["constraints"] | violations(limits),
+        "reason": "; ".join(reasons),
+    }
+
+
+def constraints(outcome: RunOutcome, repeated: bool, judged: Judged | None) -> dict[str, float]:
+    """What the sampler is told beside the value: above 0 is broken.
+
+    A failure that may be bad luck counts only when it came again on clean ranks.
+    """
+    about = outcome.ending in ABOUT_CONFIGURATION or (outcome.ending in RETRY_ONCE and repeated)
+    if about and not outcome.killed_from_outside:
+        return {outcome.ending.value: 1.0}
+    if judged is None or not outcome.good:
+        return {}
+    return dict([UNDECIDED]) if judged.violation is None else {LOSS_GUARD: judged.violation}

@@ -1,0 +1,267 @@
+"""How a study is kept while it runs: its journal, the controllers that share it, and where Optuna's tools find it.
+
+Opening a study's folder: is it the same study, and what has to be written before the first trial?
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
+from engine.run.calibration import fingerprint
+from tuning.controllers import status, successor
+from tuning.controllers.status import write
+from tuning.controllers.warm_start import inherit
+from tuning.spec import study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage import controllers, journal, study_folder
+from tuning.storage.controllers import Crew, Member
+from tuning.storage.journal import Journal, UnreachableError
+from tuning.storage.state import StudyState
+from tuning.storage.study_folder import JOURNAL
+
+if TYPE_CHECKING:
+    from tuning.sampling.optuna_export_storage import Place
+    from tuning.storage.postgres.database import Database
+
+
+def prepare_folder(folder: Path, file: StudyFile) -> None:
+    """Make the folder, unless another study with this name lives there.
+
+    Raises:
+        InputError: what may not change inside a study is different, or the folder cannot be made.
+    """
+    check_same(journal.load(folder / study_folder.JOURNAL).file, file)
+    try:
+        (folder / run_folder.COMMANDS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        remedy = f"the study's folder cannot be written ({error.strerror}); give another --home or free space"
+        raise InputError("home", str(folder), remedy) from None
+
+
+def as_before(folder: Path, file: StudyFile) -> StudyFile:
+    """The file to go on with: where it leaves the space or the confirmation to us, what was chosen when its study began
+    stays chosen.
+    """
+    known = journal.load(folder / study_folder.JOURNAL).file
+    file = file.with_confirmation_of(known) if known else file
+    if file.space is not None or known is None or _named_space(folder / study_folder.STUDY_GIVEN):
+        return file
+    return file.with_chosen(known["space"])
+
+
+def _named_space(given: Path) -> bool:
+    """Whether the file that a study began with says what is searched."""
+    try:
+        return study_file.load(given).space is not None
+    except InputError:
+        return True
+
+
+def check_same(known: dict[str, Any] | None, file: StudyFile) -> None:
+    """Refuse to go on with a study whose question has changed."""
+    if known is None:
+        return
+    before, now = study_file.parse(known).identity(), file.identity()
+    different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if different:
+        what = ", ".join(
+            f"{key} ({_words(before.get(key))} before, now {_words(now.get(key))})" for key in different[:2]
+        )
+        more = f" and {len(different) - 2} more" if len(different) > 2 else ""
+        remedy = f"a study with this name asks another question: {what}{more}; choose another name"
+        raise InputError("name", file.name, remedy)
+
+
+def begin_journal(opened: Journal, folder: Path, file: StudyFile) -> None:
+    """Let the journal begin with what the study asks, or go on with what has been allowed to grow."""
+    resolved = file.resolved()
+    if is_new := opened.state.file != resolved:
+        machine = fingerprint.here().id
+        opened.append("study", file=resolved, fingerprint=file.fingerprint(), machine=machine)
+    if is_new or not (folder / study_folder.STUDY).exists():
+        status.write(folder / study_folder.STUDY, resolved)
+        _write_text(folder / study_folder.STUDY_GIVEN, file.text)
+
+
+def lease() -> dict[str, Any]:
+    """This process, as a trial's lease names it."""
+    return ownership.me()
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("home", str(path), f"cannot be written ({error.strerror})") from None
+
+
+def _words(value: Any) -> str:
+    return "not there" if value is None else str(value)
+
+
+#: Says that the journal in a folder is a copy of one in a database.
+STORAGE = "storage.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a controller works with. ``heard``: so many answers in the journal are from before the study was started."""
+
+    file: StudyFile
+    journal: Journal
+    crew: Crew
+    heard: int
+    place: Place | None = None
+
+    def close(self) -> bool:
+        """Leave the others, and let go of the journal; whether others go on in the same folder."""
+        self.crew.leave()
+        go_on = any(member["here"] for member in self.crew.told())
+        self.journal.close()
+        return go_on
+
+
+def prepare_storage(folder: Path, file: StudyFile, storage: str | None) -> None:
+    """Before anything is decided from a study's folder: of one in a database, let the copy there be up to date.
+
+    Raises:
+        InputError: the database does not answer or holds another study, or the study is in one that was not given.
+    """
+    marked = run_folder.read_json(folder / STORAGE)
+    if storage is None:
+        if marked is not None:
+            remedy = f"is kept in {marked.get('storage')}; give that as --storage, or in WORKBENCH_STORAGE"
+            raise InputError("study", file.name, remedy)
+        return
+    if controllers.is_alive(status := run_folder.read_json(folder / run_folder.STATUS)):
+        raise controllers.busy(folder.name, (status or {})["owner"], _ways(storage))
+    prepare_folder(folder, file)
+    from tuning.storage.postgres.journal import DatabaseJournal, adopt
+
+    database = _database(storage)
+    try:
+        adopt(folder / JOURNAL, database, folder.name)
+        DatabaseJournal(folder / JOURNAL, database, folder.name).close()
+    except UnreachableError as problem:
+        raise InputError("storage", database.address.shown, f"{problem}; try again") from None
+    finally:
+        database.close()
+    write(folder / STORAGE, {"storage": database.address.shown})
+
+
+def follow(folder: Path, file: StudyFile, storage: str | None) -> tuple[Path, StudyFile]:
+    """Where a study goes on by now, and the file to go on with, as :func:`succession.follow` has it.
+
+    Raises:
+        InputError: a folder cannot be written, or the database does not answer or has another study there.
+    """
+    begin = successor.begin if storage is None else partial(_begin_in_database, storage)
+    return successor.follow(folder, file, begin)
+
+
+def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: StudyState) -> None:
+    """Let the database have the study that goes on, once, and this home a copy. Nothing is written to the study before
+    meanwhile: we have its turn.
+    """
+    from tuning.storage.postgres.journal import DatabaseJournal, put
+
+    place, database = folder.parent / file.name, _database(storage)
+    with closing(database):
+        try:
+            with closing(DatabaseJournal(folder / JOURNAL, database, folder.name)) as before, before.turn():
+                state = before.state
+                if not before.has_begun(file.name):
+                    put(database, file.name, list(map(json.dumps, successor.lines(folder, file, state))))
+        except UnreachableError as problem:
+            raise InputError("storage", database.address.shown, f"{problem}; try again") from None
+    prepare_storage(place, file, storage)
+    successor.hand_over(folder, place, state)
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    if not status.get("continued_in"):  # no controller of this home was there when it was widened
+        write(folder / run_folder.STATUS, status | {"state": "continued", "continued_in": file.name})
+
+
+def keep(
+    folder: Path, file: StudyFile, join: bool, heard: int | None = None, storage: str | None = None
+) -> Kept:
+    """Be a controller of a study, the only one unless it may ``join`` others, as it may in a database.
+
+    Raises:
+        InputError: another study has this name, a process runs it already, or its folder cannot be written.
+    """
+    prepare_folder(folder, file)
+    me = controllers.take(folder, join and storage is None, _ways(storage))
+    try:
+        if storage is None:
+            return _kept(folder, file, Journal(folder / JOURNAL), Crew(folder, me), None, heard)
+        return _kept_in_database(folder, file, me, storage, heard)
+    except BaseException:
+        controllers.give_up(folder)
+        raise
+
+
+def _ways(storage: str | None) -> str:
+    return "with --join" if storage is None else "from another --home"
+
+
+def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:
+    from tuning.sampling.optuna_export_storage import InDatabase
+    from tuning.storage.postgres.controllers import DatabaseCrew
+    from tuning.storage.postgres.journal import DatabaseJournal
+
+    database = _database(storage)
+    crew, place = DatabaseCrew(folder, me, database, folder.name), InDatabase(database.address, folder.name)
+    try:
+        journal = DatabaseJournal(folder / JOURNAL, database, folder.name)
+        _check_machine(journal, file)
+        return _kept(folder, file, journal, crew, place, heard)
+    except UnreachableError as problem:
+        database.close()
+        raise InputError("storage", database.address.shown, f"{problem}; try again") from None
+    except BaseException:
+        database.close()
+        raise
+
+
+def _kept(
+    folder: Path, file: StudyFile, journal: Journal, crew: Crew, place: Place | None, heard: int | None
+) -> Kept:
+    try:
+        with journal.turn():
+            file = _file_of_others(journal, file) if crew.others() else file
+            begin_journal(journal, folder, file)
+            inherit(folder, file, journal)
+            answered = len(journal.answered) if heard is None else heard
+            return Kept(file, journal, crew, crew.join(answered), place)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _database(storage: str) -> Database:
+    from tuning.storage.postgres.database import Database, address
+
+    database = Database(address(storage))
+    database.begin()
+    return database
+
+
+def _check_machine(journal: Journal, file: StudyFile) -> None:
+    """Raise unless this machine is of the kind that the study measures; a simulated one is the same anywhere."""
+    known, here = journal.state.machine, fingerprint.here().id
+    if known is not None and known != here and file.simulate is None:
+        remedy = f"is measured on machines of kind {known}, and this is one of kind {here}: values would not compare"
+        raise InputError("study", file.name, f"{remedy}; give it another name here")
+
+
+def _file_of_others(journal: Journal, file: StudyFile) -> StudyFile:
+    """Who joins others works on what they work on: a budget is changed by command."""
+    known = journal.state.file
+    return file if known is None or known == file.resolved() else study_file.parse(known)

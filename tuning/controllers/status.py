@@ -1,0 +1,179 @@
+"""What a running study shows: status.json, result.json, and news for whoever displays progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from tuning.analysis import leaderboard
+from tuning.report.result import Document, result
+from tuning.search import budgets
+from tuning.sensitivity.importance import importance
+from tuning.spec.study_file import StudyFile
+from tuning.storage import running_trials, study_folder
+from tuning.storage.controllers import HELD, Crew, same, words
+from tuning.storage.state import StudyState, Trial
+
+HEARTBEAT_SECONDS = 5.0
+#: The result is written after each trial while that is cheap, and never later than this.
+RESULT_SECONDS = 5.0
+#: How much longer than writing it takes, a result is left as it is.
+RESULT_PATIENCE = 20.0
+#: Importance is worked out again once there are so many more trials.
+IMPORTANCE_GROWTH = 1.05
+#: From here on files are for machines: writing them indented takes five times as long.
+LONG_RESULT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """News: a trial began (no outcome yet) or ended, or the study changed its state or has something to say.
+    ``elsewhere`` names the controller of a trial that is not ours; ``running`` are all that run now.
+    """
+
+    state: str
+    phase: str
+    trials_done: int
+    trials_total: int
+    trial: Trial | None = None
+    note: str = ""
+    elsewhere: str = ""
+    running: tuple[Trial, ...] = ()
+
+
+class Board:
+    """Keeps the study's folder readable while its owner works."""
+
+    def __init__(
+        self, folder: Path, file: StudyFile, crew: Crew, on_update: Callable[[Update], None] | None
+    ) -> None:
+        self._folder, self.file, self._crew, self._on_update = folder, file, crew, on_update
+        self._written = 0.0
+        self._result_due = 0.0
+        self.predictions: Callable[[], Document | None] = lambda: None
+        self._waiting: StudyState | None = None
+        self._importance: tuple[int, Document] = (0, {})
+        self._shown: StudyState | None = None
+        self._announced: set[int] = set()
+        self.state, self.phase = "running", "baseline"
+        #: What Optuna's database lacks, in words.
+        self.lag = ""
+
+    def show(
+        self, study: StudyState, trial: Trial | None = None, note: str = "", elsewhere: str = ""
+    ) -> None:
+        """Write the status and tell the display."""
+        self._write_status(study)
+        if trial is not None and trial.outcome is not None:
+            self._announced.add(trial.number)
+        if self._on_update is not None:
+            done = len(leaderboard.counted(study))
+            counts = self.state, self.phase, done, self.file.trials
+            self._on_update(Update(*counts, trial, note, elsewhere, study.under_way))
+
+    def show_others(self, study: StudyState) -> None:
+        """Tell the display of trials that ended at other controllers."""
+        if study is self._shown:
+            return
+        self._shown = study
+        for trial in study.trials:
+            if trial.outcome is not None and trial.number not in self._announced:
+                self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
+                self.result_changed(study)
+
+    def known(self, study: StudyState) -> None:
+        """What ended by now is no news."""
+        self._announced |= {trial.number for trial in study.trials if trial.outcome is not None}
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody displays progress."""
+        return self._on_update is not None
+
+    def heartbeat(self, study: StudyState) -> None:
+        """Show now and then that the owner lives, tell of other controllers, and write a result that waits."""
+        self._crew.beat()
+        self.show_others(study)
+        if time.monotonic() - self._written > HEARTBEAT_SECONDS:
+            self._write_status(study)
+        if self._waiting is not None:
+            self.result_changed(self._waiting)
+
+    def result_changed(self, study: StudyState) -> None:
+        """Write the result so far, or let it wait a little: with thousands of trials that takes a while."""
+        self._waiting = study
+        began = time.monotonic()
+        if began >= self._result_due:
+            self.write_result(study)
+            ended = time.monotonic()
+            self._result_due = ended + min(RESULT_SECONDS, RESULT_PATIENCE * (ended - began))
+
+    def write_result(self, study: StudyState, last: bool = False) -> Document:
+        """Write the result so far; the knobs' importance is in it, so that the page needs no optuna."""
+        self._waiting = None
+        document = result(study, self.file, self.state)
+        document["importance"] = self._importance_of(study, last)
+        document["prior"] = self.predictions()
+        document[study_folder.LAG] = self.lag
+        self._write(study_folder.RESULT, document, indented=len(study.trials) < LONG_RESULT)
+        return document
+
+    def _importance_of(self, study: StudyState, last: bool) -> Document:
+        count = len(study.trials)
+        if last or count >= IMPORTANCE_GROWTH * self._importance[0]:
+            self._importance = (count, importance(study, self.file.search_space))
+        return self._importance[1]
+
+    def _write_status(self, study: StudyState) -> None:
+        self._written = time.monotonic()
+        is_held = self.state in HELD
+        status = {
+            "study": self.file.name,
+            "state": self.state,
+            "phase": self.phase,
+            "owner": self._owner,
+            "current_run": self._current_run(study) if is_held else None,
+            "trials_done": len(leaderboard.counted(study)),
+            "trials_total": self.file.trials,
+            "running": running_trials.running(study, self.file) if is_held else [],
+            "controllers": running_trials.members(self._crew.told(), study) if is_held else [],
+            "budget": budgets.document(study, self.file, self.state),
+            "continues": list(study.continues),
+            "continued_in": (study.successor or {}).get("name"),
+            "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
+            study_folder.LAG: self.lag,
+        }
+        self._write(run_folder.STATUS, status | {"updated_unix": time.time()})
+
+    @property
+    def _owner(self) -> Document:
+        return {name: self._crew.me[name] for name in ("pid", "start_time", "host")}
+
+    def _is_ours(self, trial: Trial) -> bool:
+        return trial.lease is not None and same(trial.lease, self._crew.me)
+
+    def _current_run(self, study: StudyState) -> str | None:
+        """Our own one, else the newest of the others."""
+        ours = [trial for trial in study.under_way if self._is_ours(trial)]
+        return next((trial.run for trial in reversed(ours or study.under_way)), None)
+
+    def _write(self, name: str, document: dict[str, Any], indented: bool = True) -> None:
+        write(self._folder / name, document, indented)
+
+
+def write(path: Path, document: Document, indented: bool = True) -> None:
+    """Replace a document.
+
+    Raises:
+        InputError: the folder is full or read-only.
+    """
+    try:
+        run_folder.write_json(path, document, indented)
+    except OSError as error:
+        remedy = f"cannot be written ({error.strerror}); free space or give another --home"
+        raise InputError("home", str(path), remedy) from None

@@ -1,0 +1,173 @@
+"""A study whose space grew beyond what was declared goes on as another one, linked, with all its trials."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from tuning.controllers import status
+from tuning.space.knobs import Knob
+from tuning.spec import study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage import journal, mask, study_folder
+from tuning.storage.lock import TURN, FileLock
+from tuning.storage.state import Line, StudyState
+
+#: How often the chain of a study is followed before something must be wrong.
+LONGEST_CHAIN = 1_000
+#: Makes the study that goes on, from the folder and the state of the one before.
+Begin = Callable[[Path, StudyFile, StudyState], None]
+
+
+def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple[str, dict[str, Any]]:
+    """The answer to a command that widens a space beyond what was declared: what the journal keeps of the successor.
+
+    Raises:
+        InputError: a run refuses a value, or no legal point has it.
+    """
+    space = {knob.key: knob.document() for knob in file.knobs}
+    added = {key: _added(file, key, value) for key, value in given.items()}
+    space |= {key: knob.document() for key, knob in added.items()}
+    name = _next_name(state, file)
+    after = grown(file, {"name": name, "space": space})
+    for key, value in given.items():
+        _check_reachable(after, key, value)
+    limits: dict[str, Any] = {}
+    for key, now in mask.of_state(state, file.search_space).by_key.items():
+        if key in added:  # what was asked for is open, and what was narrowed away stays so
+            asked = Knob(key, mask.wanted_values(file.search_space, key, given[key]))
+            open_now = mask.union(added[key], now, asked)
+            limits[key] = open_now and open_now.document()
+    words = f"was not declared: the study goes on as {name}, with all its trials"
+    return words, {"changes": {"limits": limits, "successor": {"name": name, "space": space}}}
+
+
+def grown(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
+    """The file of the study that goes on."""
+    document = file.resolved() | {"name": successor["name"], "space": successor["space"]}
+    return study_file.parse(document)
+
+
+def follow(folder: Path, file: StudyFile, begin: Begin) -> tuple[Path, StudyFile]:
+    """Where a study goes on by now, and the file to go on with; the folder itself if it was never widened. ``begin``
+    makes what is not there yet.
+
+    Raises:
+        InputError: a folder cannot be written.
+    """
+    for _ in range(LONGEST_CHAIN):
+        state = journal.load(folder / study_folder.JOURNAL)
+        if state.successor is None:
+            break
+        file = grown(file, state.successor)
+        begin(folder, file, state)
+        folder = folder.parent / file.name
+    return folder, file
+
+
+def begin(folder: Path, file: StudyFile, state: StudyState) -> None:
+    """Make the successor's folder, with a journal that holds every trial and command so far, unless it is there.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    with FileLock(folder / TURN):  # of several controllers, one
+        _begin(folder, folder.parent / file.name, file, state)
+
+
+def _begin(folder: Path, place: Path, file: StudyFile, state: StudyState) -> None:
+    if not (place / study_folder.JOURNAL).exists():
+        kept = lines(folder, file, state)
+        try:
+            (place / run_folder.COMMANDS).mkdir(parents=True, exist_ok=True)
+            _write(place / study_folder.JOURNAL, kept)
+        except OSError as error:
+            remedy = f"cannot be written ({error.strerror}); free space or give another --home"
+            raise InputError("home", str(place), remedy) from None
+        status.write(place / study_folder.STUDY, file.resolved())
+    hand_over(folder, place, state)
+
+
+def lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
+    """What the journal of the study that goes on begins with, from that in the folder of the one before."""
+    before, _ = journal.read(folder / study_folder.JOURNAL)
+    base, keys = file.search_space.base_values, [knob.key for knob in file.knobs]
+    known = set((state.file or {}).get("space") or {})
+    fresh = {key: base[key] for key in keys if key not in known}
+    now = time.time()
+    first = {"at_unix": now, "kind": "continues", "studies": [*state.continues, folder.name]}
+    kept = [line for line in before if line["kind"] != "continues"]
+    return [first, *(_taken_over(line, fresh, file) for line in kept)]
+
+
+def _taken_over(line: Line, fresh: dict[str, Any], file: StudyFile) -> Line:
+    """A line of the study before: points name the knobs that are new, and nobody succeeds himself."""
+    if line["kind"] == "study":
+        wider = {key: value for key, value in file.resolved().items() if key in ("name", "space")}
+        return line | {"file": line["file"] | wider, "fingerprint": file.fingerprint()}
+    if line["kind"] == "proposal":
+        return line | {"config": fresh | line["config"]}
+    changes = line.get("changes") or {}
+    if "successor" in changes:
+        rest = {key: value for key, value in changes.items() if key != "successor"}
+        return line | {"changes": rest}
+    return line
+
+
+def _write(path: Path, lines: list[Line]) -> None:
+    """All at once: a journal is whole, or is not there."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with scratch.open("wb") as file:
+        file.writelines(json.dumps(line).encode() + b"\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def hand_over(folder: Path, place: Path, state: StudyState) -> None:
+    """Commands that nobody answered yet are the successor's."""
+    old, new = folder / run_folder.COMMANDS, place / run_folder.COMMANDS
+    for path in sorted(old.glob("*.json")) if old.is_dir() else []:
+        if path.stem not in state.answers:
+            path.replace(new / path.name)
+
+
+def _next_name(state: StudyState, file: StudyFile) -> str:
+    stem = re.sub(r"\.\d+$", "", file.name) if state.continues else file.name
+    return f"{stem}.{len(state.continues) + 2}"
+
+
+def _added(file: StudyFile, key: str, given: Any) -> Knob:
+    """A knob with what was declared and what is asked for beside it."""
+    values = mask.wanted_values(file.search_space, key, given)
+    knob = file.search_space.by_key.get(key)
+    if knob is not None and knob.is_range:
+        low, high = knob.grid()[0], knob.grid()[-1]
+        ends = {"low": min(low, *values), "high": max(high, *values)}
+        document: Any = ends | ({"log": True} if knob.log else {})
+    elif mask.is_range(given):
+        document = {"low": values[0], "high": values[-1]}
+    else:
+        document = list(dict.fromkeys((*(knob.choices if knob else ()), *values)))
+    tree = {"name": file.name, "ranks": file.ranks, "base": file.base}
+    space = {each.key: each.document() for each in file.knobs} | {key: document}
+    return study_file.parse(tree | {"space": space}).search_space.by_key[key]
+
+
+def _check_reachable(file: StudyFile, key: str, given: Any) -> None:
+    """Raise unless each new value stands in some legal point."""
+    space = file.search_space
+    for value in mask.wanted_values(space, key, given):
+        left = mask.narrowed(space, mask.Mask((Knob(key, (value,)),)))
+        if left.random_point(Random(0), ()) is None:
+            raise InputError(
+                key, value, f"no legal point of {file.ranks} ranks has it; the space stays as it is"
+            )

@@ -1,0 +1,134 @@
+"""Warm start: what earlier studies measured, told to the sampler where they asked the same, else only tried first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from tuning.space.knob_rules import acts
+from tuning.space.points import Point, point_key
+from tuning.spec import study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage import journal, study_folder
+from tuning.storage.journal import Journal
+from tuning.storage.state import StudyState, Trial
+
+#: Points of another question, or another machine, that are measured here before anything is drawn.
+FIRST_POINTS = 3
+#: What the sampler is told of a trial, and what a person may want to look up.
+_KEPT = ("number", "run", "outcome", "reason", "value", "low", "high", "validation_loss", "constraints", "seconds",
+         "steps")  # fmt: skip
+
+
+def inherit(folder: Path, file: StudyFile, opened: Journal) -> None:
+    """Journal what the studies that the file names have measured, once each.
+
+    Raises:
+        InputError: there is no such study beside this one, or it is this one.
+    """
+    known = {earlier.study for earlier in opened.state.inherited}
+    for name in file.inherit:
+        if name not in known:
+            opened.append("inherited", study=name, **_told(folder, name, file, opened.state.machine))
+
+
+def check(folder: Path, file: StudyFile) -> None:
+    """Before a study's folder is made, so that its name stays free.
+
+    Raises:
+        InputError: a study that it names, and that it has not taken over yet, is not beside this one, or is it.
+    """
+    known = {earlier.study for earlier in journal.load(folder / study_folder.JOURNAL).inherited}
+    for name in set(file.inherit) - known:
+        _state_of(folder, name)
+
+
+def _told(folder: Path, name: str, file: StudyFile, machine: str | None) -> dict[str, Any]:
+    state = _state_of(folder, name)
+    try:
+        other = study_file.parse(state.file)
+    except InputError as error:
+        raise InputError("inherit", name, f"its file is refused by this version: {error}") from None
+    reason = _why_another(other, state, file, machine)
+    trials = [trial for trial in state.trials if _says_something(trial)]
+    found = [
+        (trial, point) for trial in trials if (point := _point_here(trial.config, other, file)) is not None
+    ]
+    return {
+        "same": reason is None,
+        "words": _words(name, reason, len(found), len(trials)),
+        "trials": [_row(trial, point) for trial, point in found] if reason is None else [],
+        "first": _best(found, file, 1 if reason is None else FIRST_POINTS),
+    }
+
+
+def _state_of(folder: Path, name: str) -> StudyState:
+    place = folder.parent / name
+    state = journal.load(place / study_folder.JOURNAL)
+    while state.successor is not None and (place := folder.parent / state.successor["name"]) != folder:
+        state = journal.load(place / study_folder.JOURNAL)
+    if state.file is None or place == folder:
+        remedy = (
+            "is this study itself"
+            if place == folder
+            else "no such study beside this one; `workbench ls` lists them"
+        )
+        raise InputError("inherit", name, remedy)
+    return state
+
+
+def _why_another(other: StudyFile, state: StudyState, file: StudyFile, machine: str | None) -> str | None:
+    """Why its values cannot be compared with this study's; None if they can."""
+    before, now = other.identity(), file.identity()
+    keys = sorted(key for key in before.keys() | now.keys() if key != "name" and not key.startswith("space."))
+    different = [key for key in keys if before.get(key) != now.get(key)]
+    if different:
+        return f"{different[0]} was {before.get(different[0], 'not there')}, now {now.get(different[0], 'not there')}"
+    if state.machine is None or state.machine != machine:
+        return "it is not known to have run on this machine as it is set up now"
+    return None
+
+
+def _says_something(trial: Trial) -> bool:
+    """Whether a trial was measured, or showed that its configuration cannot be."""
+    broken = any(violation > 0 for violation in trial.constraints.values())
+    return trial.confirms is None and trial.outcome is not None and (trial.value is not None or broken)
+
+
+def _point_here(config: Point, other: StudyFile, file: StudyFile) -> Point | None:
+    """The point of this space that runs the same; None if there is none."""
+    space = file.search_space
+    there = other.search_space.base_values | config
+    values = {key: there[key] for key in (*space.layout_keys, *space.by_key)}
+    if not space.fits(values):
+        return None
+    point = space.point(values)
+    here = space.base_values | point
+    if any(here[key] != value and acts(key, there) for key, value in config.items()):
+        return None
+    return None if space.outside(point) or space.problem(point) else point
+
+
+def _row(trial: Trial, point: Point) -> dict[str, Any]:
+    return {name: getattr(trial, name) for name in _KEPT} | {"config": point, "source": "inherited"}
+
+
+def _best(found: list[tuple[Trial, Point]], file: StudyFile, count: int) -> list[Point]:
+    """The fastest points that broke nothing, without the baseline, which is measured anyway."""
+    good = [(trial, point) for trial, point in found if trial.value is not None and _fine(trial)]
+    good.sort(key=lambda pair: (-(pair[0].value or 0.0), pair[0].number))
+    distinct = {point_key(point): point for _, point in good}
+    distinct.pop(point_key(file.search_space.baseline[0]), None)
+    return list(distinct.values())[:count]
+
+
+def _fine(trial: Trial) -> bool:
+    return all(violation <= 0 for violation in trial.constraints.values())
+
+
+def _words(name: str, reason: str | None, here: int, there: int) -> str:
+    inside = f"{here} of {there} trials of study {name} lie in this space"
+    if reason is None:
+        return f"{inside}; they count for the sampler and are not repeated, except the best, which is measured first"
+    return f"{inside}; their values do not count ({reason}), the best points are measured first"

@@ -1,0 +1,1 @@
+"""Running one trial: executors, device slices, signals, result."""

@@ -1,0 +1,126 @@
+"""Several controllers of one study on one host: which cores or GPUs each of them has, and when that cannot be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.devices import selection
+from profilers.gpu import detection
+from tuning.storage import study_folder
+from tuning.storage.controllers import Leased, is_here, on_this_host, present, words
+
+FIELD = "side_by_side"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one controller and its ranks may use: processor cores, or GPUs by the driver's numbers."""
+
+    cores: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
+
+    def take(self) -> None:
+        """Keep this process, and all that it starts from now on, to it."""
+        if self.gpus:
+            for name, value in selection.only(self.gpus).items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+        else:
+            os.sched_setaffinity(0, self.cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What this host can deal: ``what`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
+
+    what: str
+    devices: tuple[int | None, ...]
+
+    def most(self, ranks: int) -> int:
+        """How many trials of so many ranks can run at once; one always can."""
+        return max(1, len(self.devices) // ranks)
+
+
+def room(ranks: int, config: RunConfig) -> Room:
+    """The devices that trials of a study use here.
+
+    Raises:
+        InputError: GPUs were asked for by name and there are none, or too few.
+    """
+    driver = detection.open_library()
+    try:
+        if selection.choose(config, ranks, driver).kind == "cuda":
+            return Room("GPUs", tuple(selection.visible(driver)))
+    finally:
+        driver.close()
+    return Room("cores", tuple(sorted(os.sched_getaffinity(0))) if _can_deal_cores() else ())
+
+
+def check_alone(folder: Path, controllers: int) -> None:
+    """Raise if another controller of the study lives on this host: who came first may use every device.
+
+    Raises:
+        InputError: there is one.
+    """
+    others = [member for member in present(study_folder.latest(folder)) if is_here(member)]
+    if others:
+        remedy = f"{words(others[0])} measures this study, perhaps on the same devices; join it with 1"
+        raise InputError(FIELD, controllers, remedy)
+
+
+def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = False) -> list[Slice]:
+    """One for each controller, all of the same size. ``ranks`` is the most that a trial has.
+
+    Raises:
+        InputError: there are too few devices, or trials would share a network.
+    """
+    if simulated:
+        raise InputError(FIELD, controllers, "a simulated trial takes milliseconds; leave it out")
+    if config.lab.wanted:
+        remedy = "trials in a lab would share the processors that its links are shaped by; leave it out"
+        raise InputError(FIELD, controllers, remedy)
+    if not _can_deal_cores():
+        raise InputError(FIELD, controllers, "cores cannot be dealt on this system; leave it out")
+    found = room(ranks, config)
+    whole = [device for device in found.devices if device is not None]
+    if len(whole) < len(found.devices):
+        raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
+    if controllers * ranks > len(whole):
+        there, most = f"{len(whole)} {found.what}", found.most(ranks)
+        remedy = f"times {ranks} rank{'s' * (ranks > 1)} is more than this host's {there}; at most {most}"
+        raise InputError(FIELD, controllers, remedy)
+    if found.what == "GPUs":
+        return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]
+    return [Slice(part) for part in _parts(whole, len(whole) // controllers, controllers)]
+
+
+def _parts(whole: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
+    return [tuple(whole[at : at + size]) for at in range(0, count * size, size)]
+
+
+def _can_deal_cores() -> bool:
+    return hasattr(os, "sched_setaffinity")
+
+
+class Beside:
+    """How many other trials of a study ran on this host while one was measured: the mean over looks."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._sum = self._looks = 0
+
+    def look(self, under_way: Sequence[Leased]) -> None:
+        """Count those that run now."""
+        self._sum += sum(trial.number != self._number for trial in on_this_host(under_way))
+        self._looks += 1
+
+    def known(self) -> dict[str, float]:
+        """``beside``; nothing of a trial that ran alone."""
+        return {"beside": self._sum / self._looks} if self._sum else {}

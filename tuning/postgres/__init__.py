@@ -1,1 +1,0 @@
-"""A study kept in PostgreSQL, so that controllers on several hosts share it."""

@@ -1,0 +1,1 @@
+"""Clusters: the named ones, files that describe one, and this machine."""

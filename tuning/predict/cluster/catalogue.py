@@ -1,0 +1,118 @@
+"""Accelerators and clusters by name, from ``data/``, each figure with its source; what is missing is not made up."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.run.calibration.table import Calibration
+from tuning.predict.cluster import cluster_file, this_machine
+from tuning.predict.cluster.csv_table import DATA, read
+from tuning.predict.model.hardware import FORMATS, Accelerator, Cluster
+
+_RATE = "peak_flops."
+
+
+_Figures = dict[str, tuple[float, str]]
+
+
+@functools.cache
+def _figures() -> dict[str, _Figures]:
+    """Value and source of each figure, by accelerator."""
+    sheet = read(DATA / "accelerators.csv")
+    found: dict[str, _Figures] = {}
+    for row, value in zip(sheet.rows, sheet.numbers("value").tolist(), strict=True):
+        found.setdefault(row["accelerator"], {})[row["figure"]] = value, row["source"]
+    return found
+
+
+def _accelerator(name: str, figures: _Figures) -> Accelerator:
+    for figure in ("memory_bytes", "memory_bandwidth"):
+        if figure not in figures:
+            raise InputError(f"{name}.{figure}", None, cluster_file.NO_SOURCE)
+    rates = {
+        what.removeprefix(_RATE): value for what, (value, _) in figures.items() if what.startswith(_RATE)
+    }
+    sources = {what: source for what, (_, source) in figures.items()}
+    shares = {what: figures[what][0] for what in ("products", "attention") if what in figures}
+    size, bandwidth = int(figures["memory_bytes"][0]), figures["memory_bandwidth"][0]
+    return Accelerator(name, rates, size, bandwidth, sources, **shares)
+
+
+@functools.cache
+def _clusters() -> dict[str, dict[str, Any]]:
+    return cluster_file.tree(DATA / "clusters.toml")
+
+
+def names() -> tuple[str, ...]:
+    """Clusters that ``cluster`` knows."""
+    return tuple(_clusters())
+
+
+def accelerators() -> tuple[str, ...]:
+    """Accelerators that ``accelerator`` knows."""
+    return tuple(_figures())
+
+
+def accelerator(name: str) -> Accelerator:
+    """One by its name.
+
+    Raises:
+        InputError: the catalogue does not have it, or lacks a figure; a CPU is measured, not listed.
+    """
+    known = _figures()
+    if name in known:
+        return _accelerator(name, known[name])
+    if "cpu" in name.lower():
+        raise InputError("accelerator", name, "is measured, not listed: run `workbench calibrate`")
+    raise InputError("accelerator", name, f"unknown; choose one of {', '.join(known)}")
+
+
+def peak_flops(chip: Accelerator, form: str) -> float:
+    """Dense FLOP/s in a format.
+
+    Raises:
+        InputError: there is no such format, or no figure for it.
+    """
+    if form in chip.peak_flops:
+        return chip.peak_flops[form]
+    if form not in FORMATS:
+        raise InputError("format", form, f"unknown; choose one of {', '.join(FORMATS)}")
+    raise InputError(
+        f"{chip.name}.{_RATE}{form}", None, f"there is no figure; it has {', '.join(chip.peak_flops)}"
+    )
+
+
+def cluster(name: str, nodes: int = 1) -> Cluster:
+    """One by its name, with so many nodes.
+
+    Raises:
+        InputError: the catalogue does not have it, or not all the figures that so many nodes need.
+    """
+    known = _clusters()
+    if name not in known:
+        remedy = f"unknown; choose one of {', '.join(known)}, or give a file of your own"
+        raise InputError("cluster", name, remedy)
+    file = cluster_file.parse(known[name] | {"name": name})
+    return cluster_file.build(file, accelerator, DATA, nodes)
+
+
+def from_file(path: Path, nodes: int | None = None) -> Cluster:
+    """A person's own, from a TOML file with the keys of ``ClusterFile``.
+
+    Raises:
+        InputError: the file cannot be read, holds an unknown key, or lacks a figure.
+    """
+    file = cluster_file.parse({"name": path.stem} | cluster_file.tree(path))
+    return cluster_file.build(file, accelerator, path.parent, nodes)
+
+
+def from_calibration(calibration: Calibration) -> Cluster:
+    """This machine as ``workbench calibrate`` measured it: one node.
+
+    Raises:
+        InputError: the calibration lacks a figure.
+    """
+    return this_machine.cluster(calibration)

@@ -1,0 +1,215 @@
+"""A cluster as a person writes it down, in TOML: its keys, and what is wrong with them in one line.
+
+The cluster that a cluster's file describes; a figure that is missing is named, never made up.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.config.errors import InputError
+from tuning.predict.cluster import playbook
+from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link, Measured
+
+_Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Wire(_Part):
+    """A link of one device, in one direction; ``alpha_seconds`` is the start of a message."""
+
+    bytes_per_second: _Rate | None = None
+    alpha_seconds: Annotated[float, Field(ge=0)] | None = None
+    source: str = "the cluster's file"
+
+
+class Network(_Part):
+    """A node's network, in one direction; its devices share the rate."""
+
+    bytes_per_second_per_node: _Rate | None = None
+    alpha_seconds: Annotated[float, Field(ge=0)] | None = None
+    source: str = "the cluster's file"
+
+
+class Nodes(_Part):
+    """Nodes that are alike. ``accelerator`` is one of the file's own or of the catalogue."""
+
+    accelerator: str
+    devices_per_node: _Count
+    nodes: _Count | None = None
+    network: str
+    inside: Wire = Wire()
+    between: Network = Network()
+    pairs: Wire | None = None
+
+
+class Chip(_Part):
+    """An accelerator that the catalogue does not have: dense FLOP/s by format, bytes, bytes/s."""
+
+    peak_flops: dict[Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"], _Rate] = Field(min_length=1)
+    memory_bytes: _Count
+    memory_bandwidth: _Rate
+    source: str = "the cluster's file"
+
+
+class ClusterFile(_Part):
+    """``across`` joins groups; ``measured`` names a CSV of bandwidths by nodes, beside the file."""
+
+    name: str = "cluster"
+    groups: Annotated[list[Nodes], Field(min_length=1)]
+    across: Wire | None = None
+    accelerators: dict[str, Chip] = {}
+    measured: str | None = None
+
+
+def tree(path: Path) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Raises:
+        InputError: it cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("cluster", str(path), f"cannot be read ({error}); name a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("cluster", str(path), f"is not valid TOML ({error})") from None
+
+
+def parse(values: Mapping[str, Any]) -> ClusterFile:
+    """A checked cluster's file from plain values.
+
+    Raises:
+        InputError: a key is unknown or missing, or a value is of the wrong kind.
+    """
+    try:
+        return ClusterFile.model_validate(values)
+    except ValidationError as error:
+        raise _input_error(error) from None
+
+
+def _input_error(error: ValidationError) -> InputError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "cluster"
+    remedy = first["msg"]
+    if first["type"] == "extra_forbidden":
+        remedy = f"unknown key; known here: {', '.join(sorted(_keys(first['loc'][:-1])))}"
+    return InputError(where, None if first["type"] == "missing" else first["input"], remedy)
+
+
+def _keys(path: tuple[int | str, ...]) -> list[str]:
+    """Keys of the part that a path leads to; numbers and names of entries lead nowhere new."""
+    here: type[BaseModel] = ClusterFile
+    for part in path:
+        field = here.model_fields.get(str(part))
+        here = next(_models(field.annotation), here) if field else here
+    return list(here.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+#: Finds an accelerator that the file does not hold itself.
+Finder = Callable[[str], Accelerator]
+
+NO_SOURCE = "no source tells this figure, and none is made up; give it in a cluster file of your own"
+#: Bytes of the collectives behind a table of measured bandwidths, as its header says.
+_TABLE_BYTES = 256e6
+_NO_START = "no figure; 0 until a calibration measures it"
+
+
+def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = None) -> Cluster:
+    """The cluster that a file describes; ``nodes`` takes the place of its only group's number.
+
+    Raises:
+        InputError: a figure is missing, or the number of nodes is none or ambiguous.
+    """
+    if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
+        raise InputError("nodes", nodes, "give a whole number of at least 1")
+    if nodes is not None and len(file.groups) > 1:
+        raise InputError(
+            "nodes", nodes, f"{file.name} has {len(file.groups)} groups; give each its nodes in the file"
+        )
+    chips = {name: _chip(name, chip) for name, chip in file.accelerators.items()}
+    groups = tuple(
+        _group(
+            f"{file.name}.groups.{index}", part, chips.get(part.accelerator) or find(part.accelerator), nodes
+        )
+        for index, part in enumerate(file.groups)
+    )
+    if len(groups) > 1 and file.across is None:
+        raise InputError(f"{file.name}.across", None, "is missing: give the link that joins the groups")
+    across = _link(f"{file.name}.across", file.across) if file.across else None
+    measured = _measured(folder / file.measured) if file.measured else ()
+    return Cluster(file.name, groups, across, dict(_sources(file, groups)), measured)
+
+
+def _chip(name: str, chip: Chip) -> Accelerator:
+    rates = {str(form): rate for form, rate in chip.peak_flops.items()}
+    figures = [*(f"peak_flops.{form}" for form in rates), "memory_bytes", "memory_bandwidth"]
+    sources = dict.fromkeys(figures, chip.source)
+    return Accelerator(name, rates, chip.memory_bytes, chip.memory_bandwidth, sources)
+
+
+def _group(where: str, part: Nodes, accelerator: Accelerator, nodes: int | None) -> Group:
+    count = nodes or part.nodes
+    if count is None:
+        raise InputError(f"{where}.nodes", None, "is missing: give the number of nodes")
+    alone = part.devices_per_node == 1 and count > 1
+    between = _between(f"{where}.between", part) if count > 1 else None
+    inside = between if alone and between else _link(f"{where}.inside", part.inside)
+    pairs = _link(f"{where}.pairs", part.pairs) if part.pairs else None
+    return Group(count, part.devices_per_node, accelerator, inside, between or inside, part.network, pairs)
+
+
+def _link(where: str, wire: Wire) -> Link:
+    if wire.bytes_per_second is None:
+        raise InputError(f"{where}.bytes_per_second", None, NO_SOURCE)
+    return Link(wire.alpha_seconds or 0.0, wire.bytes_per_second)
+
+
+def _between(where: str, part: Nodes) -> Link:
+    rate = part.between.bytes_per_second_per_node
+    if rate is None:
+        raise InputError(f"{where}.bytes_per_second_per_node", None, NO_SOURCE)
+    return Link(part.between.alpha_seconds or 0.0, rate / part.devices_per_node)
+
+
+def _measured(path: Path) -> tuple[Measured, ...]:
+    table = playbook.bandwidths(path)
+    rows = list(zip(table["collective"], table["nodes"], table["bytes_per_second"], strict=True))
+    return tuple(
+        Measured(
+            name, _TABLE_BYTES, tuple(sorted((int(n), float(rate)) for one, n, rate in rows if one == name))
+        )
+        for name in dict.fromkeys(str(name) for name, _, _ in rows)
+    )
+
+
+def _sources(file: ClusterFile, groups: tuple[Group, ...]) -> Iterator[tuple[str, str]]:
+    for index, (part, group) in enumerate(zip(file.groups, groups, strict=True)):
+        wires = {"inside": part.inside, "pairs": part.pairs}
+        if group.nodes > 1:
+            wires["between"] = Wire(alpha_seconds=part.between.alpha_seconds, source=part.between.source)
+        for name, wire in wires.items():
+            yield from _of_wire(f"groups.{index}.{name}", wire)
+    yield from _of_wire("across", file.across)
+
+
+def _of_wire(where: str, wire: Wire | None) -> Iterator[tuple[str, str]]:
+    if wire is not None:
+        yield f"{where}.bytes_per_second", wire.source
+        yield f"{where}.alpha_seconds", _NO_START if wire.alpha_seconds is None else wire.source

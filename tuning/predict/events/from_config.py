@@ -1,0 +1,136 @@
+"""A configuration as a step to play: its plan, its messages, and everything else that it sends, by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.config.errors import InputError
+from engine.config.layout import Layout, layout_of
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.actions import Costs
+from tuning.predict.events.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
+from tuning.predict.traffic.calls import Wire
+from tuning.predict.traffic.rank import ARRIVING
+from tuning.predict.traffic.traffic import Call, Join, Pipeline, Section, Traffic, traffic_of, why_not_known
+
+#: Seconds of a call, or None for what the machine's links need.
+Price = Callable[[Call], float | None]
+_MESSAGES = ("send", "recv")
+
+
+def step_of(
+    config: RunConfig,
+    seconds: Sequence[Costs],
+    optimizer_seconds: Sequence[float] | float = 0.0,
+    price: Price = lambda call: None,
+    registers: int | None = None,
+    backend: str = "nccl",
+) -> Step:
+    """What to play for a configuration that keeps every rule.
+
+    ``seconds`` has the work of each stage without what it sends; ``optimizer_seconds`` that of each pipeline rank, or
+    one for all. Where the tokens decide how much comes to a rank's experts, it is as much as it sends. Weights that
+    arrive beside the next step (``overlap.gather_with_optimizer``) are waited for before its first action.
+
+    Raises:
+        InputError: no formula says what the configuration sends.
+    """
+    if (reason := why_not_known(config)) is not None:
+        raise InputError("config", reason, "no formula says what is sent; set it to its default")
+    layout, pipeline = layout_of(config), Pipeline.of(config)
+    per_rank = layout.world_size // layout.pp
+    size = Wire(config).message("send").bytes or 0
+    sent = tuple(
+        _sent(
+            traffic_of(pipeline, place * per_rank, backend),
+            _Converter(layout, price),
+            _of_rank(optimizer_seconds, place),
+        )
+        for place in range(layout.pp)
+    )
+    width = layout.tp * layout.cp
+    return Step(pipeline.plan, tuple(seconds), float(size), layout.dp, width, sent, registers)
+
+
+def among(axis: str, layout: Layout) -> Among:
+    """Which places meet on an axis; tp and cp are inside of one.
+
+    Data ranks are numbered with cp fastest. Groups of them that cut through a place meet as a whole.
+    """
+    parts = {"ep": (layout.ep, True), "edp": (layout.ep, False)}
+    parts |= {"dp_shard": (layout.shard, True), "dp_replicate": (layout.shard, False)}
+    if axis in parts:
+        return _part_of_replicas(layout, *parts[axis])
+    if axis in ("model", "pp"):
+        return Among(whole_pipeline=layout.pp > 1)
+    if axis == "world":
+        return Among(layout.dp, whole_pipeline=layout.pp > 1)
+    return Among(layout.dp) if axis in ("dp", "dp_cp") else OWN
+
+
+def _part_of_replicas(layout: Layout, size: int, side_by_side: bool) -> Among:
+    """Groups of ``size`` data ranks side by side, or of one of each of those."""
+    if size % layout.cp == 0:
+        near = size // layout.cp
+        return Among(near) if side_by_side else Among(layout.dp // near, near)
+    if layout.cp % size == 0:
+        return OWN if side_by_side else Among(layout.dp)
+    return Among(layout.dp)
+
+
+def _of_rank(seconds: Sequence[float] | float, place: int) -> float:
+    return float(seconds) if isinstance(seconds, int | float) else seconds[place]
+
+
+def _sent(known: Traffic, convert: _Converter, optimizer_seconds: float) -> Sent:
+    before, actions, after = list[Item](), list[Items](), list[Item]()
+    for section in known.sections:
+        items = convert.items(section)
+        if section.where == "before":
+            arriving = any(isinstance(item, Collective) and item.tag == ARRIVING for item in items)
+            before += (*items, Join(ARRIVING)) if arriving else items
+        elif section.where == "action":
+            actions.append(items)
+        elif section.where == "optimizer":
+            after += _with_update(items, optimizer_seconds)
+        else:
+            after += items
+    return Sent(tuple(before), tuple(actions), tuple(after))
+
+
+def _with_update(items: Items, seconds: float) -> list[Item]:
+    """The update follows the norm, and new weights the update."""
+    calls = [item for item in items if isinstance(item, Collective)]
+    first = next((n for n, call in enumerate(calls) if call.operation == "all_gather"), len(calls))
+    return [*calls[:first], Pause(seconds), *calls[first:]]
+
+
+class _Converter:
+    """Calls as collectives of places."""
+
+    def __init__(self, layout: Layout, price: Price) -> None:
+        self._layout, self._price = layout, price
+        self._known: dict[tuple[Call | Join, ...], Items] = {}
+        self._rows = 0.0
+
+    def items(self, section: Section) -> Items:
+        """Without messages between stages, which follow from the plan."""
+        known = self._known.get(section.items)
+        if known is None:
+            found = [item for item in section.items if isinstance(item, Join) or self._stays(item)]
+            known = self._known[section.items] = tuple(map(self._item, found))
+        return known
+
+    def _stays(self, call: Call) -> bool:
+        return call.axis != "pp" or call.operation not in _MESSAGES
+
+    def _item(self, item: Call | Join) -> Item:
+        if not isinstance(item, Call):
+            return Join(item.tag)
+        if item.bytes is not None and item.axis == "ep":
+            self._rows = float(item.bytes)
+        size = self._rows if item.bytes is None else float(item.bytes)
+        where = among(item.axis, self._layout)
+        return Collective(
+            item.axis, item.operation, item.group_size, size, where, self._price(item), item.tag, item.dtype
+        )

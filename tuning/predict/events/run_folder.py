@@ -1,0 +1,210 @@
+"""A simulated run: a run folder with the records that real ranks would have written, marked as simulated.
+
+Steps that were played as the records that ranks write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.lifecycle import finish
+from engine.run import run_folder
+from engine.run.outcome import Ending, RunOutcome
+from profilers.model.run_summary import RunSummary
+from profilers.records.schema import PHASES, ActionSample, CommSample, MemorySample, SpanSample, StepSample
+from profilers.records.writer import RecordWriter
+from tuning.predict.events.player import play
+from tuning.predict.events.program import Code
+from tuning.predict.events.result import MemoryLine, Simulated, memory_of
+from tuning.predict.model.hardware import Cluster
+from tuning.predict.traffic.calls import Wire
+
+
+@dataclass(frozen=True)
+class PlayedStep:
+    """One step at one place: its number, and the unix seconds at which it began and at which the next one does."""
+
+    simulated: Simulated
+    place: int
+    step: int
+    began: float
+    length: float
+
+    def step_sample(self, tokens: int) -> StepSample:
+        """Its phases; what is left until the slowest place is through counts to ``other``."""
+        seconds = dict.fromkeys(PHASES, 0.0)
+        for one in self.simulated.phases(self.place):
+            seconds[one.phase] += one.end - one.start
+        seconds["other"] += max(0.0, self.length - sum(seconds.values()))
+        phases = {f"{name}_seconds": value for name, value in seconds.items()}
+        whole = sum(seconds.values())
+        known = {"tokens": tokens, "loss": None, "gradient_norm": None}
+        return StepSample(self.step, True, self.began, whole, 0.0, **phases, **known)  # type: ignore[arg-type]
+
+    def actions(self) -> list[ActionSample]:
+        """Of its schedule."""
+        return [
+            ActionSample(
+                self.step,
+                str(span.action.work),
+                span.action.stage,
+                span.action.micro_batch,
+                self.began + span.start,
+                span.end - span.start,
+            )
+            for span in self.simulated.spans(self.place)
+        ]
+
+    def spans(self) -> list[SpanSample]:
+        """Its phases in time."""
+        found = self.simulated.phases(self.place)
+        return [
+            SpanSample(self.step, one.phase, self.began + one.start, one.end - one.start)
+            for one in found
+            if one.end > one.start
+        ]
+
+    def calls(self, pp: int, dtype: str) -> list[CommSample]:
+        """Collectives, and messages to and from other stages, by their begin."""
+        found = [
+            CommSample(
+                self.step,
+                one.call.operation,
+                one.call.axis,
+                one.call.dtype,
+                one.call.group_size,
+                round(one.call.bytes),
+                self.began + one.begin,
+                one.seconds,
+                one.exposed,
+            )
+            for one in self.simulated.calls(self.place)
+        ]
+        return sorted([*found, *self._messages(pp, dtype)], key=attrgetter("start_unix"))
+
+    def memory(self, line: MemoryLine) -> list[MemorySample]:
+        """The most that the step holds, and what is left at its end, as a device's allocator would tell."""
+        highest = max(line.activations, key=lambda one: one[1])
+        rest = line.resting_bytes
+        moments = ((highest[0], line.peak_bytes, "backward"), (self.length, rest, "optimizer"))
+        return [
+            MemorySample(self.step, self.began + at, 0, 0, bytes_, line.peak_bytes, None, phase)
+            for at, bytes_, phase in moments
+        ]
+
+    def _messages(self, pp: int, dtype: str) -> Iterator[CommSample]:
+        """A send lasts until it is there, a receive from when its rank has nothing else to do."""
+        simulated, free = self.simulated, 0.0
+        starts, ends = simulated.starts[self.place], simulated.ends[self.place]
+        arrivals, replicas = simulated.arrivals, simulated.step.replicas
+
+        def message(name: str, bytes_: float, begin: float, end: float) -> CommSample:
+            began, seconds = self.began + begin, max(0.0, end - begin)
+            return CommSample(self.step, name, "pp", dtype, pp, round(bytes_), began, seconds, 0.0)
+
+        for number, op in enumerate(simulated.program(self.place)):
+            if op.needs:
+                yield message("recv", op.arriving, free, arrivals[self.place][number] or 0.0)
+            if op.to >= 0:
+                there = arrivals[op.to * replicas + self.place % replicas][op.slot] or 0.0
+                yield message("send", op.bytes, ends[number], there)
+            if op.code != Code.START:
+                free = max(starts[number], ends[number])
+
+
+#: The backend and the label of runs that nobody ran.
+SIMULATED = "simulated"
+_NOTE = (
+    "simulated: no rank ran. Times are those of a model of {cluster}, bytes and memory are by formula; losses and "
+    "processor seconds do not exist"
+)
+
+
+def write_run(
+    home: Path,
+    config: RunConfig,
+    simulated: Simulated,
+    steps: int = 3,
+    labels: dict[str, str] | None = None,
+) -> tuple[str, RunSummary]:
+    """The id and the summary of a new run of so many steps; each is played with another seed where work jitters.
+
+    ``simulated`` is a step of ``config`` (``step_of``). All ranks of a place write alike.
+
+    Raises:
+        InputError: the home folder cannot be written.
+        ValueError: the step was made for another layout.
+    """
+    layout, step = layout_of(config), simulated.step
+    if layout.world_size != step.places * step.width:
+        ranks = step.places * step.width
+        raise ValueError(f"simulated: a step of {ranks:,} ranks for a layout of {layout.world_size:,}")
+    config = config.with_values({"train.steps": steps, "train.warmup": 0})
+    cluster = simulated.machine.cluster.name
+    folder = run_folder.create(home, config, {SIMULATED: cluster, **(labels or {})})
+    with run_folder.writable(home):
+        note_start(folder, config, simulated.machine.cluster)
+        _write(folder, config, _played(simulated, steps))
+    outcome = RunOutcome(Ending.COMPLETED, f"simulated on a model of {cluster}")
+    return folder.name, finish(folder, config, SIMULATED, outcome)
+
+
+def note_start(folder: Path, config: RunConfig, cluster: Cluster) -> None:
+    """Give a run that nobody runs its layout and devices, and say that it is simulated."""
+    layout = layout_of(config)
+    run_folder.update_status(
+        folder,
+        state="running",
+        started_unix=time.time(),
+        world_size=layout.world_size,
+        layout=layout.as_dict(),
+        backend=SIMULATED,
+        backend_reason=f"a model of {cluster.name}, no rank ran",
+        devices=[group.accelerator.name for group in cluster.groups],
+    )
+
+
+def _played(simulated: Simulated, steps: int) -> list[Simulated]:
+    """As many steps; without jitter they are all alike."""
+    machine, found = simulated.machine, [simulated]
+    for number in range(1, steps):
+        seeded = replace(machine, seed=machine.seed + number)
+        found.append(play(simulated.step, seeded) if machine.jitter else simulated)
+    return found
+
+
+def _write(folder: Path, config: RunConfig, played: Sequence[Simulated]) -> None:
+    step, lines, began = played[0].step, memory_of(config, played[0]), [time.time()]
+    for one in played:
+        began.append(began[-1] + one.seconds)
+    for place in range(step.places):
+        numbered = enumerate(zip(played, began, strict=False))
+        parts = [PlayedStep(one, place, number, at, one.seconds) for number, (one, at) in numbered]
+        for rank in range(place * step.width, (place + 1) * step.width):
+            with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
+                _write_rank(writer, config, rank, parts, lines[place // step.replicas])
+
+
+def _write_rank(
+    writer: RecordWriter, config: RunConfig, rank: int, parts: Sequence[PlayedStep], line: MemoryLine
+) -> None:
+    machine, layout = parts[0].simulated.machine, layout_of(config)
+    device = rank if machine.device_of is None else machine.device_of[rank]
+    group, node = machine.cluster.node_of(device)
+    name = machine.cluster.groups[group].accelerator.name
+    writer.event("environment", device=name, host=f"{machine.cluster.name}, group {group}, node {node}")
+    writer.event("note", text=_NOTE.format(cluster=machine.cluster.name))
+    tokens = config.batch.global_batch * config.data.sequence_length // layout.data
+    dtype = Wire(config).dtype
+    for part in parts:
+        writer.write(part.step_sample(tokens))
+        writer.write_many(part.calls(layout.pp, dtype))
+        writer.write_many(part.actions() if part.simulated.step.plan.stages > 1 else [])
+        writer.write_many(part.spans())
+        writer.write_many(part.memory(line))

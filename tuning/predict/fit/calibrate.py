@@ -1,0 +1,177 @@
+"""Fits the free constants to measured trials, and tells how far off the result is where it was not fitted.
+
+Errors are of held-out groups of trials: each group (a model, a kind of device, a day) is predicted by constants that
+were fitted to all others. A configuration outside of what was measured gets a wider interval, by how far outside it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config.errors import InputError
+from tuning.predict.fit.gauss_newton import Rows, fit
+from tuning.predict.model import priors, step_time
+from tuning.predict.model.cases import Array, Cases
+from tuning.predict.model.constants import Constants
+from tuning.predict.model.step_time import Machine
+
+#: What says how far a configuration is from those that were measured, each by its logarithm.
+FEATURES = ("hidden", "layers", "sequence", "micro_batch", "micro_batches", "dp", "tp", "pp", "cp")
+#: Least half-width of an interval, and what each doubling outside of the measured range adds to it, in logarithms.
+_LEAST, _PER_DOUBLING = 0.03, 0.06
+#: Two measurements of one configuration that differ by more contradict each other.
+CONTRADICTION = 1.5
+_LOW, _HIGH = 5, 95
+
+
+class Measured(NamedTuple):
+    """Trials: what ran, on what, the seconds of a step, and the group of each, which is held out as a whole."""
+
+    cases: Cases
+    machine: Machine
+    seconds: Array
+    groups: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Constants, with the range (5 % to 95 %) of log(predicted / measured) on held-out trials."""
+
+    constants: Constants
+    low: float
+    high: float
+    trials: int
+    ranges: Mapping[str, tuple[float, float]]
+
+    def interval(self, cases: Cases, seconds: Array) -> tuple[Array, Array]:
+        """Seconds that 90 % of measurements lie between."""
+        wider = _PER_DOUBLING * self.outside(cases)
+        low = seconds * np.exp(-max(self.high, _LEAST) - wider)
+        return low, seconds * np.exp(max(-self.low, _LEAST) + wider)
+
+    def outside(self, cases: Cases) -> Array:
+        """Doublings by which each configuration is out of the measured range, of all features together."""
+        away = [self._away(cases, name) for name in self.ranges]
+        return np.sum(away, axis=0) if away else np.zeros(len(cases))
+
+    def beyond(self, cases: Cases) -> list[str]:
+        """In words, where the first configuration is out of the measured range."""
+        first = cases.take(np.array([0]))
+        return [
+            f"{name} {float(getattr(first, name)[0]):,g} was measured from {low:,g} to {high:,g}"
+            for name, (low, high) in self.ranges.items()
+            if self._away(first, name)[0] > 0
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Calibrated:
+        """What ``as_dict`` wrote."""
+        ranges = {name: (float(low), float(high)) for name, (low, high) in data["ranges"].items()}
+        return cls(**{**data, "constants": Constants(**data["constants"]), "ranges": ranges})
+
+    def _away(self, cases: Cases, name: str) -> Array:
+        low, high = np.log2(self.ranges[name])
+        at = np.log2(getattr(cases, name))
+        away: Array = np.maximum(np.maximum(low - at, at - high), 0.0)
+        return away
+
+
+def calibrate(measured: Measured, start: Constants = priors.START) -> Calibrated:
+    """Constants fitted to all trials, with their error on trials that were held out.
+
+    Raises:
+        InputError: a measurement is no time, or two of the same configuration contradict each other.
+    """
+    check(measured)
+    left = held_out(measured, start)
+    low, high = np.percentile(left, [_LOW, _HIGH])
+    whole = fitted(measured, start)
+    columns = {name: getattr(measured.cases, name) for name in FEATURES}
+    ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
+    return Calibrated(whole, float(low), float(high), len(measured.cases), ranges)
+
+
+def fitted(measured: Measured, start: Constants = priors.START) -> Constants:
+    """Constants fitted to all of these trials."""
+    cases, machine, seconds, _ = measured
+
+    def left(constants: Constants) -> Array:
+        return np.log(step_time.step(cases, machine, constants).seconds / seconds)
+
+    return fit(left, start, priors.FREE, _rows(measured, len(priors.FREE))).constants
+
+
+def _rows(measured: Measured, count: int) -> Rows[Constants]:
+    """Residuals for ``count`` constants at a time: all trials once for each, and constants as columns beside them."""
+    number = len(measured.seconds)
+    many = select(measured, np.tile(np.arange(number), count))
+
+    def left(constants: Sequence[Constants]) -> Array:
+        columns: dict[str, Any] = {
+            field.name: np.repeat([getattr(one, field.name) for one in constants], number)
+            for field in fields(constants[0])
+        }
+        seconds = step_time.step(many.cases, many.machine, replace(constants[0], **columns)).seconds
+        return np.log(seconds / many.seconds).reshape(count, number)
+
+    return left
+
+
+def held_out(measured: Measured, start: Constants = priors.START) -> Array:
+    """log(predicted / measured) of each trial, its group left out of the fit; of one group, a random fifth."""
+    groups = measured.groups
+    if len(np.unique(groups)) < 2:
+        groups = np.random.default_rng(0).permutation(len(groups)) % 5
+    left = np.zeros(len(groups))
+    for name in np.unique(groups):
+        out = groups == name
+        constants = fitted(select(measured, ~out), start)
+        rest = select(measured, out)
+        predicted = step_time.step(rest.cases, rest.machine, constants).seconds
+        left[out] = np.log(predicted / rest.seconds)
+    return left
+
+
+def select(measured: Measured, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Measured:
+    """Some trials, by mask or number."""
+    return Measured(
+        measured.cases.take(rows), measured.machine.take(rows), measured.seconds[rows], measured.groups[rows]
+    )
+
+
+def check(measured: Measured) -> None:
+    """Refuse what cannot be true.
+
+    Raises:
+        InputError: a measurement is no time, or two of the same configuration contradict each other.
+    """
+    bad = np.flatnonzero(~(np.isfinite(measured.seconds) & (measured.seconds > 0)))
+    if len(bad):
+        raise InputError(
+            f"trial {bad[0] + 1}", float(measured.seconds[bad[0]]), "give seconds of a step above 0"
+        )
+    first: dict[tuple[float, ...], int] = {}
+    for row, key in enumerate(zip(measured.cases.rows(), _machines(measured), strict=True)):
+        other = first.setdefault(key[0] + key[1], row)
+        ratio = measured.seconds[row] / measured.seconds[other]
+        if max(ratio, 1 / ratio) > CONTRADICTION:
+            raise InputError(
+                f"trials {other + 1} and {row + 1}",
+                f"{measured.seconds[other]:g} and {measured.seconds[row]:g} s",
+                "the same configuration cannot take both; measure it again or leave one out",
+            )
+
+
+def _machines(measured: Measured) -> list[tuple[float, ...]]:
+    """The figures of the machine that each trial ran on."""
+    figures = [*measured.machine.device, *measured.machine.links]
+    return list(zip(*(np.broadcast_to(one, len(measured.seconds)).tolist() for one in figures), strict=True))

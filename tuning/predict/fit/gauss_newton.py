@@ -1,0 +1,106 @@
+"""Fits positive constants to measured values: damped Gauss-Newton on logarithms, robust, with prior beliefs. Pure.
+
+A residual is log(predicted / measured). Large ones count by their size alone, not its square (P. Huber, 1964), so that
+a few odd measurements do not bend the rest. Each constant is held near what it is believed to be, in factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from tuning.predict.model.cases import Array
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: A frozen dataclass of positive numbers.
+K = TypeVar("K", bound="DataclassInstance")
+#: log(predicted / measured) of all observations.
+Residuals = Callable[[K], Array]
+#: The same for several constants at a time, a row for each.
+Rows = Callable[[Sequence[K]], Array]
+_STEPS, _NUDGE, _HUBER = 60, 1e-4, 0.03
+_ENOUGH, _DAMPING, _STUCK, _TINY = 1e-6, 1e-2, 1e8, 1e-12
+
+
+class Fitted(NamedTuple, Generic[K]):
+    """Constants and what they leave: residuals of the observations they were fitted to."""
+
+    constants: K
+    residuals: Array
+
+
+def fit(
+    residuals: Residuals[K],
+    start: K,
+    free: Mapping[str, float],
+    rows: Rows[K] | None = None,
+    guess: K | None = None,
+    steps: int = _STEPS,
+) -> Fitted[K]:
+    """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
+    as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one. It
+    begins at ``guess``, and at ``start`` without one.
+
+    Raises:
+        ValueError: there is nothing to fit to, or nothing to fit.
+    """
+    if not free or not len(residuals(start)):
+        raise ValueError("a fit needs observations and free constants")
+    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows)
+    place, damping = problem.place(guess or start), _DAMPING
+    now = problem.loss(place)
+    for _ in range(steps):
+        step = place + problem.move(place, damping)
+        then = problem.loss(step)
+        if then < now:
+            gained, place, now, damping = now - then, step, then, damping / 3
+            if gained < _ENOUGH * now:
+                break
+        elif (damping := 4 * damping) > _STUCK:
+            break
+    return Fitted(problem.at(place), residuals(problem.at(place)))
+
+
+class _Problem(NamedTuple, Generic[K]):
+    """Residuals over the logarithms of free constants, and how stiffly each is held where it started."""
+
+    residuals: Residuals[K]
+    start: K
+    names: tuple[str, ...]
+    stiffness: Array
+    rows: Rows[K] | None = None
+
+    def at(self, place: Array) -> K:
+        """Constants, each so many logarithms from where it started."""
+        factors = zip(self.names, np.exp(place).tolist(), strict=True)
+        return replace(self.start, **{name: getattr(self.start, name) * factor for name, factor in factors})
+
+    def place(self, constants: K) -> Array:
+        """Where constants are: the other way around."""
+        return np.log([getattr(constants, name) / getattr(self.start, name) for name in self.names])
+
+    def loss(self, place: Array) -> float:
+        """What is to be small: robust residuals, and distance from what was believed."""
+        left = np.abs(self.residuals(self.at(place)))
+        robust = np.where(left < _HUBER, left**2, _HUBER * (2 * left - _HUBER))
+        return float(robust.sum() / _HUBER**2 + ((place * self.stiffness) ** 2).sum())
+
+    def several(self, constants: Sequence[K]) -> Array:
+        """Residuals of each, a row for each."""
+        return self.rows(constants) if self.rows else np.stack([self.residuals(one) for one in constants])
+
+    def move(self, place: Array, damping: float) -> Array:
+        """The next step of Gauss and Newton, shortened by ``damping`` (D. Marquardt, 1963)."""
+        left = self.residuals(self.at(place))
+        nudges = np.eye(len(place)) * _NUDGE
+        slopes = (self.several([self.at(place + nudge) for nudge in nudges]) - left).T / _NUDGE
+        weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left), _TINY)) / _HUBER**2
+        curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
+        pull = slopes.T @ (weights * left) + self.stiffness**2 * place
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), pull)
+        return -np.asarray(step, np.float64)

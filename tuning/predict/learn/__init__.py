@@ -1,0 +1,1 @@
+"""What the user's finished runs teach the model."""

@@ -1,0 +1,98 @@
+"""Learns what ranks hold beside counted bytes from the peaks of finished runs. Pure.
+
+On a CPU a peak is a rank's resident set: counted bytes x a share, and its libraries, torch's among them, whose pages
+each rank counts as its own. On a GPU it is the allocator's, in which a context and NCCL's buffers are not: that part
+stays believed (``outside``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuning.predict.fit.experience import of_few
+from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.model.cases import Array
+from tuning.predict.model.headroom import ON_CPU, ON_GPU, WORKSPACE_SHARE, Allowance
+
+#: Fewer trials teach nothing: of six left-out errors the largest is about the end of 90 %.
+LEAST = 6
+#: Least half-width of an interval, as a natural logarithm.
+_LEAST_ERROR = 0.02
+_PERCENTILE = 90
+#: How far beliefs move, as ``beliefs.FREE``: libraries by a factor of two, counted bytes by a tenth.
+_FREE: Mapping[str, float] = {"context_bytes": 0.7, "scale": 0.1}
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes beside what is counted, and what that is multiplied with."""
+
+    context_bytes: float
+    scale: float
+
+
+class Peaks(NamedTuple):
+    """Counted and measured bytes of the fullest rank, and the group of each trial, which is left out as a whole."""
+
+    counted: Array
+    measured: Array
+    groups: NDArray[np.int_]
+
+
+def learned(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
+    """From at least ``LEAST`` configurations, of which there were so many runs."""
+    held, error = fitted(peaks, on_cpu), left_out_error(peaks, on_cpu)
+    share = held.scale - 1
+    words = f"learned from {runs:,} runs, left-out error ±{100 * math.expm1(error):.0f} %"
+    error *= of_few(max(2, len(np.unique(peaks.groups))))
+    context, ends = ON_GPU.context_bytes, (ON_GPU.least_context_bytes, ON_GPU.most_context_bytes)
+    said = f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}"
+    if on_cpu:
+        context = held.context_bytes
+        ends = context * math.exp(-error), context * math.exp(error)
+        libraries = f"{context / _MIB:,.0f} MiB of libraries, as a resident set has them"
+        said = f"memory: counted bytes {100 * share:+.1f} % and {libraries}; {words}"
+    return Allowance(
+        context_bytes=context,
+        most_context_bytes=ends[1],
+        least_context_bytes=ends[0],
+        share=share,
+        error=error,
+        counted_bytes=float(peaks.counted.max()),
+        trials=runs,
+        said=said,
+    )
+
+
+def fitted(peaks: Peaks, on_cpu: bool) -> _Held:
+    """Robust, and held near what is believed."""
+
+    def left(held: _Held) -> Array:
+        return np.log(_predicted(peaks.counted, held, on_cpu) / peaks.measured)
+
+    free = _FREE if on_cpu else {"scale": _FREE["scale"]}
+    return fit(left, _Held(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
+
+
+def left_out_error(peaks: Peaks, on_cpu: bool) -> float:
+    """End of 90 % of the size of log(predicted / measured), each group predicted from the others."""
+    left = np.zeros(len(peaks.counted))
+    groups = peaks.groups
+    if len(np.unique(groups)) < 2:
+        groups = np.arange(len(left))
+    for name in np.unique(groups):
+        out = groups == name
+        held = fitted(Peaks(*(column[~out] for column in peaks)), on_cpu)
+        left[out] = np.log(_predicted(peaks.counted[out], held, on_cpu) / peaks.measured[out])
+    return max(_LEAST_ERROR, float(np.percentile(np.abs(left), _PERCENTILE)))
+
+
+def _predicted(counted: Array, held: _Held, on_cpu: bool) -> Array:
+    return counted * held.scale + (held.context_bytes if on_cpu else 0.0)

@@ -1,0 +1,254 @@
+"""Finished runs of a home as trials, read from their small documents alone; what was read is kept in one file.
+
+Records are not opened, so runs that were pruned count: a run's summary has the median step of its slowest rank, and
+its largest peak of memory.
+
+Finished runs as measurements: what a user's own runs tell about this machine, for calibration to fit to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.config import environment
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, load, parse
+from engine.run import run_folder
+from engine.run.outcome import Ending
+from profilers.analysis.memory import memory_rows, peak
+from profilers.analysis.steps import join_steps
+from profilers.records.reader import Archive, RunRecords
+from tuning.predict.fit.calibrate import Measured
+from tuning.predict.model.compute import Device
+from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.network import Links
+from tuning.predict.model.step_time import Machine
+
+#: What tells groups of trials apart, which are held out as a whole.
+_LAYOUT = ("dp", "tp", "pp", "cp")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A configuration that ran to its end, and what one of its steps took: medians over its measured steps.
+
+    ``seconds`` are those of the slowest rank; ``cpu_seconds`` are of each rank, all threads together, or none where
+    they were not read. ``peak_bytes`` are of the rank that held most (``profilers.analysis.memory``): resident bytes on
+    a CPU, the allocator's on a GPU; None if they were not recorded.
+    """
+
+    config: RunConfig
+    seconds: float
+    cpu_seconds: tuple[float, ...]
+    peak_bytes: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "config": json.loads(self.config.dumps()),
+            "seconds": self.seconds,
+            "cpu_seconds": list(self.cpu_seconds),
+            "peak_bytes": self.peak_bytes,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Trial:
+        """What ``as_dict`` wrote."""
+        cpu = tuple(map(float, data["cpu_seconds"]))
+        return cls(parse(data["config"]), float(data["seconds"]), cpu, data.get("peak_bytes"))
+
+
+def trial_of(folder: Path, archive: Archive | None = None) -> Trial:
+    """The measured steps of a run; ``archive`` opens records that were compacted.
+
+    Raises:
+        InputError: it was changed as it went, or a rank left no measured step.
+    """
+    if (folder / run_folder.STARTED).exists():
+        raise InputError("run", folder.name, "was changed as it went; take one that kept its configuration")
+    records = RunRecords(folder / run_folder.RECORDS, archive)
+    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()}).measured()
+    if not len(steps.steps):
+        raise InputError(
+            "run", folder.name, "has no measured step; take one that has train.steps above warmup"
+        )
+    slowest = np.max(steps.values["step_seconds"], axis=0)
+    cpu = [float(np.median(one.compressed())) for one in steps.values["cpu_seconds"]]
+    known = peak(memory_rows(records)).get("peak_memory_bytes")
+    return Trial(load(folder / run_folder.CONFIG), float(np.median(slowest.compressed())), tuple(cpu), known)
+
+
+def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Trial]:
+    """Those of the run folders that ran to their end and can be used, in their order."""
+    found = list[Trial]()
+    for folder in folders:
+        if not is_completed(folder):
+            continue
+        try:
+            found.append(trial_of(folder, archive))
+        except InputError:
+            continue
+    return found
+
+
+def is_completed(folder: Path) -> bool:
+    """Whether a folder is that of a run whose ranks came to their end; nobody simulated it."""
+    return is_complete(run_folder.read_json(folder / run_folder.STATUS) or {})
+
+
+def is_complete(status: Mapping[str, Any]) -> bool:
+    """The same of a status that was read already."""
+    outcome = status.get("outcome") or {}
+    return bool(outcome.get("ending") == Ending.COMPLETED.value and status.get("backend") != "simulated")
+
+
+def measured(
+    known: Sequence[Trial], machine: Callable[[RunConfig], Machine], devices_per_node: int = 8
+) -> Measured:
+    """What ``calibrate`` fits to: layouts are groups, so that errors are of layouts that were held out.
+
+    Of one configuration that ran more than once the median counts. ``machine`` is what each ran on.
+
+    Raises:
+        InputError: there is no trial.
+    """
+    if not known:
+        raise InputError("trials", 0, "there is no finished run with measured steps; run some layouts first")
+    alike = dict[str, list[Trial]]()
+    for trial in known:
+        alike.setdefault(what_ran(trial.config), []).append(trial)
+    configs = [same[0].config for same in alike.values()]
+    seconds = np.array([np.median([one.seconds for one in same]) for same in alike.values()])
+    groups = np.array([layout(one) for one in configs])
+    return Measured(
+        cases_of(configs, devices_per_node), joined([machine(one) for one in configs]), seconds, groups
+    )
+
+
+def layout(config: RunConfig) -> str:
+    """The name of its group."""
+    return " ".join(str(getattr(config.parallel, name)) for name in _LAYOUT)
+
+
+def what_ran(config: RunConfig) -> str:
+    """The same for two configurations whose steps are alike, however many they take."""
+    tree = config.model_dump(mode="json", exclude={"checkpoint", "profile", "train"})
+    return json.dumps(tree, sort_keys=True)
+
+
+def joined(machines: Sequence[Machine]) -> Machine:
+    """One machine whose figures are columns, a row for each."""
+    device = zip(*(one.device for one in machines), strict=True)
+    links = zip(*(one.links for one in machines), strict=True)
+    return Machine(Device(*map(np.array, device)), Links(*map(np.array, links)))
+
+
+#: What was read of runs that have ended, in their home; made anew where it is missing or of another version.
+KEPT = "trials.json"
+_FORMAT = 1
+_FILES = (run_folder.STATUS, run_folder.SUMMARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run whose ranks came to their end. ``fingerprint`` is that of its machine, None in runs of older versions.
+
+    Of one that cannot be a trial ``trial`` is None and ``reason`` says why. Core seconds of ranks are not read.
+    """
+
+    run: str
+    backend: str
+    fingerprint: Mapping[str, Any] | None
+    trial: Trial | None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        told = {"run": self.run, "backend": self.backend, "fingerprint": self.fingerprint}
+        return {**told, "trial": self.trial and self.trial.as_dict(), "reason": self.reason}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finished:
+        """What ``as_dict`` wrote."""
+        trial = Trial.from_dict(data["trial"]) if data["trial"] else None
+        return cls(data["run"], data["backend"], data["fingerprint"], trial, data["reason"])
+
+
+def finished_of(folder: Path) -> Finished | None:
+    """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    if not is_complete(status):
+        return None
+    told = folder.name, str(status.get("backend")), status.get("fingerprint")
+    if (folder / run_folder.STARTED).exists():
+        return Finished(*told, None, "was changed as it went")
+    summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}
+    seconds = (summary.get("step_seconds") or {}).get("median")
+    if not seconds:
+        return Finished(*told, None, "has no measured step")
+    try:
+        config = load(folder / run_folder.CONFIG)
+    except InputError as error:
+        return Finished(*told, None, str(error))
+    if environment.asked(config.environment):
+        return Finished(*told, None, "had environment variables, which are not modelled")
+    return Finished(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
+
+
+def finished(folders: Iterable[Path], kept: Path | None = None) -> list[Finished]:
+    """Those of the run folders that ran to their end, in their order.
+
+    ``kept`` is a file with what was read before; it is brought up to date where that is possible.
+    """
+    known = _read(kept) if kept else {}
+    fresh: dict[str, list[Any]] = {}
+    found = list[Finished | None]()
+    for folder in folders:
+        one, fresh[folder.name] = _known(folder, known.get(folder.name))
+        found.append(one)
+    if kept and fresh != known:
+        _write(kept, fresh)
+    return [one for one in found if one is not None]
+
+
+def _known(folder: Path, entry: list[Any] | None) -> tuple[Finished | None, list[Any]]:
+    """A run, and what is to be kept of it: its files' mark and what they told."""
+    mark = _mark(folder)
+    if entry and entry[0] == mark:
+        with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
+            return (Finished.from_dict(entry[1]) if entry[1] else None), entry
+    one = finished_of(folder)
+    return one, [mark, one and one.as_dict()]
+
+
+def _mark(folder: Path) -> str:
+    parts = list[str]()
+    for name in _FILES:
+        try:
+            found = (folder / name).stat()
+            parts.append(f"{found.st_mtime_ns}.{found.st_size}")
+        except OSError:
+            parts.append("-")
+    return " ".join(parts)
+
+
+def _read(kept: Path) -> dict[str, list[Any]]:
+    document = run_folder.read_json(kept) or {}
+    runs = document.get("runs") if document.get("format") == _FORMAT else None
+    return runs if isinstance(runs, dict) else {}
+
+
+def _write(kept: Path, runs: dict[str, list[Any]]) -> None:
+    """Whoever reads meanwhile sees the old or the new file; a home that cannot be written goes without."""
+    scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        scratch.write_text(json.dumps({"format": _FORMAT, "runs": runs}), encoding="utf-8")
+        scratch.replace(kept)

@@ -1,0 +1,1 @@
+"""The closed form: cases, compute, network, step time, memory, hardware."""

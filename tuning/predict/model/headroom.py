@@ -1,0 +1,101 @@
+"""Whether what a rank holds fits on its device: an allowance for what no formula counts, and a probability. Pure.
+
+``engine.footprint.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds
+kernels' workspace and the allocator's gaps: an allowance that is believed, or learned from runs. On a GPU its context
+and the buffers of NCCL's communicators come on top (``outside``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tuning.predict.model.cases import Array
+
+GIB = 2**30
+#: Workspace and gaps as a share of what is counted, and the upper end of 90 %; the lower one is nothing.
+WORKSPACE_SHARE, _HIGH_SHARE = 0.03, 0.10
+#: On a CPU a rank's libraries take this beside; there is no context.
+CPU_BYTES, _HIGH_CPU_BYTES = GIB // 2, GIB
+_OF_90_PERCENT = 1.645
+SAID = (
+    "memory: counted bytes, with 3 % (at most 10 %) for workspace and the allocator's gaps, and on a CPU half a GiB "
+    "(at most 1) for libraries; believed, not measured"
+)
+#: A layout is safe where it runs out of memory with at most this probability.
+SAFE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What is held beside counted bytes: libraries, ``context_bytes`` (none on a GPU, where the allocator does not see
+    them), and ``share`` of what is counted.
+
+    ``least_context_bytes`` and ``most_context_bytes`` are the ends of 90 %. ``error`` is that of counted bytes with
+    their share, as a natural logarithm, on ``trials`` that were left out; above the ``counted_bytes`` that these went
+    to, the share is anything up to 10 % again.
+    """
+
+    context_bytes: float
+    most_context_bytes: float
+    least_context_bytes: float = 0.0
+    share: float = WORKSPACE_SHARE
+    error: float = 0.0
+    counted_bytes: float = 0.0
+    trials: int = 0
+    said: str = SAID
+
+    def median(self, counted: Array) -> Array:
+        """Bytes at the peak."""
+        return counted * (1 + self.share) + self.context_bytes
+
+    def ends(self, counted: Array) -> tuple[Array, Array]:
+        """Of 90 %."""
+        beyond = np.maximum(counted - self.counted_bytes, 0.0)
+        known = (counted - beyond) * (1 + self.share)
+        fewest, most = 1 + min(self.share, 0.0), 1 + max(self.share, _HIGH_SHARE)
+        low = (known + fewest * beyond) * math.exp(-self.error) + self.least_context_bytes
+        return low, (known + most * beyond) * math.exp(self.error) + self.most_context_bytes
+
+
+ON_GPU = Allowance(0.0, 0.0)
+ON_CPU = Allowance(CPU_BYTES, _HIGH_CPU_BYTES)
+
+
+class Room(NamedTuple):
+    """Bytes at the peak with the range of 90 %, and the probability that they are more than the device has."""
+
+    median: Array
+    low: Array
+    high: Array
+    probability: Array
+
+
+class Beside(NamedTuple):
+    """Bytes outside the allocator, with the range of 90 %."""
+
+    median: Array | float = 0.0
+    low: Array | float = 0.0
+    high: Array | float = 0.0
+
+
+#: Of a CPU.
+NOTHING = Beside()
+
+
+def room(counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: Beside = NOTHING) -> Room:
+    """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
+    median, (low, high) = allowance.median(counted) + beside.median, allowance.ends(counted)
+    low, high = low + beside.low, high + beside.high
+    deviation = np.log(high / median) / _OF_90_PERCENT
+    beyond = np.log(limit / median) / deviation
+    return Room(median, low, high, _tail(beyond))
+
+
+def _tail(away: Array) -> Array:
+    """Probability that a normal value is so many standard deviations above its mean, or more."""
+    each = (0.5 * math.erfc(one / math.sqrt(2)) for one in away.ravel().tolist())
+    return np.fromiter(each, np.float64, away.size).reshape(away.shape)

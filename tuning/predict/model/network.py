@@ -1,0 +1,72 @@
+"""Seconds of collectives and messages by alpha and beta, where a group's ranks lie on nodes. Pure, on arrays.
+
+Ranks are numbered with tp fastest, then cp, dp and pp, and fill one node after the other: so do the engine, Megatron
+and nanotron. A ring of n ranks sends 2 (n - 1) / n of an all-reduce's bytes over its slowest link, an all-gather or
+reduce-scatter half of that (R. Thakur et al., IJHPCA 2005). Groups that share a node's network divide its rate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuning.predict.model.cases import Array, Cases
+from tuning.predict.model.constants import Constants
+
+
+class Links(NamedTuple):
+    """Bytes/s inside a node, and between nodes with all of a node's devices sending: of one device, in one direction.
+
+    A column where cases run on several.
+    """
+
+    inside: float | Array
+    between: float | Array
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Links:
+        """Of some rows."""
+        return Links(*(rate[rows] if isinstance(rate, np.ndarray) else rate for rate in self))
+
+
+class Reach(NamedTuple):
+    """How a group of ranks lies: its size, and how many nodes it spans."""
+
+    ranks: Array
+    nodes: Array
+
+
+def reach(cases: Cases, ranks: Array, inner: Array) -> Reach:
+    """Of groups of ``ranks`` that lie ``inner`` ranks apart."""
+    together = np.clip(cases.devices_per_node / inner, 1.0, ranks)
+    return Reach(ranks, ranks / together)
+
+
+def ring(group: Reach, bytes_: Array, links: Links, constants: Constants, turns: float = 2.0) -> Array:
+    """Of a collective over ``bytes_`` in all: ``turns`` is 2 for an all-reduce, 1 for its halves; 0 for one rank."""
+    inside = links.inside * constants.inside_share
+    members = group.ranks / group.nodes
+    between = links.between * constants.between_share * members
+    rate = np.where(group.nodes > 1, np.minimum(inside, between), inside)
+    start = constants.inside_seconds * np.log2(np.maximum(members, 1))
+    start = start + constants.between_seconds * np.log2(np.maximum(group.nodes, 1))
+    moved = turns * (group.ranks - 1) / group.ranks * bytes_ / rate
+    return np.where(group.ranks > 1, moved + turns * start, 0.0)
+
+
+def message(apart: Array, cases: Cases, bytes_: Array, links: Links, constants: Constants) -> Array:
+    """Of one point-to-point message between ranks that are ``apart`` in number."""
+    crosses = apart >= cases.devices_per_node
+    inside, between = links.inside, links.between
+    share = constants.message_share
+    near = constants.inside_seconds + bytes_ / (inside * share)
+    far = constants.between_seconds + bytes_ / (between * share)
+    return np.where(crosses, far, near)
+
+
+def far_hops(cases: Cases) -> Array:
+    """Share of a pipeline's hops that go from node to node."""
+    apart = cases.tp * cases.cp * cases.dp
+    borders = np.ceil(cases.pp * apart / cases.devices_per_node) - 1
+    return np.where(cases.pp > 1, np.minimum(borders / np.maximum(cases.pp - 1, 1), 1.0), 0.0)

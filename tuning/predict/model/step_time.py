@@ -1,0 +1,204 @@
+"""Seconds of a step in closed form, for many configurations at a time, and what they are made of. Pure.
+
+A pipeline of p ranks takes (m + (p - 1) / v) times its slowest rank's micro-batch, with v chunks a rank (arXiv
+2104.04473, section 2.2), and waits for its messages once in p micro-batches (arXiv 2405.18093, with the end that
+docs/prediction.md derives). Gradients leave beside the last micro-batch's backward; what does not fit is exposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuning.predict.model import compute, network
+from tuning.predict.model.cases import FULL, Array, Cases
+from tuning.predict.model.compute import BlockSeconds, Device
+from tuning.predict.model.constants import Constants
+from tuning.predict.model.network import Links
+
+_VALUE = 2
+#: How softly the host's floor takes over from the device: the larger of two, with their power mean in between.
+_SOFT = 4.0
+
+
+class Machine(NamedTuple):
+    """A device and its links."""
+
+    device: Device
+    links: Links
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Machine:
+        """Of some rows, where its figures are columns."""
+        return Machine(self.device.take(rows), self.links.take(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds of the slowest rank's step by what they go to, one after the other; they add up to the step."""
+
+    products: Array
+    attention: Array
+    elements: Array
+    launches: Array
+    recomputation: Array
+    head: Array
+    tensor_parallel: Array
+    context_parallel: Array
+    messages: Array
+    bubble: Array
+    data_parallel: Array
+    optimizer: Array
+    other: Array
+
+    @property
+    def seconds(self) -> Array:
+        """Of the step."""
+        terms: Array = np.sum([getattr(self, field.name) for field in fields(self)], axis=0)
+        return terms
+
+    def shares(self, row: int) -> dict[str, float]:
+        """What each term is of one configuration's step, the largest first."""
+        whole = float(self.seconds[row])
+        shares = {field.name: float(getattr(self, field.name)[row]) / whole for field in fields(self)}
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    def largest(self, row: int, count: int) -> list[tuple[str, float]]:
+        """The first few of them."""
+        return list(self.shares(row).items())[:count]
+
+
+def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
+    """Seconds of one optimizer step of each configuration."""
+    device, links = machine
+    ahead = compute.forward(cases, device, constants)
+    back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
+    tensor = _tensor_parallel(cases, links, constants)
+    launches = _lifted(ahead) + _lifted(back) + _lifted(again)
+    context = _context_parallel(cases, ahead, links, constants)
+    block = ahead.device + back.device + again.device + launches + tensor + context
+    whole_head = 3 * compute.head_forward(cases, device, constants)
+    layers, head = _slowest(cases, block, whole_head)
+    turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
+    backwards = layers * (back.device + again.device + _lifted(back) + _lifted(again) + tensor / 2)
+    through = cases.layers * block + whole_head
+    return Breakdown(
+        products=turns * layers * (ahead.products + back.products),
+        attention=turns * layers * (ahead.attention + back.attention),
+        elements=turns * layers * (ahead.elements + back.elements),
+        launches=turns * layers * launches,
+        recomputation=turns * layers * again.device,
+        head=turns * head,
+        tensor_parallel=turns * layers * tensor,
+        context_parallel=turns * layers * context,
+        messages=_messages(cases, links, constants),
+        bubble=(through - layers * block - head) / cases.chunks * cases.bubble_scale,
+        data_parallel=_averaged(cases, backwards, layers * block + head, links, constants),
+        optimizer=compute.update(cases, updated_elements(cases), device, constants),
+        other=np.full(len(cases), constants.step_seconds),
+    )
+
+
+def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[Array, Array]:
+    """Of one micro-batch in one block, without messages: forward, and backward with what it computes again."""
+    ahead = compute.forward(cases, device, constants)
+    back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
+    forward, *both = (one.device + _lifted(one) for one in (ahead, back, again))
+    return forward, both[0] + both[1]
+
+
+def _slowest(cases: Cases, block: Array, head: Array) -> tuple[Array, Array]:
+    """Layers of the slowest pipeline rank, and the seconds that its head takes: the last one's, or none."""
+    even = cases.layers / cases.pp
+    last = np.where(cases.last_layers + cases.other_layers > 0, cases.last_layers, even)
+    other = np.where(cases.other_layers > 0, cases.other_layers, even)
+    ends = (cases.pp == 1) | (last * block + head >= other * block)
+    return np.where(ends, last, other), np.where(ends, head, 0.0)
+
+
+def rank_elements(cases: Cases) -> Array:
+    """Parameters of the fullest rank, before ZeRO: its layers, and an embedding at either end of the pipeline."""
+    blocks = np.ceil(cases.layers / cases.pp) * cases.block_parameters / cases.tp
+    embedding = cases.embedding_parameters / cases.tp
+    both = np.where(cases.tied > 0, embedding, 2 * embedding)
+    return blocks + np.where(cases.pp > 1, embedding, both)
+
+
+def updated_elements(cases: Cases) -> Array:
+    """Parameters that a rank's optimizer updates."""
+    return rank_elements(cases) / np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
+
+
+def _lifted(block: BlockSeconds) -> Array:
+    """What the host's floor adds to the device's time."""
+    larger: Array = (block.device**_SOFT + block.floor**_SOFT) ** (1 / _SOFT)
+    return larger - block.device
+
+
+def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
+    """Four all-reduces of hidden values a block, or as many pairs of all-gather and reduce-scatter; two more where
+    blocks are computed again.
+    """
+    group = network.reach(cases, cases.tp, np.ones(len(cases)))
+    bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
+    times = np.where(cases.recompute == FULL, 6.0, 4.0)
+    piped = np.where(cases.tp > 1, constants.piped_seconds * cases.tp * network.far_hops(cases), 0.0)
+    return times * (network.ring(group, bytes_, links, constants) + piped)
+
+
+def _context_parallel(cases: Cases, ahead: BlockSeconds, links: Links, constants: Constants) -> Array:
+    """A ring's keys and values, beside attention, and twice that backward (arXiv 2310.01889); or all-to-alls of
+    queries, keys, values and results, there and back (arXiv 2309.14509), which nothing hides.
+    """
+    tokens = cases.micro_batch * cases.sequence / cases.cp
+    keys = 2 * cases.kv_heads * cases.head_dim / cases.tp * tokens * cases.value_bytes
+    hop = network.message(cases.tp * np.maximum(cases.cp - 1, 1), cases, keys, links, constants)
+    ring = 3 * (cases.cp - 1) * np.maximum(hop - ahead.attention / cases.cp, 0.0)
+    dealt = keys + 2 * cases.hidden / cases.tp * tokens * cases.value_bytes
+    group = network.reach(cases, cases.cp, cases.tp)
+    exchanged = 2 * network.ring(group, dealt, links, constants, 1.0)
+    return np.where(cases.cp > 1, np.where(cases.ulysses > 0, exchanged, ring), 0.0)
+
+
+def _messages(cases: Cases, links: Links, constants: Constants) -> Array:
+    bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
+    bytes_ = bytes_ / np.where(cases.scattered_boundary > 0, cases.tp, 1.0)
+    hop = network.message(cases.tp * cases.cp * cases.dp, cases, bytes_, links, constants)
+    rounds = cases.micro_batches / cases.pp * 2 * (cases.pp - 1) + 2 * np.maximum(cases.pp - 2, 0)
+    return np.where(cases.pp > 1, cases.chunks * rounds * hop, 0.0)
+
+
+def _averaged(cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants) -> Array:
+    """Gradients at every step; or weights once in a round, waited for or beside the next one (arXiv 2401.16265)."""
+    once = _data_parallel(cases, backwards, turn, links, constants)
+    group = network.reach(cases, cases.dp * cases.cp, cases.tp)
+    weights = network.ring(group, rank_elements(cases) * cases.weight_bytes, links, constants)
+    beside = np.where(cases.late > 0, cases.period * cases.micro_batches * turn, 0.0)
+    return np.where(cases.period > 1, np.maximum(weights - beside, 0.0) / cases.period, once)
+
+
+def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants) -> Array:
+    """What is left of gradients and gathers beside the computation that can hide them.
+
+    Without sharding gradients leave beside the last backward; ZeRO 1 gathers what it updated after the optimizer.
+    ZeRO 3 gathers parameters for forward and backward of each micro-batch. Gradients of ZeRO 2 and 3 are scattered
+    with the last micro-batch, or with each one (``reduce_every_micro_batch``); ZeRO 2 gathers as often.
+    """
+    group = network.reach(cases, cases.dp * cases.cp, cases.tp)
+    elements = rank_elements(cases)
+    scattered = network.ring(group, elements * cases.reduce_bytes, links, constants, 1.0)
+    gathered = network.ring(group, elements * cases.weight_bytes, links, constants, 1.0)
+    room = np.where(cases.bucketed > 0, constants.hidden_share * backwards, 0.0)
+    reduced = scattered * np.where(cases.zero_stage >= 1, 1.0, 2.0)
+    after = np.where(cases.zero_stage >= 1, gathered, 0.0)
+    whole = np.maximum(reduced - room, 0.0) + after
+    every = cases.reduce_every_micro_batch > 0
+    turns = np.select([cases.zero_stage >= 3, every], [2.0, 1.0], 0.0)
+    each = turns * gathered + np.where(every, scattered, 0.0)
+    beside = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
+    left = np.hypot(np.maximum(each - beside, 0.0), constants.shard_edge * each)
+    once = np.where(every, 0.0, scattered + np.where(cases.zero_stage >= 3, 0.0, gathered))
+    sharded = cases.micro_batches * left + np.maximum(once - room, 0.0)
+    return np.where(cases.zero_stage >= 2, sharded, whole)

@@ -1,0 +1,1 @@
+"""Ranks on devices that are not alike."""

@@ -1,0 +1,190 @@
+"""What a layout sends in a step, axis by axis, and how long that takes in an order of devices. Pure, on arrays.
+
+Messages of one axis go in all of its groups at the same time, and may share a link; axes follow each other. A ring of n
+ranks passes n-th parts 2 (n - 1) times; each time waits for the slowest link. A pipeline's messages go there and back:
+in 1F1B such a round gates every pp micro-batches, so that it is waited for m / pp times (arXiv 2405.18093), while
+stages compute m + pp - 1 times. A link that several hops cross may be busy for longer; that is our addition. All of it
+is taken as exposed, as Pipette does; for an order that is the safe side.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.config.errors import InputError
+from engine.config.layout import Layout
+from tuning.predict.placement.layers import slowest_stage, split_layers
+from tuning.predict.placement.links import Floats, Ints, Links
+
+#: Axis -> the groups of ranks that do one collective together.
+GROUPS = {"dp": "data", "tp": "tp", "cp": "cp", "ep": "ep"}
+AXES = (*GROUPS, "pp")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """``calls`` messages a step of ``bytes_`` each."""
+
+    bytes_: float = 0.0
+    calls: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """Payloads per step. ``dp``, ``tp`` and ``cp``: all-reduces of one group (a reduce-scatter and an all-gather count
+    as one, each alone as half of one); ``ep``: all-to-alls, with what one rank has to give away; ``pp``: messages
+    from one stage to the next, one for each micro-batch.
+    """
+
+    dp: Stream = Stream()
+    tp: Stream = Stream()
+    cp: Stream = Stream()
+    ep: Stream = Stream()
+    pp: Stream = Stream()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What devices compute. ``layer_seconds``: of each device, for the forward and backward of one layer and
+    micro-batch; ``head_layers``: what the last stage computes beside its layers, in times of a layer;
+    ``most_layers``: how many a stage on each device has room for.
+    """
+
+    layers: int
+    layer_seconds: tuple[float, ...]
+    head_layers: float = 0.0
+    most_layers: tuple[int, ...] | None = None
+
+
+class Turn(NamedTuple):
+    """Messages that go at the same time, one from each of ``sources``, and how many such turns a step has."""
+
+    sources: Ints
+    targets: Ints
+    bytes_: float
+    times: float
+
+
+@dataclass(slots=True, eq=False)
+class Costs:
+    """Seconds of a step in any order of devices: device of each rank.
+
+    Raises:
+        InputError: links, or times of layers, are for another number of devices than there are ranks.
+    """
+
+    layout: Layout
+    links: Links
+    volumes: Volumes
+    work: Work | None = None
+    _turns: dict[str, list[Turn]] = field(init=False)
+    _stages: Ints = field(init=False)
+    _slowest: dict[tuple[float, ...], float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ranks = self.layout.world_size
+        if ranks != self.links.devices:
+            remedy = f"the layout has {ranks} ranks; give a cluster of as many devices"
+            raise InputError("cluster", self.links.devices, remedy)
+        if self.work is not None and len(self.work.layer_seconds) != ranks:
+            raise InputError(
+                "layer_seconds", len(self.work.layer_seconds), f"there are {ranks} devices; give one for each"
+            )
+        self._turns = {axis: turns(self.layout, axis, getattr(self.volumes, axis)) for axis in GROUPS}
+        self._stages = np.arange(ranks).reshape(self.layout.pp, -1)
+
+    def __call__(self, orders: Ints) -> Floats:
+        """Seconds of orders of devices [orders, ranks]."""
+        whole: Floats = np.sum(list(self.parts(orders).values()), axis=0)
+        return whole
+
+    def parts(self, orders: Ints) -> dict[str, Floats]:
+        """Seconds of each axis and, where ``work`` is known, of ``compute``; [orders] each."""
+        found = {axis: self._collective(orders, axis) for axis in GROUPS} | {"pp": self._pipeline(orders)}
+        return found if self.work is None else found | {"compute": self._compute(orders, self.work)}
+
+    def stage_seconds(self, devices: Ints, work: Work) -> Floats:
+        """Of one layer on each stage, which is as fast as its slowest device; [..., stages]."""
+        found: Floats = np.array(work.layer_seconds)[devices[..., self._stages]].max(axis=-1)
+        return found
+
+    def stage_layers(self, devices: Ints, work: Work) -> tuple[int, ...]:
+        """The split of layers whose slowest stage takes the least time, devices [ranks]."""
+        most = [int(one) for one in self._room(devices, work).tolist()]
+        speeds = self.stage_seconds(devices, work).tolist()
+        return split_layers(work.layers, speeds, self._extra(work), most or None)
+
+    def _collective(self, orders: Ints, axis: str) -> Floats:
+        total = np.zeros(len(orders))
+        for turn in self._turns[axis]:
+            seconds = self.links.seconds(orders[:, turn.sources], orders[:, turn.targets], turn.bytes_)
+            total += turn.times * seconds.max(axis=1)
+        return total
+
+    def _pipeline(self, orders: Ints) -> Floats:
+        """Rounds of the slowest pipeline that are waited for; more where a link is busy for longer than that.
+
+        What a link carries beside computation is not waited for.
+        """
+        stream, stages = self.volumes.pp, self._stages
+        if len(stages) == 1 or not stream.bytes_:
+            return np.zeros(len(orders))
+        total = np.zeros((len(orders), stages.shape[1]))
+        for one, other in itertools.pairwise(stages):
+            for way in ((one, other), (other, one)):
+                total += self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_)
+        waited = max(1.0, stream.calls / self.layout.pp) * total.max(axis=1)
+        beside = 0.0 if self.work is None else self._compute(orders, self.work)
+        found: Floats = np.maximum(waited, stream.calls * self._busiest(orders) - beside)
+        return found
+
+    def _busiest(self, orders: Ints) -> Floats:
+        """Seconds for which the busiest link carries the messages of one micro-batch of each pipeline."""
+        early, late = self._stages[:-1].ravel(), self._stages[1:].ravel()
+        sources, targets = orders[:, np.concatenate([early, late])], orders[:, np.concatenate([late, early])]
+        seconds = self.links.seconds(sources, targets, self.volumes.pp.bytes_)
+        found: Floats = (seconds - self.links.alpha_seconds[sources, targets]).max(axis=1)
+        return found
+
+    def _compute(self, orders: Ints, work: Work) -> Floats:
+        """Of orders whose stages are alike in speed and memory layers are split once."""
+        micro_batches = max(1.0, self.volumes.pp.calls)
+        stages = np.concatenate([self.stage_seconds(orders, work), self._room(orders, work)], axis=-1)
+        different, which = np.unique(stages, axis=0, return_inverse=True)
+        slowest = np.array([self._best(tuple(row), work) for row in different.tolist()])
+        found: Floats = (micro_batches + self.layout.pp - 1) * slowest[which.ravel()]
+        return found
+
+    def _room(self, devices: Ints, work: Work) -> Floats:
+        """How many layers each stage has room for, that of its fullest device; [..., stages], or nothing."""
+        if work.most_layers is None:
+            return np.zeros((*devices.shape[:-1], 0))
+        found: Floats = np.array(work.most_layers, float)[devices[..., self._stages]].min(axis=-1)
+        return found
+
+    def _best(self, key: tuple[float, ...], work: Work) -> float:
+        """The slowest stage's seconds for a micro-batch, with layers split as well as can be; speeds, then room."""
+        if key not in self._slowest:
+            speeds, most = key[: self.layout.pp], [int(one) for one in key[self.layout.pp :]]
+            counts = split_layers(work.layers, speeds, self._extra(work), most or None)
+            self._slowest[key] = slowest_stage(counts, speeds, self._extra(work))
+        return self._slowest[key]
+
+    def _extra(self, work: Work) -> list[float]:
+        return [0.0] * (self.layout.pp - 1) + [work.head_layers]
+
+
+def turns(layout: Layout, axis: str, stream: Stream) -> list[Turn]:
+    """The messages of an axis's collectives: in rings for all-reduces, rotated for all-to-alls."""
+    groups = np.array(layout.groups(GROUPS[axis]))
+    ranks = groups.shape[1]
+    if ranks == 1 or not stream.bytes_:
+        return []
+    part = stream.bytes_ / ranks
+    distances = range(1, ranks) if axis == "ep" else (1,)
+    times = stream.calls if axis == "ep" else 2 * (ranks - 1) * stream.calls
+    return [Turn(groups.ravel(), np.roll(groups, -far, axis=1).ravel(), part, times) for far in distances]

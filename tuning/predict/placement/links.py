@@ -1,0 +1,145 @@
+"""What joins each two devices: from a cluster, from a lab's shape, or as it was measured. Pure, on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config.errors import InputError
+from engine.config.network import Shape
+from tuning.predict.model.hardware import Cluster, Link
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Devices that reach all others through one link, which they share: bytes/s in each direction."""
+
+    devices: tuple[int, ...]
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """Links of n devices. ``alpha_seconds`` and ``bytes_per_second`` are [n, n], of a message from row to column.
+
+    ``nodes`` and ``islands`` tell for each device on which node and in which network it is. What several devices
+    share is in ``shared``, on top of the links that each two of them have for themselves.
+    """
+
+    alpha_seconds: Floats
+    bytes_per_second: Floats
+    nodes: tuple[int, ...]
+    islands: tuple[int, ...]
+    shared: tuple[Shared, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return len(self.nodes)
+
+    def seconds(self, sources: Ints, targets: Ints, bytes_: float) -> Floats:
+        """Of messages that are sent at the same time; devices [orders, messages] give seconds of that shape.
+
+        A message takes as long as its own link needs, or as a shared one needs for all that goes through it.
+        """
+        alpha = self.alpha_seconds[sources, targets]
+        found: Floats = alpha + bytes_ / self.bytes_per_second[sources, targets]
+        for one in self.shared:
+            inside = np.zeros(self.devices, bool)
+            inside[list(one.devices)] = True
+            for way in (inside[sources] & ~inside[targets], inside[targets] & ~inside[sources]):
+                together = way.sum(axis=-1, keepdims=True) * bytes_ / one.bytes_per_second
+                found = np.where(way, np.maximum(found, alpha + together), found)
+        return found
+
+
+def of_cluster(cluster: Cluster) -> Links:
+    """Of a described cluster, whose rates are per device with all devices of a node sending.
+
+    Raises:
+        InputError: there are several groups of nodes and no link that joins them.
+    """
+    if len(cluster.groups) > 1 and cluster.across is None:
+        raise InputError("cluster.across", None, f"no link joins the groups of {cluster.name}; give one")
+    sizes = [group.size for group in cluster.groups]
+    islands = np.repeat(np.arange(len(sizes)), sizes)
+    inside_island = [np.arange(group.size) // group.devices for group in cluster.groups]
+    first = np.cumsum([0, *(group.nodes for group in cluster.groups)])
+    nodes = np.concatenate([own + first[index] for index, own in enumerate(inside_island)])
+
+    def matrix(name: str) -> Floats:
+        across = getattr(cluster.across, name, 0.0)
+        near, far = (
+            np.array([getattr(getattr(group, which), name) for group in cluster.groups])[islands]
+            for which in ("inside", "between")
+        )
+        joined = np.where(islands[:, None] == islands, far[:, None], across)
+        return np.where(nodes[:, None] == nodes, near[:, None], joined)
+
+    alpha, rates = matrix("alpha_seconds"), matrix("bytes_per_second")
+    return Links(alpha, rates, tuple(nodes.tolist()), tuple(islands.tolist()))
+
+
+def of_lab(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 1514) -> Links:
+    """Of a lab with ``ranks`` places, which lie on its hosts as ranks do.
+
+    ``inside`` is what a host's loopback does, and a link that has no rate. ``payload`` is the part of a rate that is
+    not headers: 1,448 bytes of a packet of 1,514.
+    """
+    hosts = np.array(shape.rank_hosts(ranks))
+    islands = np.array([shape.island_of(host) for host in range(shape.hosts)])[hosts]
+
+    def rate(kbit: int) -> float:
+        return kbit * 125 * payload if kbit else inside.bytes_per_second
+
+    own = np.array([rate(shape.rate_kbit(host)) for host in range(shape.hosts)])[hosts]
+    rates = np.minimum(own[:, None], own)
+    rates = np.where(islands[:, None] == islands, rates, np.minimum(rates, rate(shape.between_kbit)))
+    rates = np.where(hosts[:, None] == hosts, inside.bytes_per_second, rates)
+    kbit = {_where(hosts, host): shape.rate_kbit(host) for host in range(shape.hosts)}
+    kbit |= {_where(islands, island): shape.between_kbit for island in range(len(shape.islands))}
+    shared = tuple(Shared(devices, rate(own)) for devices, own in kbit.items() if own)
+    alpha = np.full_like(rates, inside.alpha_seconds)
+    return Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
+
+
+def measured(
+    bytes_per_second: Sequence[Sequence[float]],
+    alpha_seconds: float = 0.0,
+    nodes: Sequence[int] | None = None,
+    islands: Sequence[int] | None = None,
+) -> Links:
+    """Of a matrix of measured rates, [devices, devices]; its diagonal does not count. Without ``nodes`` each device is
+    one; without ``islands`` all are in one network.
+
+    Raises:
+        InputError: it is not square, a rate is not above zero, or ``nodes`` or ``islands`` have another length.
+    """
+    rates = np.array(bytes_per_second, float)
+    if rates.ndim != 2 or rates.shape[0] != rates.shape[1]:
+        raise InputError(
+            "links", list(rates.shape), "rates need one row and one column for each device; measure all pairs"
+        )
+    np.fill_diagonal(rates, np.inf)
+    bad = np.argwhere(~(rates > 0))
+    if len(bad):
+        one, other = bad[0].tolist()
+        raise InputError(
+            f"links[{one}][{other}]", float(rates[one, other]), "is no rate in bytes/s; measure this pair"
+        )
+    size = len(rates)
+    told = {"nodes": tuple(nodes or range(size)), "islands": tuple(islands or [0] * size)}
+    for name, given in told.items():
+        if len(given) != size:
+            raise InputError(name, list(given), f"there are {size} devices; name one for each")
+    return Links(np.full_like(rates, alpha_seconds), rates, told["nodes"], told["islands"])
+
+
+def _where(values: Ints, wanted: int) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(values == wanted).tolist())

@@ -1,0 +1,217 @@
+"""Where the ranks of a configuration belong on devices that are not alike: the cheapest placement, and what it gains.
+
+On a cluster of several groups of nodes, and in a lab of several islands; elsewhere ranks in order are as good as any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.config.layout import layout_of
+from engine.config.network import shape_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.footprint import footprint
+from engine.validation import rules
+from tuning.predict import outside_allocator
+from tuning.predict.cluster import catalogue
+from tuning.predict.model import compute, headroom, step_time
+from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.hardware import Accelerator, Link
+from tuning.predict.placement.cost import Costs, Volumes, Work
+from tuning.predict.placement.links import Links, of_cluster, of_lab
+from tuning.predict.placement.search import Placement, place
+from tuning.predict.placement.traffic import head_layers, rank_layers, volumes_of
+from tuning.predict.target import Target
+
+#: Of each stage; None where they stay as they are.
+Layers = tuple[int, ...] | None
+#: What a message of gloo costs beside its bytes, and links without a rate, where that was not measured.
+LOOPBACK = Link(3e-4, 1e9)
+#: A search may take so long for one configuration.
+LIMIT_SECONDS = 2.0
+#: What is simpler is taken if it is longer by no more than this part.
+_SAME = 1e-3
+_WHAT = {"parallel.placement": "ranks placed", "schedule.stage_layers": "layers dealt by speed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """``seconds`` by axis and ``compute``, beside those of ranks in order, and of the placement that the configuration
+    has, if any, both with the layers that are configured; nothing is hidden in any. ``stage_layers``: where devices are
+    not equally fast, else None.
+    """
+
+    where: str
+    placement: Placement
+    seconds: dict[str, float]
+    in_order_seconds: dict[str, float]
+    configured_seconds: dict[str, float] | None
+    stage_layers: Layers
+
+    @property
+    def gain(self) -> float:
+        """Of ``seconds`` over those in order: 0.1 is 10 % more tokens a second."""
+        return sum(self.in_order_seconds.values()) / sum(self.seconds.values()) - 1
+
+    @property
+    def values(self) -> dict[str, list[int]]:
+        """Dotted keys of a configuration that ask for it; none where ranks in order are as good."""
+        order = {} if self.placement.in_order else {"parallel.placement": list(self.placement.devices)}
+        layers = {} if self.stage_layers is None else {"schedule.stage_layers": list(self.stage_layers)}
+        return order | layers
+
+    @property
+    def reason(self) -> str:
+        """What is gained, and what crosses islands, in one line."""
+        now, before = sum(self.seconds.values()), sum(self.in_order_seconds.values())
+        across = self.placement.across.rstrip(".")
+        if not self.values:
+            return f"ranks in order are as good as any ({now:.3g} s a step, nothing hidden); {across}"
+        what = " and ".join(_WHAT[key] for key in self.values)
+        return f"{what}: {now:.3g} s a step instead of {before:.3g}, nothing hidden; {across}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: seconds, and the gain as a fraction."""
+        return {
+            "where": self.where,
+            "order": list(self.placement.devices),
+            "stage_layers": None if self.stage_layers is None else list(self.stage_layers),
+            "gain": self.gain,
+            "seconds": self.seconds,
+            "in_order_seconds": self.in_order_seconds,
+            "configured_seconds": self.configured_seconds,
+            "method": self.placement.method,
+            "reason": self.reason,
+            "values": self.values,
+        }
+
+
+def of(config: RunConfig, target: Target, limit_seconds: float = LIMIT_SECONDS) -> Placed | None:
+    """Of one configuration that keeps every rule; None where devices and links are all alike.
+
+    Raises:
+        InputError: a device lacks a figure, or ranks are not as many as the cluster's devices.
+    """
+    return many([config], target, limit_seconds)[0]
+
+
+def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> list[Placed | None]:
+    """Of several configurations of one size, ``limit_seconds`` at most for the search of all of them together."""
+    found, known = list[Placed | None](), dict[str, Links]()
+    for config in configs:
+        where = _where(config, target)
+        if where is None:
+            found.append(None)
+            continue
+        links = known.setdefault(where, known.get(where) or _links(config, target))
+        found.append(_place(config, target, links, where, limit_seconds / len(configs)))
+    return found
+
+
+def _where(config: RunConfig, target: Target) -> str | None:
+    """The uneven network that ranks are on, in words."""
+    if len(target.cluster.groups) > 1:
+        return target.cluster.name
+    shape = shape_of(config.lab)
+    here = bool(target.cluster.collectives)  # this machine, calibrated: no other has a lab
+    return f"a lab of {shape}" if here and shape is not None and len(shape.islands) > 1 else None
+
+
+def _links(config: RunConfig, target: Target) -> Links:
+    shape = shape_of(config.lab)
+    if len(target.cluster.groups) > 1 or shape is None:
+        return of_cluster(target.cluster)
+    inside = target.group.inside if target.on_cpu else LOOPBACK
+    return of_lab(shape, layout_of(config).world_size, inside)
+
+
+def _place(config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float) -> Placed:
+    """The simplest of what is as good as the best: ranks in order or placed, with layers as they are or dealt."""
+    layout, volumes, work = layout_of(config), volumes_of(config), _work(config, target, links.devices)
+    in_order = place(layout, links, volumes, work, permute=False)
+    found = place(layout, links, volumes, work, limit_seconds=limit_seconds)
+    asked, ways = config.parallel.placement, list[tuple[dict[str, float], Placement, Layers]]()
+    for layers in (None, *dict.fromkeys(_dealt(config, one, work) for one in (in_order, found))):
+        for one in (in_order, found):
+            ways.append((_seconds(config, links, work, one.devices, layers), one, layers))
+    least = min(sum(seconds.values()) for seconds, _, _ in ways)
+    seconds, chosen, layers = next(way for way in ways if sum(way[0].values()) <= least * (1 + _SAME))
+    configured = None if asked is None else _seconds(config, links, work, asked, None)
+    return Placed(where, chosen, seconds, ways[0][0], configured, layers)
+
+
+def _seconds(
+    config: RunConfig, links: Links, work: Work, devices: Sequence[int], layers: Layers
+) -> dict[str, float]:
+    """Of each axis, and ``compute``, with the configuration's layers or others; gradients are of the fullest stage."""
+    dealt = config if layers is None else config.with_values({"schedule.stage_layers": list(layers)})
+    volumes = volumes_of(dealt)
+    parts = Costs(layout_of(config), links, volumes, work).parts(np.array([devices]))
+    compute = _compute(config, volumes, work, devices, rank_layers(dealt))
+    return {name: float(each[0]) for name, each in parts.items()} | {"compute": compute}
+
+
+def _dealt(config: RunConfig, found: Placement, work: Work) -> Layers:
+    """Layers of each stage, where devices differ, there is one stage a rank, and other layers are legal and better."""
+    layers, pp = found.stage_layers, config.parallel.pp
+    if pp == 1 or config.schedule.chunks > 1 or len(set(work.layer_seconds)) == 1 or layers is None:
+        return None
+    asked = config.with_values({"schedule.stage_layers": list(layers)})
+    legal = not any(True for _ in rules.problems(asked))
+    return layers if legal and list(layers) != rank_layers(config) else None
+
+
+def _work(config: RunConfig, target: Target, devices: int) -> Work:
+    """What each device needs for a layer, by the closed form; all of a lab's are alike.
+
+    With several stages a rank a micro-batch passes each rank as often, with so many layers less.
+    """
+    groups, chunks = target.cluster.groups, config.schedule.chunks
+    chips = [group.accelerator for group in groups for _ in range(group.size)] if len(groups) > 1 else []
+    chips = chips or [target.group.accelerator] * devices
+    different = {id(chip): chip for chip in chips}
+    seconds = {name: _layer_seconds(config, target, chip) for name, chip in different.items()}
+    most = (
+        {name: _most_layers(config, target, chip) for name, chip in different.items()} if chunks == 1 else {}
+    )
+    return Work(
+        layers=max(config.parallel.pp, resolve(config.model).layers // chunks),
+        layer_seconds=tuple(seconds[id(chip)] for chip in chips),
+        head_layers=head_layers(config) / chunks,
+        most_layers=tuple(most[id(chip)] for chip in chips) if most else None,
+    )
+
+
+def _layer_seconds(config: RunConfig, target: Target, chip: Accelerator) -> float:
+    """Forward and backward of one micro-batch in one layer."""
+    if not (config.precision == "bf16" and "fp16" in chip.peak_flops):
+        catalogue.peak_flops(chip, config.precision)
+    device = compute.device_of(chip, config.precision)
+    both = step_time.block_seconds(cases_of([config]), device, target.calibrated.constants)
+    return float(both[0][0] + both[1][0])
+
+
+def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
+    """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
+    fullest, whole = footprint.largest(config), resolve(config.model).layers
+    held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
+    beside = outside_allocator.arrays([outside_allocator.of(config, target)])
+    needs = headroom.room(held, float(chip.memory_bytes), target.allowance, beside)
+    return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
+
+
+def _compute(
+    config: RunConfig, volumes: Volumes, work: Work, devices: Sequence[int], layers: Sequence[int]
+) -> float:
+    """Seconds of all rounds of the slowest stage; a round of one of several stages a rank has a part of its layers."""
+    pp, chunks = config.parallel.pp, config.schedule.chunks
+    speeds = np.array(work.layer_seconds)[list(devices)].reshape(pp, -1).max(axis=1)
+    head = np.zeros(pp)
+    head[-1] = work.head_layers
+    return float((volumes.pp.calls + pp - 1) * ((np.array(layers) / chunks + head) * speeds).max())

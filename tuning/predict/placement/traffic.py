@@ -1,0 +1,100 @@
+"""What a configuration sends in a step and what its head computes, as an order of devices is judged by them. Pure.
+
+Payloads are those of ``tuning.predict.messages``, of the rank that sends most; an all-gather or a reduce-scatter counts
+as half an all-reduce (docs/engine.md).
+"""
+
+from __future__ import annotations
+
+from engine.config.layout import accumulation, layers_of_stages
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import sizes_of
+from tuning.predict.model.from_config import reduce_bytes
+from tuning.predict.placement.cost import Stream, Volumes
+
+_FP32 = 4
+
+
+def volumes_of(config: RunConfig) -> Volumes:
+    """Streams of every axis; what an outer loop sends in its rounds, and a loss over tp, are left out."""
+    return Volumes(
+        dp=_gradients(config),
+        tp=_activations(config),
+        cp=_context(config),
+        ep=_experts(config),
+        pp=_boundaries(config),
+    )
+
+
+def rank_layers(config: RunConfig) -> list[int]:
+    """Layers of each place of the pipeline, in all of its stages."""
+    pp, schedule = config.parallel.pp, config.schedule
+    stages = layers_of_stages(resolve(config.model).layers, pp * schedule.chunks, schedule.stage_layers)
+    return [sum(map(len, stages[place::pp])) for place in range(pp)]
+
+
+def head_layers(config: RunConfig) -> float:
+    """Multiplications of the head, as a part of those of a layer."""
+    shape, length = resolve(config.model), config.data.sequence_length
+    return shape.vocabulary * shape.hidden / (shape.layer_parameters + 2 * length * shape.hidden)
+
+
+def _gradients(config: RunConfig) -> Stream:
+    """ZeRO 0 sums gradients, ZeRO 1 and 2 scatter them and gather weights, ZeRO 3 gathers twice a micro-batch."""
+    parallel, elements = config.parallel, _largest_stage(config) / config.parallel.tp
+    gradients = elements * reduce_bytes(config)
+    weights = elements * (2 if config.memory.parameters == "bf16" else _FP32)
+    if parallel.zero_stage == 0:
+        return Stream(gradients)
+    micro_batches = accumulation(config)
+    gathers = 2 * micro_batches if parallel.zero_stage == 3 else 1
+    scatters = micro_batches if parallel.reduce_every_micro_batch else 1
+    turns = max(gathers // 2, scatters)
+    return Stream((gathers * weights + scatters * gradients) / 2 / turns, turns)
+
+
+def _largest_stage(config: RunConfig) -> int:
+    """Parameters of the fullest place of the pipeline; embeddings are at its ends."""
+    shape = resolve(config.model)
+    sizes = [layers * shape.layer_parameters for layers in rank_layers(config)]
+    ends = shape.vocabulary * shape.hidden
+    sizes[0], sizes[-1] = sizes[0] + ends, sizes[-1] + ends
+    return max(sizes)
+
+
+def _activations(config: RunConfig) -> Stream:
+    """Two gathers and two scatters of an activation a layer, forward and backward; forward once more if recomputed."""
+    sizes, layers = sizes_of(config), max(rank_layers(config))
+    ends = 2 if config.parallel.pp == 1 else 1
+    again = 2 if config.memory.recompute == "full" else 0
+    pairs = (4 + again) * layers + ends + (layers + ends / 2 if config.parallel.tp_regather else 0)
+    return Stream(sizes.element * sizes.hidden, pairs * accumulation(config))
+
+
+def _context(config: RunConfig) -> Stream:
+    """A ring's keys and values, once forward and backward, and fp32 sums of their gradients, as an all-reduce that
+    sends as much; or the all-to-alls of Ulysses.
+    """
+    sizes, cp, shape = sizes_of(config), config.parallel.cp, resolve(config.model)
+    calls = max(rank_layers(config)) * accumulation(config)
+    if config.parallel.cp_method == "ulysses":
+        heads = 2 * (shape.heads + shape.kv_heads) // config.parallel.tp
+        return Stream(sizes.element * sizes.tokens * shape.head_dim * heads, calls)
+    return Stream(cp * 2 * sizes.key_value * (sizes.element + _FP32 / 2), calls)
+
+
+def _experts(config: RunConfig) -> Stream:
+    """Rows to their experts and back, forward and backward."""
+    if config.model.experts is None:
+        return Stream()
+    sizes, shape = sizes_of(config), resolve(config.model)
+    rows = sizes.tokens * config.model.experts_per_token
+    calls = 4 * max(rank_layers(config)) * accumulation(config)
+    return Stream(sizes.element * shape.hidden * rows, calls)
+
+
+def _boundaries(config: RunConfig) -> Stream:
+    """A rank's slice of an activation, for each micro-batch and each of its stages."""
+    sizes = sizes_of(config)
+    return Stream(sizes.element * sizes.slice, accumulation(config) * config.schedule.chunks)

@@ -1,0 +1,150 @@
+"""Why each value of each axis of a layout was not taken: it is not legal, does not fit, or is slower by these terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuning.predict.answer import WORDS, percent
+from tuning.predict.forecast import columns, terms
+from tuning.predict.model import headroom
+from tuning.predict.model.cases import Array
+from tuning.predict.plan.layouts import (
+    AXES,
+    MOST_CHUNKS,
+    MOST_MICRO_BATCH,
+    RECOMPUTE,
+    Points,
+    Space,
+    divisors,
+)
+from tuning.predict.target import Target
+
+Verdict = Literal["best", "slower", "memory", "illegal"]
+#: Terms are named that make up at least this share of what a family loses.
+_SHARE = 0.25
+#: Above it a probability of too little memory is not worth telling.
+_HOPELESS = 0.95
+#: Slower by less is as fast.
+_EVEN = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All layouts with one value on one axis. ``slower`` is over the best of all: 0.14 is 14 %.
+
+    ``memory_ratio`` is what its smallest layout needs of a device. Both are None where there is no such layout.
+    """
+
+    axis: str
+    value: str
+    layouts: int
+    verdict: Verdict
+    reason: str
+    step_seconds: float | None = None
+    slower: float | None = None
+    memory_ratio: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class _All(NamedTuple):
+    """What is looked through, and what was found."""
+
+    space: Space
+    target: Target
+    points: Points
+    seconds: Array
+    memory: Array
+    probability: Array
+
+    @property
+    def safe_seconds(self) -> Array:
+        """Infinite where a layout does not fit."""
+        return np.where(self.probability <= headroom.SAFE, self.seconds, np.inf)
+
+
+def families(
+    space: Space, target: Target, points: Points, seconds: Array, memory: Array, probability: Array
+) -> tuple[Family, ...]:
+    """A line for each value of each axis."""
+    known = _All(space, target, points, seconds, memory, probability)
+    return tuple(family for axis in AXES for family in _of_axis(known, axis))
+
+
+def _of_axis(known: _All, axis: str) -> Iterator[Family]:
+    column = known.points[:, AXES.index(axis)]
+    for value in _values(known.space, axis):
+        rows = np.flatnonzero(column == value)
+        name = RECOMPUTE[value] if axis == "recompute" else str(value)
+        if len(rows):
+            yield _found(known, axis, name, rows)
+        else:
+            yield Family(axis, name, 0, "illegal", _illegal(known.space, axis, value))
+
+
+def _values(space: Space, axis: str) -> list[int]:
+    degrees = divisors(space.ranks)
+    return {
+        "zero_stage": list(range(4)),
+        "recompute": list(RECOMPUTE),
+        "micro_batch": divisors(space.base.batch.global_batch, MOST_MICRO_BATCH),
+        "chunks": list(range(1, min(MOST_CHUNKS, space.shape.layers) + 1)),
+    }.get(axis, degrees)
+
+
+def _found(known: _All, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
+    """Of a family with layouts: its fastest one beside the fastest of all."""
+    seconds = known.safe_seconds
+    own, best = int(rows[np.argmin(seconds[rows])]), int(np.argmin(seconds))
+    needs = float(known.memory[rows].min() / known.target.memory_bytes)
+    if not np.isfinite(seconds[own]):
+        least = float(known.probability[rows].min())
+        reason = f"needs {needs:.1f} times the memory of a device"
+        if least < _HOPELESS:
+            reason = (
+                f"needs {percent(needs)} of a device's memory or more: out of memory with {percent(least)}"
+            )
+        return Family(axis, name, len(rows), "memory", reason, memory_ratio=needs)
+    slower = float(seconds[own] / seconds[best] - 1)
+    took = known.points[best, AXES.index(axis)] == known.points[own, AXES.index(axis)]
+    verdict: Verdict = "best" if took else "slower"
+    reason = "the best" if took else _slower(known, own, best, slower)
+    return Family(axis, name, len(rows), verdict, reason, float(seconds[own]), slower, needs)
+
+
+def _slower(known: _All, own: int, best: int, slower: float) -> str:
+    if slower < _EVEN:
+        return "as fast"
+    cases = known.space.cases(known.points[[own, best]])
+    parts = columns(cases, known.target, known.space.base.precision).breakdown
+    text = " and ".join(WORDS[name] for name, _ in lost(terms(parts, 0), terms(parts, 1)))
+    return f"{percent(slower)} slower: {text}"
+
+
+def lost(own: dict[str, float], best: dict[str, float]) -> list[tuple[str, float]]:
+    """Terms by which one step is longer than another, most first, with their seconds: those that matter."""
+    more = sorted(((own[name] - best[name], name) for name in own), reverse=True)
+    whole = sum(seconds for seconds, _ in more if seconds > 0)
+    return [(name, seconds) for seconds, name in more if seconds > 0 and seconds >= _SHARE * whole]
+
+
+def _illegal(space: Space, axis: str, value: int) -> str:
+    shape, batch = space.shape, space.base.batch.global_batch
+    if axis == "tp":
+        for what, size in space.divided_by_tp.items():
+            if size % value:
+                return f"{size:,} {what} do not divide"
+    if axis == "pp" and value > shape.layers:
+        return f"more stages than {shape.layers:,} layers"
+    if axis == "dp" and batch % value:
+        return f"{batch:,} sequences do not divide"
+    if axis == "chunks":
+        return f"{shape.layers:,} layers do not fall evenly on its stages, or micro-batches on its rounds"
+    return "nothing that it leaves to the other degrees is legal"

@@ -1,0 +1,198 @@
+"""The best layouts of a model on a cluster, the pareto of time and memory, and why each other family was not taken.
+
+Every legal layout is predicted in closed form (``layouts``, ``forecast.columns``, ``model.memory``); those that are
+told are predicted again one by one, with the bytes that the engine's own formula counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from tuning.predict import answer, outside_allocator
+from tuning.predict.answer import Forecast
+from tuning.predict.cluster.shared_host import seats_of
+from tuning.predict.forecast import columns, forecasts, room_of
+from tuning.predict.model import headroom, memory
+from tuning.predict.model.cases import Array
+from tuning.predict.placement import place
+from tuning.predict.placement.place import Placed
+from tuning.predict.plan.families import Family, families
+from tuning.predict.plan.layouts import Points, Space
+from tuning.predict.target import Target
+
+#: A layout of the pareto needs at least this share of memory less than the one before.
+_LESS = 0.02
+#: Columns of a point that are its degrees: dp, tp, pp and the ZeRO stage.
+_DEGREES = 4
+#: A layout with a higher probability of too little memory is no choice at all.
+_HOPELESS = 0.95
+
+
+class Looked(NamedTuple):
+    """All legal layouts: a row of ``layouts.AXES`` each, seconds, bytes and the probability of too many of them."""
+
+    points: Points
+    seconds: Array
+    memory: Array
+    probability: Array
+
+    @property
+    def safe(self) -> NDArray[np.bool_]:
+        """Those that hardly ever run out of memory."""
+        return self.probability <= headroom.SAFE
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto`` none other is both
+    faster and smaller. ``tight`` is a faster one that may fit. ``families`` have a line for each value of each axis.
+    ``placed`` says for each of the best where its ranks belong, None where devices are all alike.
+    """
+
+    target: Target
+    config: RunConfig
+    looked_at: int
+    safe: int
+    best: tuple[Forecast, ...]
+    pareto: tuple[Forecast, ...]
+    tight: Forecast | None
+    families: tuple[Family, ...]
+    placed: tuple[Placed | None, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; rows of layouts with what was turned, without what holds for all of them."""
+        return {
+            "cluster": answer.cluster(self.target),
+            "model": self.config.model.model_dump(mode="json"),
+            "global_batch": self.config.batch.global_batch,
+            "sequence_length": self.config.data.sequence_length,
+            "precision": self.config.precision,
+            "memory_limit_bytes": self.target.memory_bytes,
+            "looked_at": self.looked_at,
+            "safe": self.safe,
+            "best": [
+                row(found) | {"placement": where and where.as_dict()}
+                for found, where in zip(self.best, self.placed, strict=True)
+            ],
+            "pareto": [row(found) for found in self.pareto],
+            "tight": row(self.tight) if self.tight else None,
+            "families": [family.as_dict() for family in self.families],
+            "notes": list(self.best[0].notes if self.best else self.target.notes),
+            "experience": self.target.experience and self.target.experience.as_dict(),
+            "sources": self.target.sources(),
+        }
+
+
+def look(space: Space, target: Target) -> Looked:
+    """Predict every legal layout.
+
+    Raises:
+        InputError: there is none, or the device lacks a figure.
+    """
+    parts = []
+    for points, cases in space.blocks():
+        needs = room_of(memory.largest(cases), target, outside_allocator.of_cases(cases, space.base, target))
+        seconds = columns(cases, target, space.base.precision).seconds
+        parts.append((points, seconds, needs.median, needs.probability))
+    if not parts:
+        batch = space.base.batch.global_batch
+        remedy = "no legal layout of these ranks: change the global batch, the ranks or the model's sizes"
+        raise InputError("batch.global_batch", batch, f"{space.ranks:,} ranks: {remedy}")
+    return Looked(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = None) -> Planned:
+    """The ``top`` layouts of a configuration's model, data, global batch and precision, on all of a target's devices.
+
+    Raises:
+        InputError: nothing is legal, the device lacks a figure, or the model's time is not modelled.
+    """
+    count = ranks or target.cluster.size
+    target = target.seated(seats_of(config, count))
+    space = Space.of(config, count, target.devices_per_node)
+    looked = look(space, target)
+    order = np.argsort(looked.seconds, kind="stable")
+    safe = order[looked.safe[order]]
+    chosen = _distinct(looked, safe, top)
+    tight = _tight(looked, order, chosen)
+    front = _front(looked, safe)
+    found = forecasts(_configs(space, looked, [*chosen, *front, *tight]), target)
+    best = found[: len(chosen)]
+    return Planned(
+        target=target,
+        config=space.base,
+        looked_at=len(order),
+        safe=int(looked.safe.sum()),
+        best=tuple(best),
+        pareto=tuple(found[len(chosen) : len(chosen) + len(front)]),
+        tight=found[-1] if len(tight) else None,
+        families=families(space, target, looked.points, looked.seconds, looked.memory, looked.probability),
+        placed=tuple(place.many([one.config for one in best], target, place.LIMIT_SECONDS)),
+    )
+
+
+def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
+    """The fastest layout of so many ranks that fits; None if none does.
+
+    Raises:
+        InputError: nothing is legal, or the model's time is not modelled.
+    """
+    space = Space.of(config, ranks, target.devices_per_node)
+    looked = look(space, target)
+    seconds = np.where(looked.safe, looked.seconds, np.inf)
+    fastest = int(np.argmin(seconds))
+    if not np.isfinite(seconds[fastest]):
+        return None
+    return forecasts(_configs(space, looked, [fastest]), target)[0]
+
+
+def row(found: Forecast) -> dict[str, Any]:
+    """One layout of many."""
+    config, whole = found.config, found.as_dict()
+    keys = ("layout", "step_seconds", "memory_bytes", "breakdown", "limits", "tokens_per_second", "mfu",
+            "out_of_memory_probability")  # fmt: skip
+    return {
+        "values": {
+            "parallel.zero_stage": config.parallel.zero_stage,
+            "batch.micro_batch": config.batch.micro_batch,
+            "schedule.kind": config.schedule.kind,
+            "schedule.chunks": config.schedule.chunks,
+            "memory.recompute": config.memory.recompute,
+            **{f"parallel.{axis}": getattr(config.parallel, axis) for axis in ("dp", "tp", "pp")},
+        },
+        **{key: whole[key] for key in keys},
+    }
+
+
+def _distinct(looked: Looked, safe: NDArray[np.intp], top: int) -> list[int]:
+    """Of each dp, tp, pp and ZeRO stage the fastest."""
+    _, first = np.unique(looked.points[safe, :_DEGREES], axis=0, return_index=True)
+    return [int(one) for one in safe[np.sort(first)][:top]]
+
+
+def _tight(looked: Looked, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
+    """The fastest that may fit but is not safe, if it is faster than the best."""
+    most = looked.seconds[chosen[0]] if chosen else np.inf
+    may = ~looked.safe & (looked.probability < _HOPELESS) & (looked.seconds < most)
+    return [int(one) for one in order[may[order]][:1]]
+
+
+def _front(looked: Looked, safe: NDArray[np.intp]) -> list[int]:
+    """Of safe layouts by rising time, those that need less memory than all before."""
+    front: list[int] = []
+    least = np.inf
+    for one in safe.tolist():
+        if looked.memory[one] < least * (1 - _LESS):
+            front.append(one)
+            least = looked.memory[one]
+    return front
+
+
+def _configs(space: Space, looked: Looked, rows: list[int]) -> list[RunConfig]:
+    return [space.config(looked.points[one].tolist()) for one in rows]

@@ -1,0 +1,1 @@
+"""Every call of a step, by formula."""

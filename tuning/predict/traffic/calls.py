@@ -1,0 +1,180 @@
+"""Calls of a step as data, and the places in a step at which they are made.
+
+Sizes of what the axes of one configuration send, and the calls made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from engine.config.layout import Layout, layout_of
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Sizes, sizes_of
+from engine.parallel.schedules.actions import Action
+
+FLOAT32, BFLOAT16, FLOAT64, INT64 = "float32", "bfloat16", "float64", "int64"
+BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT64: 8}
+
+
+class Call(NamedTuple):
+    """One collective or message, as a ``CommSample`` knows it: ``bytes`` is the payload of nccl-tests' definitions.
+
+    ``bytes`` is None where the tokens decide it. A call with a ``tag`` goes on beside computation until a
+    ``Join`` of that tag; one without is waited for at once.
+    """
+
+    operation: str
+    axis: str
+    dtype: str
+    group_size: int
+    bytes: int | None
+    tag: str | None = None
+
+    def beside(self, tag: str) -> Call:
+        """The same call, waited for later."""
+        return self._replace(tag=tag)
+
+
+class Join(NamedTuple):
+    """Waits for all calls of a tag; no call itself."""
+
+    tag: str
+
+
+class Ready(NamedTuple):
+    """The gradient of a parameter is complete in this backward; no call itself."""
+
+    name: str
+
+
+Item = Call | Join | Ready
+Where = Literal["before", "open", "action", "close", "optimizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a step and what is sent in it, in order.
+
+    ``before``: calls that the step before started and this one waits for; ``open``: receives that are posted ahead;
+    ``action``: one action of the schedule; ``close``: the rest of the gradients; ``optimizer``: its step.
+    """
+
+    where: Where
+    items: tuple[Call | Join, ...]
+    action: Action | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """All that one rank sends in a step, in the order in which it begins."""
+
+    rank: int
+    sections: tuple[Section, ...]
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every call, in order."""
+        return [item for one in self.sections for item in one.items if isinstance(item, Call)]
+
+
+@dataclass(frozen=True, slots=True)
+class NotKnown:
+    """No formula gives a configuration's calls, and why."""
+
+    reason: str
+
+
+def sent_only(items: Sequence[Item]) -> tuple[Call | Join, ...]:
+    """Without the notes about gradients."""
+    return tuple(item for item in items if not isinstance(item, Ready))
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Makes calls of a configuration; with ``batches`` two opposing messages are one batch, as on NCCL."""
+
+    config: RunConfig
+    batches: bool = False
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What a rank sees of one micro-batch."""
+        return sizes_of(self.config)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Degrees of all axes."""
+        return layout_of(self.config)
+
+    @cached_property
+    def dtype(self) -> str:
+        """Of activations."""
+        return BFLOAT16 if self.config.precision == "bf16" else FLOAT32
+
+    @property
+    def data_axis(self) -> str:
+        """The name of the ranks with other tokens in records."""
+        return "dp" if self.layout.cp == 1 else "dp_cp"
+
+    def tp(self, operation: str, chunks: int = 1) -> tuple[Call, ...]:
+        """A whole activation [sequence / cp, batch, hidden] gathered or scattered, in parts; nothing without tp."""
+        if self.layout.tp == 1:
+            return ()
+        size = self.sizes.element * self.sizes.hidden // chunks
+        return (Call(operation, "tp", self.dtype, self.layout.tp, size),) * chunks
+
+    def loss(self) -> tuple[Call, ...]:
+        """Three numbers a token from each rank that holds a part of the vocabulary."""
+        tp = self.layout.tp
+        size = tp * 3 * self.sizes.tokens * BYTES[FLOAT32]
+        return (Call("all_gather", "tp", FLOAT32, tp, size),) if tp > 1 else ()
+
+    def balance(self) -> tuple[Call, ...]:
+        """Choices that fall on each expert, summed over the data ranks."""
+        model, ranks = self.config.model, self.layout.inner
+        if not model.balance_weight or ranks == 1:
+            return ()
+        return (Call("all_reduce", self.data_axis, INT64, ranks, BYTES[INT64] * (model.experts or 1)),)
+
+    def message(self, operation: str) -> Call:
+        """An activation, or its gradient, on its way to another stage."""
+        size = self.sizes.element * self.sizes.slice
+        return Call(operation, "pp", self.dtype, self.layout.pp, size)
+
+    def heads(self, count: int) -> Call:
+        """So many heads of the rank's part of the sequence, exchanged over cp."""
+        size = self.sizes.element * self.sizes.tokens * self.sizes.shape.head_dim * count // self.layout.tp
+        return Call("all_to_all", "cp", self.dtype, self.layout.cp, size)
+
+    def hop(self, dtype: str) -> tuple[Call, ...]:
+        """Keys and values, or sums of their gradients, one rank on around the ring; one comes in turn."""
+        size = 2 * BYTES[dtype] * self.sizes.key_value
+        order = ("send", "recv") if self.batches else ("recv", "send")
+        return tuple(Call(name, "cp", dtype, self.layout.cp, size) for name in order)
+
+    def counts(self) -> Call:
+        """How many rows go to each expert."""
+        return Call(
+            "all_to_all", "ep", INT64, self.layout.ep, BYTES[INT64] * (self.config.model.experts or 1)
+        )
+
+    def rows(self, known: bool = True) -> Call:
+        """Rows to their experts or back; what comes from others is decided by their tokens."""
+        model = self.config.model
+        count = self.slots or self.sizes.tokens * model.experts_per_token
+        size = self.sizes.element * self.sizes.shape.hidden * count
+        known = known and model.experts is not None and self.config.compression.experts == "none"
+        return Call("all_to_all", "ep", self.dtype, self.layout.ep, size if known else None)
+
+    @cached_property
+    def slots(self) -> int | None:
+        """Of all experts together, where a capacity bounds them (arXiv 2006.16668, section 2.2)."""
+        model, tokens = self.config.model, self.sizes.tokens
+        if model.capacity_factor is None or model.experts is None:
+            return None
+        each = round(model.capacity_factor * tokens * model.experts_per_token / model.experts, 9)
+        return model.experts * min(math.ceil(each), tokens)

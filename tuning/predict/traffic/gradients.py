@@ -1,0 +1,272 @@
+"""Gradients in buckets, as ``engine.parallel.data.buckets`` deals and sends them.
+
+What ZeRO 2 and 3 gather and scatter: torch's FSDP2 as the engine drives it, hook by hook.
+
+A stage's blocks are units, and so is what lies outside of them, if anything does. A unit gathers before its forward and
+before its backward unless it is gathered already. Before a backward it also gathers the unit whose forward came before
+its own last one, whichever that was; ``overlap.prefetch`` names the units itself. See torch.distributed.fsdp's
+``_fsdp_param_group.py`` (torch 2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.config.layout import Layout, layout_of
+from engine.config.run_config import RunConfig
+from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join
+from tuning.predict.traffic.parameters import ROOT, Parameter
+
+GRADIENTS = "gradients"
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Consecutive parameters, the last one first; ``length`` values with padding."""
+
+    members: tuple[Parameter, ...]
+    length: int
+
+
+def dealt(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
+    """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
+    found = list[list[Parameter]]()
+    for one in reversed(parameters):
+        together = sum(other.elements for other in found[-1]) + one.elements if found else 0
+        if not found or BYTES[FLOAT32] * together > bucket_mb * MIB:
+            found.append([])
+        found[-1].append(one)
+    return [Bucket(tuple(members), _padded(members, padding)) for members in found]
+
+
+def _padded(members: Sequence[Parameter], padding: int) -> int:
+    return -(-sum(one.elements for one in members) // padding) * padding
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Parameters of a stage whose gradients are averaged over one group of ranks.
+
+    ``sliced`` is ZeRO 1: a rank updates its slice of each bucket. ``rank`` is its place in the group, ``narrow`` the
+    dtype of the parameters.
+    """
+
+    axis: str
+    ranks: int
+    rank: int
+    sliced: bool
+    buckets: tuple[Bucket, ...]
+    dtype: str = FLOAT32
+
+    @property
+    def sends(self) -> bool:
+        """Whether anybody else has a copy."""
+        return self.ranks > 1
+
+    def reduction(self, index: int) -> Call:
+        """What averages a bucket."""
+        operation, bucket = "reduce_scatter" if self.sliced else "all_reduce", self.buckets[index]
+        return Call(operation, self.axis, FLOAT32, self.ranks, BYTES[FLOAT32] * bucket.length, GRADIENTS)
+
+    def gathering(self, index: int) -> Call:
+        """What brings a bucket's new values to all."""
+        size = BYTES[self.dtype] * self.buckets[index].length
+        return Call("all_gather", self.axis, self.dtype, self.ranks, size)
+
+    def partial_elements(self) -> int:
+        """Values that this rank updates and whose gradients are partial over tp."""
+        if not self.sliced:
+            return sum(one.elements for bucket in self.buckets for one in bucket.members if one.partial)
+        return sum(self._partial_slice(bucket) for bucket in self.buckets)
+
+    def _partial_slice(self, bucket: Bucket) -> int:
+        each, offset, found = bucket.length // self.ranks, 0, 0
+        first = self.rank * each
+        for one in bucket.members:
+            shared = min(offset + one.elements, first + each) - max(offset, first)
+            found += max(0, shared) if one.partial else 0
+            offset += one.elements
+        return found
+
+
+@dataclass
+class Filling:
+    """The buckets of one backward as they fill; each is sent as soon as it is full and those before it are gone."""
+
+    shared: Shared
+    ready: set[str] = field(default_factory=set)
+    next: int = 0
+
+    def add(self, name: str) -> list[Call]:
+        """What a complete gradient lets go."""
+        self.ready.add(name)
+        return self._sent(lambda bucket: all(one.name in self.ready for one in bucket.members))
+
+    def finish(self) -> list[Call]:
+        """What is left."""
+        return self._sent(lambda _: True)
+
+    def _sent(self, full: Callable[[Bucket], bool]) -> list[Call]:
+        calls = list[Call]()
+        while self.shared.sends and self.next < len(self.shared.buckets):
+            if not full(self.shared.buckets[self.next]):
+                break
+            calls.append(self.shared.reduction(self.next))
+            self.next += 1
+        return calls
+
+
+REDUCTIONS = "reductions"
+
+
+@dataclass
+class Unit:
+    """One unit's parameters, and how it stands."""
+
+    name: int
+    parameters: list[Parameter]
+    gathered: bool = False
+    under_way: bool = False
+    forwards: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a configuration says about sharding."""
+
+    layout: Layout
+    dtype: str
+    axis: str
+    prefetch: int
+    always_gathered: bool
+    always_reduces: bool
+    on_streams: bool
+
+    @classmethod
+    def of(cls, config: RunConfig, on_streams: bool) -> Policy:
+        """As ``engine.parallel.data.fsdp`` reads it; on a GPU gathers and reductions have streams of their own."""
+        layout, parallel = layout_of(config), config.parallel
+        whole = "dp" if layout.cp == 1 else "dp_cp"
+        hybrid = 1 < layout.shard < layout.inner
+        return cls(
+            layout,
+            BFLOAT16 if config.precision == "bf16" else FLOAT32,
+            "dp_shard" if hybrid else whole,
+            config.overlap.prefetch,
+            parallel.zero_stage == 2,
+            parallel.reduce_every_micro_batch,
+            on_streams,
+        )
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same slice."""
+        return self.layout.inner // self.layout.shard
+
+    @property
+    def gathers_beside(self) -> bool:
+        """Whether gathers do."""
+        return self.on_streams or bool(self.prefetch)
+
+    @property
+    def reduces_beside(self) -> bool:
+        """Whether reductions go on beside backward."""
+        return self.on_streams or (bool(self.prefetch) and not self.always_reduces and self.copies == 1)
+
+
+class Units:
+    """The units of one stage through one step."""
+
+    def __init__(self, policy: Policy, parameters: list[Parameter], layers: int) -> None:
+        self._policy, self._layers = policy, layers
+        members = {place: [one for one in parameters if one.block == place] for place in range(ROOT, layers)}
+        self._units = {name: Unit(name, found) for name, found in members.items() if found}
+        self._order = list[Unit]()
+        self.keep = policy.always_gathered
+
+    def before_forward(self, name: int) -> Iterator[Item]:
+        """A unit's forward begins."""
+        yield from self._arrived(name)
+        for other in self._ahead(name):
+            yield from self._gather(other)
+
+    def after_forward(self, name: int) -> None:
+        """It ended."""
+        unit = self._units.get(name)
+        if unit is None:
+            return
+        unit.gathered = self.keep
+        unit.forwards.append(len(self._order))
+        self._order.append(unit)
+
+    def before_backward(self, name: int) -> Iterator[Item]:
+        """A unit's backward begins."""
+        yield from self._arrived(name)
+        behind = self._behind(name)
+        for other in behind:
+            yield from self._gather(other)
+        unit = self._units.get(name)
+        if behind or unit is None or not unit.forwards:
+            return
+        place = unit.forwards.pop()
+        if place:
+            yield from self._gather(self._order[place - 1].name)
+
+    def after_backward(self, name: int, last: bool) -> Iterator[Item]:
+        """It ended; ``last`` of the step, gradients are complete."""
+        unit, policy = self._units.get(name), self._policy
+        if unit is None:
+            return
+        if last if policy.always_gathered else not self.keep:
+            unit.gathered = False
+        if last or policy.always_reduces:
+            yield self._reduction(unit)
+        if last and policy.copies > 1:
+            elements = sum(one.padded(policy.layout.shard) for one in unit.parameters) // policy.layout.shard
+            size = BYTES[FLOAT32] * elements
+            yield Call("all_reduce", "dp_replicate", FLOAT32, policy.copies, size)
+
+    def forget(self) -> None:
+        """After a stage's last backward of a step."""
+        self._order.clear()
+        for unit in self._units.values():
+            unit.forwards.clear()
+            unit.under_way = False
+
+    def _arrived(self, name: int) -> Iterator[Item]:
+        yield from self._gather(name)
+        unit = self._units.get(name)
+        if unit is not None and unit.under_way:
+            unit.under_way, unit.gathered = False, True
+            if self._policy.gathers_beside:
+                yield Join(_tag(name))
+
+    def _gather(self, name: int) -> Iterator[Item]:
+        unit, ranks = self._units.get(name), self._policy.layout.shard
+        if unit is None or unit.gathered or unit.under_way:
+            return
+        unit.under_way = True
+        size = BYTES[self._policy.dtype] * sum(one.padded(ranks) for one in unit.parameters)
+        call = Call("all_gather", self._policy.axis, self._policy.dtype, ranks, size)
+        yield call.beside(_tag(name)) if self._policy.gathers_beside else call
+
+    def _reduction(self, unit: Unit) -> Call:
+        ranks = self._policy.layout.shard
+        size = BYTES[FLOAT32] * sum(one.padded(ranks) for one in unit.parameters)
+        call = Call("reduce_scatter", self._policy.axis, FLOAT32, ranks, size)
+        return call.beside(REDUCTIONS) if self._policy.reduces_beside else call
+
+    def _ahead(self, name: int) -> range:
+        """Blocks that a unit names in forward: those after it."""
+        return range(name + 1, min(self._layers, name + 1 + self._policy.prefetch))
+
+    def _behind(self, name: int) -> range:
+        """In backward: those before it."""
+        end = self._layers if name == ROOT else name
+        return range(end - 1, max(-1, end - 1 - self._policy.prefetch), -1)
+
+
+def _tag(name: int) -> str:
+    return "root" if name == ROOT else f"block {name}"

@@ -1,0 +1,174 @@
+"""What the layers of a stage send, forward and backward: tp, cp and ep.
+
+Autograd runs the nodes of a backward in the reverse order of their making, and takes over a complete gradient at once.
+So a backward is the list of pieces from the last to the first, each with what it sends in return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from engine.footprint.activations import Part, Recompute
+from tuning.predict.traffic.calls import FLOAT32, Item, Ready, Wire
+from tuning.predict.traffic.parameters import ROOT, splits
+
+Items = tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some operations in a row: what they send forward, and in backward."""
+
+    forward: Items = ()
+    backward: Items = ()
+
+
+def onward(pieces: Iterable[Piece]) -> Items:
+    """What pieces send in their forward."""
+    return tuple(item for piece in pieces for item in piece.forward)
+
+
+def back(pieces: Sequence[Piece]) -> Items:
+    """What they send in their backward."""
+    return tuple(item for piece in reversed(pieces) for item in piece.backward)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The pieces of a stage: ``first`` in front of its blocks, ``block``, and ``last`` behind them."""
+
+    wire: Wire
+    part: Part
+
+    @cached_property
+    def late(self) -> bool:
+        """Whether gradients of matrices are taken by W."""
+        return splits(self.wire.config)
+
+    def first(self) -> list[Piece]:
+        """The embedding."""
+        if not self.part.is_first:
+            return []
+        scatter = Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))
+        return [Piece(backward=(Ready("embedding"),)), scatter]
+
+    def last(self) -> list[Piece]:
+        """The last norm, the head and the loss."""
+        if not self.part.is_last:
+            return []
+        return [_ready("norm"), self._columns(ROOT, ("head",), self._regathers), Piece(self.wire.loss())]
+
+    def recompute(self, place: int) -> Recompute:
+        """What a block forgets."""
+        memory = self.wire.config.memory
+        forgets = memory.recompute_layers is None or place < memory.recompute_layers
+        return memory.recompute if forgets else "none"
+
+    def block(self, place: int) -> Piece:
+        """A whole block, with what it computes again in its backward."""
+        recompute = self.recompute(place)
+        pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
+        if recompute != "full":
+            return Piece(onward(pieces), back(pieces))
+        sent, gathered = back(pieces), 0 if self._ends_in_chunks else len(self.wire.tp("all_gather"))
+        again = onward(pieces if self._ends_in_chunks else pieces[:-1])
+        return Piece(onward(pieces), (*sent[:gathered], *again, *sent[gathered:]))
+
+    @property
+    def _regathers(self) -> bool:
+        return self.wire.config.parallel.tp_regather
+
+    @property
+    def _chunks(self) -> int:
+        return self.wire.config.overlap.tp_chunks
+
+    @property
+    def _ends_in_chunks(self) -> bool:
+        """Then the last message of a block is inside of a node that is computed again as a whole."""
+        return self._chunks > 1 and self.wire.config.model.experts is None
+
+    def _attention(self, place: int, recompute: Recompute) -> list[Piece]:
+        regathers = self._regathers and recompute != "full"
+        columns = self._columns(place, ("query", "key", "value"), regathers)
+        mixed = self._context(recompute == "selective" and self.late)
+        rows = self._rows(place, "output")
+        if recompute == "selective" and not self.late:
+            ready, scatter = rows if self._chunks == 1 else self._plain_rows(place, "output")
+            ready = Piece(backward=(*mixed.forward, *ready.backward))
+            rows = [ready, scatter]
+        return [_ready(f"{place}.attention_norm"), columns, mixed, *rows]
+
+    def _context(self, again: bool) -> Piece:
+        """Attention over cp; ``again`` where it is computed again by itself in backward."""
+        cp, shape, wire = self.wire.layout.cp, self.wire.sizes.shape, self.wire
+        if cp == 1:
+            return Piece()
+        if wire.config.parallel.cp_method == "ring":
+            keys, sums = wire.hop(wire.dtype), wire.hop(FLOAT32)
+            forward = keys * (cp - 1)
+            backward = keys + (keys + sums) * (cp - 2) + sums
+            return Piece(forward, (*forward, *backward) if again else backward)
+        there, home = wire.heads(shape.heads + 2 * shape.kv_heads), wire.heads(shape.heads)
+        return Piece((there, home), (home, *((there,) if again else ()), there))
+
+    def _feed_forward(self, place: int, recompute: Recompute) -> list[Piece]:
+        norm = _ready(f"{place}.feed_forward_norm")
+        if self.wire.config.model.experts is not None:
+            return [norm, *self._mixture(place)]
+        regathers = self._regathers and recompute != "full"
+        return [norm, self._columns(place, ("gate", "up"), regathers), *self._rows(place, "down")]
+
+    def _mixture(self, place: int) -> list[Piece]:
+        """Router, balance, rows to their experts and back, between a gather and a scatter of the sequence."""
+        wire = self.wire
+        names = tuple(f"{place}.{name}" for name in ("down", "up", "gate"))
+        return [
+            Piece(wire.tp("all_gather"), wire.tp("reduce_scatter")),
+            _ready(f"{place}.router"),
+            Piece(wire.balance()),
+            *self._exchanged(Piece(backward=tuple(map(Ready, names)))),
+            Piece(wire.tp("reduce_scatter"), wire.tp("all_gather")),
+        ]
+
+    def _exchanged(self, experts: Piece) -> list[Piece]:
+        """What a rank has is known; what comes from others to its experts is not, without a capacity."""
+        wire = self.wire
+        if wire.layout.ep == 1:
+            return [experts]
+        own, others = wire.rows(), wire.rows(known=wire.slots is not None)
+        counts = () if wire.slots is not None else (wire.counts(),)
+        return [Piece((*counts, own), (others,)), experts, Piece((others,), (own,))]
+
+    def _columns(self, place: int, names: Sequence[str], regathers: bool) -> Piece:
+        """Matrices split by columns behind one gather."""
+        wire, chunks = self.wire, self._chunks
+        ready = self._matrices(place, names)
+        if wire.layout.tp == 1:
+            return Piece(backward=ready)
+        gather, scatter = wire.tp("all_gather", chunks), wire.tp("reduce_scatter", chunks)
+        if chunks > 1:
+            return Piece(gather, (*scatter, *(gather if regathers else ()), *ready))
+        return Piece(gather, (*gather, *scatter, *ready) if regathers else (*ready, *scatter))
+
+    def _rows(self, place: int, name: str) -> list[Piece]:
+        """A matrix split by rows, and the scatter behind it."""
+        if self._chunks == 1:
+            return self._plain_rows(place, name)
+        wire, chunks = self.wire, self._chunks
+        ready = Piece(backward=self._matrices(place, (name,)))
+        return [ready, Piece(wire.tp("reduce_scatter", chunks), wire.tp("all_gather", chunks))]
+
+    def _plain_rows(self, place: int, name: str) -> list[Piece]:
+        ready = Piece(backward=self._matrices(place, (name,)))
+        return [ready, Piece(self.wire.tp("reduce_scatter"), self.wire.tp("all_gather"))]
+
+    def _matrices(self, place: int, names: Sequence[str]) -> Items:
+        """Their gradients, where backward takes them."""
+        inside = "" if place == ROOT else f"{place}."
+        return () if self.late else tuple(Ready(inside + name) for name in reversed(names))
+
+
+def _ready(name: str) -> Piece:
+    return Piece(backward=(Ready(name),))

@@ -1,0 +1,206 @@
+"""The order in which a rank posts its messages to other stages; see ``engine.parallel.pipeline_messages``.
+
+One rank through a step: its schedule's actions, its messages, and what its optimizer sends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.config.layout import Layout
+from engine.config.run_config import RunConfig
+from engine.footprint.activations import Part
+from engine.footprint.footprint import parts_of, plan_of
+from engine.footprint.weights import CHUNK_BY_CHUNK
+from engine.parallel.schedules.actions import Action, Plan, Work
+from engine.parallel.schedules.dependencies import result as result_of
+from engine.parallel.schedules.dependencies import sent
+from tuning.predict.traffic.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, Wire, sent_only
+from tuning.predict.traffic.gradients import Shared
+from tuning.predict.traffic.stage import Stage, of_action
+
+
+class Post:
+    """One rank of a pipeline: of each neighbour one receive is posted ahead, a send when there is something to send."""
+
+    def __init__(self, plan: Plan, place: int, wire: Wire, due: Mapping[int, Sequence[Action]]) -> None:
+        self._plan, self._place, self._wire = plan, place, wire
+        self._due = {source: deque(order) for source, order in due.items()}
+        self._under_way: dict[int, Action] = {}
+        self._here = set[Action]()
+
+    def open(self) -> Iterator[Call]:
+        """A step begins."""
+        for source in self._due:
+            yield from self._expect(source)
+
+    def take(self, wanted: Action) -> Iterator[Call]:
+        """A result of another stage is waited for."""
+        source = self._plan.rank_of[wanted.stage]
+        while wanted not in self._here:
+            self._here.add(self._under_way.pop(source))
+            yield from self._expect(source)
+        self._here.remove(wanted)
+
+    def give(self, made: Action, to_stage: int) -> Iterator[Call]:
+        """A result leaves for another stage."""
+        if self._plan.rank_of[to_stage] == self._place:
+            self._here.add(made)
+        else:
+            yield self._wire.message("send").beside("sent")
+
+    def _expect(self, source: int) -> Iterator[Call]:
+        if self._due[source] and source not in self._under_way:
+            self._under_way[source] = self._due[source].popleft()
+            yield self._wire.message("recv").beside("received")
+
+
+def wanted(action: Action, stages: int) -> Action | None:
+    """The result of another stage that an action needs."""
+    if action.work is Work.FORWARD and action.stage:
+        return Action(Work.FORWARD, action.micro_batch, action.stage - 1)
+    if action.work in (Work.BACKWARD, Work.INPUT) and action.stage < stages - 1:
+        return Action(Work.INPUT, action.micro_batch, action.stage + 1)
+    return None
+
+
+def given(action: Action, stages: int) -> tuple[Action, int] | None:
+    """The result that an action makes for another stage, and which stage that is."""
+    if action.work is Work.FORWARD:
+        return (action, action.stage + 1) if action.stage < stages - 1 else None
+    if action.work is Work.WEIGHT or not action.stage:
+        return None
+    return result_of(action), action.stage - 1
+
+
+def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
+    """Rank -> source -> the results that come from it, of both kinds, in the order in which it makes them."""
+    made = [{result_of(one): number for number, one in enumerate(actions)} for actions in plan.actions]
+    found: dict[int, dict[int, list[Action]]] = {}
+    for route, results in sent(plan).items():
+        found.setdefault(route.target, {}).setdefault(route.source, []).extend(results)
+    return {
+        target: {
+            source: tuple(sorted(results, key=made[source].__getitem__)) for source, results in of.items()
+        }
+        for target, of in found.items()
+    }
+
+
+ARRIVING = "arriving"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What is the same for all ranks: the schedule, the stages' parts of the model, and what arrives where."""
+
+    config: RunConfig
+    plan: Plan
+    parts: tuple[Part, ...]
+    arrivals: Mapping[int, Mapping[int, Sequence[Action]]]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Pipeline:
+        """That of a configuration."""
+        plan = plan_of(config)
+        return cls(config, plan, tuple(parts_of(config, plan)), arrivals(plan))
+
+
+class RankStep:
+    """The step of one rank, section by section."""
+
+    def __init__(self, pipeline: Pipeline, rank: int, batches: bool) -> None:
+        self._config, self._plan = pipeline.config, pipeline.plan
+        self._wire = Wire(self._config, batches)
+        self._layout = self._wire.layout
+        at = self._layout.coordinates(rank)
+        self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
+        own = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
+        self._stages = {stage: Stage(self._wire, part, data_rank) for stage, part in own.items()}
+        self._post = Post(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
+        self._known: dict[tuple[int, Work, bool], list[Item]] = {}
+
+    def sections(self) -> Iterator[Section]:
+        """In order."""
+        yield Section("before", tuple(self._before()))
+        yield Section("open", tuple(self._post.open()))
+        actions = self._plan.actions[self._place]
+        completing = _completing(actions)
+        for place, action in enumerate(actions):
+            self._gather_once(actions[place : place + 2])
+            yield Section("action", self._items(action, place in completing), action)
+        closing = tuple(item for one in self._stages.values() for item in one.finish())
+        yield Section("close", closing)
+        yield Section("optimizer", tuple(self._optimizer()))
+
+    def _items(self, action: Action, last: bool) -> tuple[Call | Join, ...]:
+        stages, found = self._plan.stages, list[Item]()
+        needed, made = wanted(action, stages), given(action, stages)
+        if needed is not None:
+            found += self._post.take(needed)
+        found += self._computed(action, last)
+        if made is not None:
+            found += self._post.give(*made)
+        return sent_only(found)
+
+    def _computed(self, action: Action, last: bool) -> list[Item]:
+        """Without sharding, all micro-batches of a stage send alike but the last one."""
+        stage, key = self._stages[action.stage], (action.stage, action.work, last)
+        if stage.shards:
+            return list(of_action(stage, action, last))
+        if key not in self._known:
+            self._known[key] = list(of_action(stage, action, last))
+        return self._known[key]
+
+    def _gather_once(self, ahead: Sequence[Action]) -> None:
+        """A schedule that works chunk by chunk keeps what it has gathered for the next micro-batch."""
+        if self._plan.kind in CHUNK_BY_CHUNK:
+            same = len(ahead) == 2 and (ahead[0].stage, ahead[0].work) == (ahead[1].stage, ahead[1].work)
+            self._stages[ahead[0].stage].keep_gathered(same)
+
+    def _before(self) -> Iterator[Call]:
+        """New weights, the last bucket first, and delayed gradients, which the step before has sent."""
+        if self._config.overlap.gather_with_optimizer:
+            for one in self._shared:
+                for index in reversed(range(len(one.buckets))) if one.sliced else ():
+                    yield one.gathering(index).beside(ARRIVING)
+        for stage in self._stages.values():
+            yield from stage.before()
+
+    def _optimizer(self) -> Iterator[Call]:
+        elements = sum(stage.partial_elements() for stage in self._stages.values())
+        tp = self._layout.tp
+        if tp > 1 and elements:
+            yield Call("all_reduce", "tp", FLOAT32, tp, BYTES[FLOAT32] * elements)
+        norm = norm_group(self._layout)
+        if norm is not None:
+            yield Call("all_reduce", norm[0], FLOAT64, norm[1], BYTES[FLOAT64])
+        if not self._config.overlap.gather_with_optimizer:
+            for one in self._shared:
+                for index in range(len(one.buckets)) if one.sliced else ():
+                    yield one.gathering(index)
+
+    @property
+    def _shared(self) -> list[Shared]:
+        return [one for stage in self._stages.values() for one in stage.shared]
+
+
+def norm_group(layout: Layout) -> tuple[str, int] | None:
+    """Axis and size of the smallest group that holds every different gradient; None for one rank."""
+    if layout.data_ranks_differ:
+        return "world", layout.world_size
+    if layout.tp > 1 and layout.pp > 1:
+        return "model", layout.tp * layout.pp
+    return next(((axis, size) for axis, size in (("tp", layout.tp), ("pp", layout.pp)) if size > 1), None)
+
+
+def _completing(actions: Sequence[Action]) -> set[int]:
+    """Places of each stage's last action of each kind of backward."""
+    last = {
+        (action.stage, action.work): place
+        for place, action in enumerate(actions)
+        if action.work is not Work.FORWARD
+    }
+    return set(last.values())

@@ -1,0 +1,145 @@
+"""One stage of one rank through a step: what its forwards and backwards send, gradients included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from engine.footprint.activations import Part
+from engine.parallel.schedules.actions import Action, Work
+from tuning.predict.traffic.calls import BFLOAT16, FLOAT32, Call, Item, Join, Ready, Wire
+from tuning.predict.traffic.gradients import GRADIENTS, REDUCTIONS, Filling, Policy, Shared, Units, dealt
+from tuning.predict.traffic.layers import Layers, back, onward
+from tuning.predict.traffic.parameters import ROOT, Parameter, parameters_of
+
+
+class Stage:
+    """Calls come in the order in which this rank makes them."""
+
+    def __init__(self, wire: Wire, part: Part, data_rank: int) -> None:
+        self._wire, self._part, self._data_rank = wire, part, data_rank
+        self._config, self._layout = wire.config, wire.layout
+        self._layers = Layers(wire, part)
+        self._first, self._last = self._layers.first(), self._layers.last()
+        self._blocks = [self._layers.block(place) for place in range(part.layers)]
+        self.parameters = parameters_of(self._config, part)
+        self.shards = self._layout.zero_stage >= 2 and self._layout.shard > 1
+        self.shared = list(self._shared())
+        self._filling = [Filling(one) for one in self.shared]
+        rest = [one for one in self.parameters if not self._is_whole(one)]
+        policy = Policy.of(self._config, wire.batches)
+        self._units = Units(policy, rest, part.layers) if self.shards else None
+
+    def forward(self) -> Iterator[Item]:
+        """One micro-batch's; nothing of it depends on which, but under ZeRO 2 and 3."""
+        yield from self._begun(ROOT, forward=True)
+        yield from onward(self._first)
+        for place, block in enumerate(self._blocks):
+            yield from self._begun(place, forward=True)
+            yield from block.forward
+            self._ended(place)
+        self._ended(ROOT)
+        yield from onward(self._last)
+
+    def backward(self, last: bool) -> Iterator[Item]:
+        """One micro-batch's; after the ``last`` gradients of what is not ``late`` are complete.
+
+        Without a head the last block's output is the stage's: then that block's hooks come first.
+        """
+        if self._last:
+            yield from self._begun(ROOT)
+            yield from self._noted(back(self._last), last)
+        for place in reversed(range(self._part.layers)):
+            yield from self._begun(place)
+            if not self._last and place == self._part.layers - 1:
+                yield from self._begun(ROOT)
+            yield from self._noted(self._blocks[place].backward, last)
+            yield from self._scattered(place, last)
+        yield from self._noted(back(self._first), last)
+        yield from self._scattered(ROOT, last)
+        if last and self._units is not None:
+            self._units.forget()
+
+    def weights(self, last: bool) -> Iterator[Item]:
+        """Gradients of matrices; the ``last`` fill buckets."""
+        late = [Ready(one.name) for one in reversed(self.parameters) if one.late]
+        return self._noted(late, last)
+
+    def keep_gathered(self, keep: bool) -> None:
+        """Sharded parameters stay from one micro-batch to the next."""
+        if self._units is not None and self._layout.zero_stage == 3:
+            self._units.keep = keep
+
+    def finish(self) -> Iterator[Call | Join]:
+        """What is left of the gradients, and the wait for all of them."""
+        for one in self._filling if not self._config.overlap.delay else ():
+            yield from one.finish()
+        if any(one.sends for one in self.shared):
+            yield Join(GRADIENTS)
+        if self._units is not None:
+            yield Join(REDUCTIONS)
+
+    def before(self) -> Iterator[Call]:
+        """Delayed gradients, which the step before has sent."""
+        for one in self._filling if self._config.overlap.delay else ():
+            yield from one.finish()
+
+    def partial_elements(self) -> int:
+        """Values of this rank whose gradients are partial over tp."""
+        whole = sum(one.partial_elements() for one in self.shared)
+        if not self.shards:
+            return whole
+        rank, ranks = self._data_rank % self._layout.shard, self._layout.shard
+        sliced = [one for one in self.parameters if one.partial and not self._is_whole(one)]
+        return whole + sum(one.sliced(ranks, rank) for one in sliced)
+
+    def _begun(self, name: int, forward: bool = False) -> Iterator[Item]:
+        if self._units is None:
+            return iter(())
+        return self._units.before_forward(name) if forward else self._units.before_backward(name)
+
+    def _ended(self, name: int) -> None:
+        if self._units is not None:
+            self._units.after_forward(name)
+
+    def _scattered(self, name: int, last: bool) -> Iterator[Item]:
+        return iter(()) if self._units is None else self._units.after_backward(name, last)
+
+    def _noted(self, items: Iterable[Item], last: bool) -> Iterator[Item]:
+        """Complete gradients let their buckets go."""
+        armed = last and not self._config.overlap.delay
+        for item in items:
+            if not isinstance(item, Ready):
+                yield item
+                continue
+            for one in self._filling if armed else ():
+                yield from one.add(item.name)
+
+    def _is_whole(self, one: Parameter) -> bool:
+        """Whether ZeRO 2 and 3 leave every rank a copy."""
+        return one.wide and self._config.precision == "bf16"
+
+    def _shared(self) -> Iterator[Shared]:
+        """All parameters, under ep the experts apart; with sharding those that are left whole."""
+        layout, wire = self._layout, self._wire
+        if layout.zero_stage >= 2:
+            whole = [one for one in self.parameters if not self.shards or self._is_whole(one)]
+            yield from self._bucketed(whole, wire.data_axis, layout.inner if self.shards else 1, 0)
+            return
+        experts = [one for one in self.parameters if one.expert and layout.ep > 1]
+        others = [one for one in self.parameters if one not in experts]
+        yield from self._bucketed(others, wire.data_axis, layout.inner, self._data_rank)
+        yield from self._bucketed(experts, "edp", layout.inner // layout.ep, self._data_rank // layout.ep)
+
+    def _bucketed(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[Shared]:
+        sliced = self._layout.zero_stage == 1 and ranks > 1
+        narrow = self._config.memory.parameters == "bf16" and self._layout.zero_stage < 2
+        if found:
+            buckets = dealt(found, self._config.overlap.bucket_mb, ranks if sliced else 1)
+            yield Shared(axis, ranks, rank, sliced, tuple(buckets), BFLOAT16 if narrow else FLOAT32)
+
+
+def of_action(stage: Stage, action: Action, last: bool) -> Iterator[Item]:
+    """What an action sends, but for its messages to other stages."""
+    if action.work is Work.FORWARD:
+        return stage.forward()
+    return stage.weights(last) if action.work is Work.WEIGHT else stage.backward(last)

@@ -1,0 +1,1 @@
+"""The result document of a study, its sentences and its failures."""

@@ -1,0 +1,261 @@
+"""The board of failures of a study: how its trials failed, and which settings lead to that. Pure.
+
+What to change when trials fail, by their ending and by what the study's settings leave room for. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.config.lossy import is_lossy
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, Ending
+from tuning.analysis import leaderboard
+from tuning.report import failure_rules
+from tuning.report.failure_rules import Case, Rule
+from tuning.space.points import Point
+from tuning.space.space import Space
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import StudyState, Trial
+
+#: All values of a run under their dotted keys.
+Values = dict[str, Any]
+
+
+def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
+    """What to try after trials that ended so, the first thing first; each fits at least one of their settings."""
+    return list(_ADVICE.get(outcome, _nothing)(failed)) if failed else []
+
+
+def _memory(failed: Sequence[Values]) -> list[str]:
+    found = []
+    sizes = [values["batch.micro_batch"] for values in failed]
+    if min(sizes) > 1:
+        found.append(f"fewer sequences at once (batch.micro_batch, {min(sizes)} at the least here)")
+    if all(values["memory.recompute"] == "none" for values in failed):
+        found.append("recomputation (memory.recompute=full)")
+    shared = [values for values in failed if values["parallel.dp"] > 1]
+    if shared and all(values["parallel.zero_stage"] < 3 for values in shared):
+        found.append("ZeRO (parallel.zero_stage=3)")
+    limits = {values["memory.limit_gib"] for values in failed} - {None}
+    if limits:
+        found.append(f"a higher limit (memory.limit_gib, {min(limits):g} here)")
+    return [*found, "a smaller model or shorter sequences (model, data.sequence_length)"]
+
+
+def _diverged(failed: Sequence[Values]) -> list[str]:
+    rate = min(values["train.learning_rate"] for values in failed)
+    found = [f"a lower learning rate (train.learning_rate, {rate:g} here)"]
+    if all(values["train.clip_norm"] is None for values in failed):
+        found.append("clipping of gradients (train.clip_norm=1.0)")
+    if all(is_lossy(values) for values in failed):
+        found.append("weaker compression, or none (compression.method)")
+    if all(values["precision"] != "fp32" for values in failed):
+        found.append("fp32 (precision)")
+    return [*found, "other data: text of one letter teaches nothing (data.path)"]
+
+
+def _slow(failed: Sequence[Values]) -> list[str]:
+    seconds = max(values["train.timeout_seconds"] for values in failed)
+    steps = max(values["train.steps"] for values in failed)
+    return [
+        f"more time (train.timeout_seconds, {seconds:g} here)",
+        f"fewer steps (train.steps, {steps} here)",
+    ]
+
+
+def _hang(failed: Sequence[Values]) -> list[str]:
+    seconds = max(values["train.step_timeout_seconds"] for values in failed)
+    return [
+        f"more patience if steps are slow here (train.step_timeout_seconds, {seconds:g} here)",
+        "a look at the rank that is named, and at its log",
+    ]
+
+
+def _connections(failed: Sequence[Values]) -> list[str]:
+    return ["a look at the network between the ranks (`workbench doctor`)"]
+
+
+def _crash(failed: Sequence[Values]) -> list[str]:
+    return ["a look at the last lines of the rank's log (`workbench show RUN`)"]
+
+
+def _rules(failed: Sequence[Values]) -> list[str]:
+    return ["degrees and sizes that divide each other, as the reason says"]
+
+
+def _nothing(failed: Sequence[Values]) -> list[str]:
+    return []
+
+
+_ADVICE: dict[str, Callable[[Sequence[Values]], list[str]]] = {
+    "oom": _memory,
+    "predicted_oom": _memory,
+    "diverged": _diverged,
+    "timed_out": _slow,
+    "hang": _hang,
+    "comm_error": _connections,
+    "crashed": _crash,
+    "illegal": _rules,
+}
+
+
+Document = dict[str, Any]
+#: How many trials did what.
+VERBS = {
+    "illegal": "broke a rule",
+    "predicted_oom": "would not have fitted",
+    "oom": "ran out of memory",
+    "hang": "hung",
+    "comm_error": "lost a connection",
+    "diverged": "diverged",
+    "timed_out": "took too long",
+    "crashed": "crashed",
+    "stopped": "got stopped",
+    "lost": "got lost",
+}
+_GOOD = frozenset((Ending.COMPLETED.value, Ending.PRUNED.value))
+
+
+def board(state: StudyState, file: StudyFile) -> Document:
+    """``endings``, a row for each ending, phase and kind of cause; ``rules``, which settings lead to them; ``line``,
+    how many failed in words; ``advice``, what to change where nothing could be measured.
+    """
+    known: tuple[StudyFile, Document] | None = state.lasting.get("failures")
+    if known is None or known[0] != file:
+        known = state.lasting["failures"] = (file, _board(state, file))
+    return known[1]
+
+
+def _board(state: StudyState, file: StudyFile) -> Document:
+    failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in _GOOD]
+    tips = _advice(state, file)
+    return {
+        "endings": _endings(failed, state),
+        "rules": [_rule(outcome, rule) for outcome, rule in rules(state, file)],
+        "line": _line(failed, state, tips),
+        "advice": tips,
+    }
+
+
+def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
+    """Each ending that settings lead to, with the rule.
+
+    A point's last attempt counts, its confirmations do not; what came from outside says nothing. Beside the trials that
+    ended so stand those that took at least one step: one that failed before says nothing about later failures.
+    """
+    about = [trial for trial in leaderboard.counted(state) if not is_from_outside(trial)]
+    found = []
+    for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in _GOOD):
+        beside = [trial for trial in about if trial.outcome == outcome or _got_going(trial)]
+        cases = [Case(_acting(trial, file), trial.outcome == outcome) for trial in beside]
+        found += [(outcome, rule) for rule in failure_rules.learn(cases)]
+    return found
+
+
+def is_from_outside(trial: Trial) -> bool:
+    """Whether what ended a trial had nothing to do with its settings."""
+    return trial.killed_from_outside or trial.outcome in {ending.value for ending in FROM_OUTSIDE}
+
+
+def _got_going(trial: Trial) -> bool:
+    return trial.outcome in _GOOD or trial.steps > 0
+
+
+def _acting(trial: Trial, file: StudyFile) -> dict[str, Any]:
+    space = file.search_space
+    return space.remember("acting", trial.config, lambda point: _acting_of(point, space))
+
+
+def _acting_of(point: Point, space: Space) -> Point:
+    return {key: value for key, value in point.items() if space.is_active(key, point)}
+
+
+def _endings(failed: Sequence[Trial], state: StudyState) -> list[Document]:
+    """The most frequent first."""
+    groups: dict[tuple[str, str | None, str], list[Trial]] = {}
+    for trial in failed:
+        groups.setdefault((str(trial.outcome), trial.phase, _about(trial)), []).append(trial)
+    again = {trial.retry_of for trial in state.trials}
+    rows = [
+        {
+            "outcome": outcome,
+            "phase": phase,
+            "about": about,
+            "count": len(trials),
+            "tried_again": sum(trial.number in again for trial in trials),
+            "ranks": sorted({trial.rank for trial in trials if trial.rank is not None}),
+            "trials": [trial.number for trial in trials],
+            "reason": _first_line(trials[-1].reason),
+        }
+        for (outcome, phase, about), trials in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-int(row["count"]), row["trials"]))
+
+
+def _about(trial: Trial) -> str:
+    """What a failure speaks of: the configuration, bad luck until it came again, or something outside."""
+    if is_from_outside(trial):
+        return "outside"
+    if trial.outcome in trial.constraints or trial.outcome in {
+        ending.value for ending in ABOUT_CONFIGURATION
+    }:
+        return "configuration"
+    return "chance"
+
+
+def _rule(outcome: str, rule: Rule) -> Document:
+    conditions = [{"key": each.key, "sign": each.sign, "value": each.value} for each in rule.conditions]
+    counts = ("failed_with", "trials_with", "failed_without", "trials_without", "p", "looked_at")
+    return {
+        "outcome": outcome,
+        "conditions": conditions,
+        **{name: getattr(rule, name) for name in counts},
+        "same": [str(condition) for condition in rule.same],
+        "words": rule_words(outcome, rule),
+    }
+
+
+def rule_words(outcome: str, rule: Rule) -> str:
+    """``memory.recompute=none and batch.micro_batch >= 4: 7 of 7 ran out of memory; without it 0 of 15``."""
+    without = "it" if len(rule.conditions) == 1 else "both"
+    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {VERBS.get(outcome, outcome)}"
+    words += f"; without {without} {rule.failed_without} of {rule.trials_without}"
+    if rule.same:
+        words += f" (the same trials: {', '.join(map(str, rule.same))})"
+    return words
+
+
+def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> str:
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    if not failed:
+        return "no trial has failed" if ended else "no trial has ended yet"
+    counts = Counter(str(trial.outcome) for trial in failed)
+    parts = ", ".join(f"{count} {VERBS.get(outcome, outcome)}" for outcome, count in counts.most_common())
+    if len(failed) < len(ended):
+        return f"{len(failed)} of {len(ended)} trials failed: {parts}"
+    reason, alone = _first_line(_commonest(failed).reason), len(ended) == 1
+    words = f"the only trial {parts[2:]}" if alone else f"all {len(ended)} trials failed: {parts}"
+    words += f" ({reason if alone else f'most often: {reason}'})" if reason else ""
+    return words + (f". What to change: {'; '.join(tips)}" if tips else "")
+
+
+def _advice(state: StudyState, file: StudyFile) -> list[str]:
+    """Only where every trial failed: else a sampler and a reader have something to go on with."""
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    if not ended or any(trial.outcome in _GOOD for trial in ended):
+        return []
+    outcome, base = _commonest(ended).outcome, file.config.flat()
+    return advice(str(outcome), [base | trial.config for trial in ended if trial.outcome == outcome])
+
+
+def _commonest(failed: Sequence[Trial]) -> Trial:
+    """The last one of the most frequent ending; one that speaks of the configuration comes first."""
+    about = [trial for trial in failed if not is_from_outside(trial)] or list(failed)
+    counts = Counter(trial.outcome for trial in about)
+    return max(about, key=lambda trial: (counts[trial.outcome], trial.number))
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:300]

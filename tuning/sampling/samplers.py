@@ -1,0 +1,139 @@
+"""Optuna's samplers by their names here. Nothing else of the tuner's imports torch, which the page must not.
+
+NSGA-II over all that a study knows: whoever proposed a trial, and whoever measured it, it may become a parent.
+
+TPE that draws many times for one trial at little more than the price of once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from optuna.samplers import NSGAIISampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+
+from tuning.spec.sampler_choice import Name, population
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+
+class Evolution(NSGAIISampler):
+    """Optuna's NSGA-II marks the trials that it drew itself and selects parents among those. Here the completed trials
+    are counted instead, ``population_size`` to a generation, and parents are selected among all of them. So it goes on
+    after another sampler, after a restart and beside other controllers with what was measured, and first tries count.
+    """
+
+    def __init__(self, seed: int, population_size: int) -> None:
+        super().__init__(seed=seed, population_size=population_size)
+        self._size = population_size
+        self._drawing: tuple[int, int] | None = None
+        self._selected: tuple[int, list[FrozenTrial]] | None = None
+
+    def get_trial_generation(self, study: Study, trial: FrozenTrial) -> int:
+        """How many generations are full; the same for all draws of one trial."""
+        if self._drawing is None or self._drawing[0] != trial.number:
+            self._drawing = trial.number, len(_completed(study)) // self._size
+        return self._drawing[1]
+
+    def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
+        """The best of all, chosen once a generation; none before the first is full."""
+        if generation == 0:
+            return []
+        if self._selected is None or self._selected[0] != generation:
+            self._selected = generation, self.select_parent(study, generation)
+        return self._selected[1]
+
+    def get_population(self, study: Study, generation: int) -> list[FrozenTrial]:
+        """All that could be selected: that ``generation`` and those before it."""
+        return _completed(study)
+
+    def select_parent(self, study: Study, generation: int) -> list[FrozenTrial]:
+        """By rank and crowding distance, within constraints first."""
+        return self._elite_population_selection_strategy(study, self.get_population(study, generation))
+
+
+def _completed(study: Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+
+#: So many draws are made at a time at most: two once the first could not be kept, then twice as many each time.
+AT_ONCE = 24
+
+
+class Redrawing(TPESampler):
+    """Optuna's TPE. What it knows does not change while points for one trial are drawn again because they were illegal
+    or known: both densities are kept until the next trial, and draws are made several at a time. Each is what it was:
+    the best of ``n_ei_candidates``.
+    """
+
+    def __init__(self, seed: int, startup_trials: int) -> None:
+        # One controller asks for one point at a time: there is no other worker to tell lies to.
+        super().__init__(seed=seed, n_startup_trials=startup_trials, constant_liar=False)
+        self._drawing: tuple[int, tuple[str, ...]] | None = None
+        self._densities: list[Any] = []
+        self._drawn: list[dict[str, Any]] = []
+        self._next = 1
+
+    def _build_parzen_estimator(self, *given: Any, **named: Any) -> Any:
+        self._densities.append(super()._build_parzen_estimator(*given, **named))
+        return self._densities[-1]
+
+    def _sample(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        drawing = trial.number, tuple(search_space)
+        if drawing != self._drawing:
+            self._drawing, self._densities, self._drawn, self._next = drawing, [], [], 1
+            return super()._sample(study, trial, search_space)
+        if (
+            len(self._densities) != 2
+        ):  # another Optuna may estimate them elsewhere, and is asked anew each time
+            return super()._sample(study, trial, search_space)
+        if not self._drawn:
+            self._next = min(2 * self._next, AT_ONCE)
+            self._drawn = self._draws(self._next)
+        found = self._drawn.pop()
+        return {name: kind.to_external_repr(found[name]) for name, kind in search_space.items()}
+
+    def _draws(self, count: int) -> list[dict[str, Any]]:
+        below, above = self._densities
+        each = self._n_ei_candidates
+        candidates: dict[str, NDArray[np.float64]] = below.sample(self._rng.rng, count * each)
+        worth = self._compute_acquisition_func(candidates, below, above).reshape(count, each)
+        best = [
+            first + int(row.argmax()) for first, row in zip(range(0, worth.size, each), worth, strict=True)
+        ]
+        return [{name: values[place].item() for name, values in candidates.items()} for place in best]
+
+
+def _one_thread() -> None:
+    """Fits of a few dozen points gain nothing from threads, and wait long for cores that ranks keep busy."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """The sampler itself. ``startup_trials`` explore first; ``trials`` is the budget, which sizes a generation."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if name == "gp":
+            _one_thread()
+            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials)
+        if name == "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
+        if name == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        if name == "nsga2":
+            return Evolution(seed, population(trials))
+
+        return Redrawing(seed, startup_trials)

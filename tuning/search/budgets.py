@@ -1,0 +1,99 @@
+"""Budgets of a study: what its trials have used, what is kept for the confirmation, and what ended the search. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from tuning.analysis import confirmation, leaderboard
+from tuning.search import infeasible_space
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import StudyState
+
+_HOUR_SECONDS = 3600.0
+#: What the study notes when there is nothing left to draw.
+SPACE_IS_MEASURED = "every legal point of the space was measured"
+
+
+def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
+    """Each kind that can be told: ``used``, ``kept_for_confirmation`` and ``limit`` (None without one)."""
+    ended = [trial for trial in state.trials if trial.outcome is not None]
+    limits, arms = _limits(file), _arms(state, file) * file.confirm_repeats
+    done = len(leaderboard.counted(state))
+    found: dict[str, dict[str, Any]] = {
+        "trials": {"used": done, "kept_for_confirmation": 0, "limit": file.trials, "next": 1}
+    }
+    wall = [trial.seconds for trial in ended]
+    of_ranks = [trial.seconds * file.search_space.ranks_of(trial.config) for trial in ended]
+    for name, (seconds, rate) in _kinds(file, wall, of_ranks).items():
+        usual = rate * median(seconds) if seconds else 0.0
+        found[name] = {
+            "used": rate * sum(seconds),
+            "kept_for_confirmation": usual * arms,
+            "limit": limits.get(name),
+            "next": usual,
+        }
+    return found
+
+
+def _arms(state: StudyState, file: StudyFile) -> int:
+    """How many would be measured again now; the best and the baseline where that is not known yet."""
+    return max(2, len(confirmation.arms(state, file)))
+
+
+def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | None:
+    """The first kind that one more trial would use up, with the confirmation of the best and with so many trials
+    ``under_way``; None while all suffice.
+    """
+    for name, row in budgets(state, file).items():
+        wanted = row["used"] + row["kept_for_confirmation"] + row["next"] * (1 + under_way)
+        if row["limit"] is not None and wanted > row["limit"]:
+            return name
+    return None
+
+
+def document(state: StudyState, file: StudyFile, study_state: str) -> dict[str, Any]:
+    """For people and ``--json``: each kind, and in ``stopped_by`` the one that ended the search, ``space`` if all of it
+    was measured, ``nothing_runs`` if that was to be believed, ``command`` if somebody ended it; None while it goes on.
+    """
+    kinds = {
+        name: {key: value for key, value in row.items() if key != "next"}
+        for name, row in budgets(state, file).items()
+    }
+    return kinds | {"stopped_by": stopped_by(state, file, study_state)}
+
+
+def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | None:
+    """What ended the search: first what its own trials used up, for confirmations come after it."""
+    if kind := used_up(_search(state), file):
+        return kind
+    if study_state in ("running", "paused", "stopping", "interrupted"):
+        return used_up(state, file)
+    if infeasible_space.ended(state):
+        return "nothing_runs"
+    return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
+
+
+def _search(state: StudyState) -> StudyState:
+    """The state without any confirmation."""
+    if all(trial.confirms is None for trial in state.trials):
+        return state
+    if "search" not in state.lasting:
+        searched = tuple(trial for trial in state.trials if trial.confirms is None)
+        state.lasting["search"] = replace(state, trials=searched)
+    found: StudyState = state.lasting["search"]
+    return found
+
+
+def _kinds(file: StudyFile, wall: list[float], of_ranks: list[float]) -> dict[str, tuple[list[float], float]]:
+    """Of each kind, the seconds of the trials that count, and what one of them uses."""
+    price = file.price.per_gpu_hour / _HOUR_SECONDS if file.price else None
+    money = {} if price is None else {"money": (of_ranks, price)}
+    return {"wall_seconds": (wall, 1.0), "gpu_hours": (of_ranks, 1 / _HOUR_SECONDS)} | money
+
+
+def _limits(file: StudyFile) -> dict[str, float | None]:
+    asked = file.budget
+    more = {"gpu_hours": asked.gpu_hours, "money": asked.money} if asked else {}
+    return {"wall_seconds": file.budget_seconds} | more

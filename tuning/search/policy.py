@@ -1,0 +1,138 @@
+"""What a study does next, decided from its state alone. Pure, so that a restart decides the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.run.outcome import Ending
+from tuning.analysis import confirmation, leaderboard
+from tuning.analysis.scoring import is_lossy
+from tuning.search.budgets import used_up
+from tuning.space.first_tries import Tries, first_tries, fitting_tries
+from tuning.space.points import Point, point_key
+from tuning.spec.study_file import StudyFile
+from tuning.storage import mask
+from tuning.storage.state import StudyState, Trial
+
+#: At most this share of the trials goes to lossy settings that this study cannot prove.
+UNPROVABLE_SHARE = 0.25
+_NO_MEMORY = (Ending.OOM.value, Ending.PREDICTED_OOM.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next thing to do: measure a point, ask the sampler for one, wait for other controllers, or nothing more."""
+
+    phase: Literal["baseline", "search", "confirm", "done", "wait"]
+    source: str = "sampler"
+    point: Point | None = None
+    why: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def next_step(
+    state: StudyState, file: StudyFile, exhausted: bool, hopeless: Callable[[], Collection[str]] = frozenset
+) -> Step:
+    """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation.
+    ``hopeless`` are keys of points that are predicted to fail.
+    """
+    again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
+    if again:
+        return _retry(state, again)
+    if not any(trial.source == "baseline" for trial in state.trials):
+        point, note = file.search_space.baseline
+        return Step("baseline", "baseline", point, note or "plain data parallel, the yardstick")
+    if search_goes_on(state, file):
+        queued = next(iter(enqueued(state)), None)
+        if queued:
+            return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
+        first = _next_first_try(state, file, hopeless)
+        if first:
+            return first
+        if not exhausted:
+            return Step("search")
+    return _confirmation(state, file)
+
+
+def search_goes_on(state: StudyState, file: StudyFile) -> bool:
+    """Whether every budget allows one more trial beside those that run, leaving what it takes to confirm the best."""
+    searching = sum(trial.confirms is None for trial in state.under_way)
+    return used_up(state, file, searching) is None
+
+
+def enqueued(state: StudyState) -> list[tuple[str, Point]]:
+    """Points that were accepted by hand and not proposed yet, oldest first."""
+    proposed = {trial.command for trial in state.trials}
+    accepted = [
+        answer for answer in state.answers.values() if answer.accepted and answer.command == "enqueue"
+    ]
+    return [(answer.id, answer.point) for answer in accepted if answer.id not in proposed and answer.point]
+
+
+def startup_trials(trials: int) -> int:
+    """How many trials explore before TPE takes over."""
+    return max(3, min(10, trials // 3))
+
+
+def wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
+    """Whether a sampled point is worth a trial: lossy ones that cannot be proven here get a small share."""
+    space = file.search_space
+    provable = file.target_loss is not None or file.config.train.steps >= file.guard.min_steps
+    if provable or not is_lossy(space.base_values | point):
+        return True
+    return leaderboard.lossy_points(state, space) < UNPROVABLE_SHARE * file.trials
+
+
+def _next_first_try(
+    state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
+) -> Step | None:
+    space = file.search_space
+    known, open_now = leaderboard.visited(state, space), mask.of_state(state, space)
+
+    def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
+        return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
+
+    found = left(_of_earlier_studies(state))
+    if not found and (usual := left(_usual_tries(state, file))):
+        failing = hopeless()
+        found = [each for each in usual if point_key(each[0]) not in failing]
+    return Step("search", "sampler", *found[0]) if found else None
+
+
+def _usual_tries(state: StudyState, file: StudyFile) -> Tries:
+    """Once plain data parallel ran out of memory: what needs less, until something runs."""
+    space = file.search_space
+    if not any(
+        trial.outcome in _NO_MEMORY and leaderboard.is_baseline(state, trial) for trial in state.trials
+    ):
+        return space.once("first tries", file.trials, first_tries)
+    return [] if leaderboard.measured(state) else space.once("fitting tries", file.trials, fitting_tries)
+
+
+def _of_earlier_studies(state: StudyState) -> list[tuple[Point, str]]:
+    """The best points of the studies that were inherited, measured here first."""
+    return [
+        (point, f"among the best of study {earlier.study}")
+        for earlier in state.inherited
+        for point in earlier.first
+    ]
+
+
+def _retry(state: StudyState, trial: Trial) -> Step:
+    phase: Literal["baseline", "search", "confirm"] = "search"
+    if trial.confirms is not None:
+        phase = "confirm"
+    elif leaderboard.is_baseline(state, trial):
+        phase = "baseline"
+    details = {"retry_of": trial.number, "attempt": trial.attempt + 1, "confirms": trial.confirms}
+    return Step(phase, "retry", trial.config, f"trial {trial.number} ended as {trial.outcome}", details)
+
+
+def _confirmation(state: StudyState, file: StudyFile) -> Step:
+    trial = confirmation.next_arm(state, file)
+    if trial is None:
+        return Step("done")
+    why = f"measures trial {trial.number} again"
+    return Step("confirm", "confirm", trial.config, why, {"confirms": trial.number})

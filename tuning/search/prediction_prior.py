@@ -1,0 +1,207 @@
+"""What predictions of configurations amount to as a belief for the search: seconds, memory, and which are alike.
+
+What a study asks of predictions while it runs: the legal point that promises most, by them and by its own trials.
+
+Predictions are of exact settings; whether a lossy one may win is not theirs to say. Every fourth proposal is the
+sampler's own, so that what predictions are wrong about is found, too; they fall silent where nothing is left that
+promises a gain of 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from tuning.analysis.leaderboard import changes_result
+from tuning.predict.forecast import forecasts
+from tuning.predict.target import Target
+from tuning.search import acquisition, infeasible_space
+from tuning.search.acquisition import HOPELESS
+from tuning.search.infeasible_space import Nothing
+from tuning.search.surrogate import Array, Belief, Seen
+from tuning.space.points import Point, point_key
+from tuning.space.space import Space
+from tuning.storage.state import StudyState, Trial
+
+#: Half of an interval of 90 %, in standard deviations.
+_OF_90_PERCENT = 1.645
+
+
+def prediction_belief(configs: Sequence[RunConfig], target: Target) -> Belief:
+    """Of configurations with the same model and data on one target. Log seconds are of a token, so that batches of
+    different sizes compare.
+
+    Raises:
+        InputError: there is none, one breaks a rule, is not of the cluster's size, or the device lacks a figure.
+    """
+    if not configs:
+        raise InputError("space", None, "holds no configuration to predict")
+    found = forecasts(configs, target)
+    low, high = (np.array([getattr(one.step_seconds, end) for one in found]) for end in ("low", "high"))
+    return Belief.of(
+        features([config.flat() for config in configs]),
+        -np.log([one.tokens_per_second for one in found]),
+        np.log(high / low) / (2 * _OF_90_PERCENT),
+        np.array([one.out_of_memory_probability for one in found]),
+        fills=np.array([one.memory_bytes.median for one in found]) / target.memory_bytes,
+    )
+
+
+def features(points: Sequence[dict[str, Any]]) -> Array:
+    """Columns for the keys that differ: exponents of two of numbers above 0, numbers as they are where 0 is one of
+    them, and a column of 0 and 1 for each value of anything else.
+    """
+    columns: list[Array] = []
+    for key in points[0]:
+        values = [point[key] for point in points]
+        if any(value != values[0] for value in values):
+            columns += _columns(values)
+    return np.stack(columns, axis=1) if columns else np.zeros((len(points), 0))
+
+
+def _columns(values: list[Any]) -> list[Array]:
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        numbers = np.array(values, np.float64)
+        return [np.log2(numbers) if (numbers > 0).all() else numbers]
+    kinds = dict.fromkeys(map(repr, values))
+    return [np.array([repr(value) == kind for value in values], np.float64) for kind in kinds]
+
+
+#: Of larger spaces so many points are drawn.
+MOST = 1_000
+#: A proposal of so many is the sampler's own.
+SAMPLED = 4
+#: Least gain that a proposal has to promise, as a share of the best throughput.
+WORTH = 0.01
+
+
+#: Makes the predictions of a space.
+Foresee = Callable[[Space], "Foresight | None"]
+
+
+class Foreseen(NamedTuple):
+    """A point, and why it is next."""
+
+    point: Point
+    why: str
+
+
+class Foresight:
+    """Predictions of a space on a target; they are worked out when they are first asked for. ``proposes``: they say
+    what is next, too, not only whether anything runs.
+    """
+
+    def __init__(self, space: Space, target: Target, seed: int, proposes: bool = True) -> None:
+        self._space, self._target, self._seed, self._proposes = space, target, seed, proposes
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """The exact candidates."""
+        space = self._space
+        if space.is_listed and len(space.legal_points) <= MOST:
+            known: Sequence[Point] = space.legal_points
+        else:
+            random, keys, drawn = Random(self._seed), set[str](), list[Point]()
+            while len(drawn) < MOST and (point := space.random_point(random, keys)) is not None:
+                keys.add(point_key(point))
+                drawn.append(point)
+            known = drawn
+        return tuple(point for point in known if not changes_result(space, point))
+
+    @cached_property
+    def belief(self) -> Belief | None:
+        """What is believed of them; None where the target cannot tell."""
+        try:
+            return prediction_belief([self._space.config(point) for point in self.points], self._target)
+        except InputError:
+            return None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {point_key(point): row for row, point in enumerate(self.points)}
+
+    def propose(self, state: StudyState, allows: Callable[[Point], bool]) -> Foreseen | None:
+        """The next point; None where it is the sampler's turn, or predictions promise nothing any more."""
+        if not self._proposes or _proposals(state) % SAMPLED == SAMPLED - 1:
+            return None
+        belief = self.belief
+        if belief is None:
+            return None
+        rows, values = self._seen(state)
+        known = set(rows)
+        pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
+        place = {row: number for number, row in enumerate(pool)}
+        found = acquisition.propose(_take(belief, pool), Seen.of([place[row] for row in rows], values))
+        if found is None:
+            return None
+        ran = any(np.isfinite(values))
+        if ran and (found.fails >= HOPELESS or found.gain < WORTH):
+            return None
+        return Foreseen(self.points[pool[found.row]], found.why)
+
+    def nothing_runs(self, state: StudyState) -> Nothing | None:
+        """What is said of a space in which nothing ran so far; None while there is hope."""
+        if not infeasible_space.failed(state):
+            return None
+        if self.belief is None:
+            return infeasible_space.seen(state)
+        words = acquisition.gives_up(self.belief, Seen.of(*self._seen(state)))
+        return infeasible_space.foreseen(words) if words else None
+
+    def hopeless(self, state: StudyState) -> frozenset[str]:
+        """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler
+        and first tries leave them out while others are left.
+        """
+        if not self._proposes or self.belief is None:
+            return frozenset()
+        skipped = acquisition.skipped(self.belief, Seen.of(*self._seen(state)))
+        return frozenset(point_key(self.points[row]) for row in skipped)
+
+    def document(self, state: StudyState) -> dict[str, Any] | None:
+        """How wrong predictions were so far, for the study's document."""
+        if not self._proposes:
+            return None
+        rows, values = self._seen(state)
+        if self.belief is None or not rows:
+            return None
+        watched = acquisition.watch(self.belief, Seen.of(rows, values))._asdict()
+        watched["within"] = watched["within"] if np.isfinite(watched["within"]) else None
+        counts = {"candidates": len(self.points), "skipped": len(self.hopeless(state))}
+        return watched | counts | {"source": self._target.constants_source}
+
+    def _seen(self, state: StudyState) -> tuple[list[int], list[float]]:
+        found = [
+            (self._rows[key], seconds)
+            for trial in state.trials
+            if (key := point_key(self._space.settled(trial.config))) in self._rows
+            and (seconds := _log_seconds(trial)) is not None
+        ]
+        return [row for row, _ in found], [seconds for _, seconds in found]
+
+
+def _log_seconds(trial: Trial) -> float | None:
+    """Of a token; NaN where the configuration failed, None where nothing is known of it."""
+    if trial.confirms is not None or trial.outcome is None:
+        return None
+    rate = (trial.measures.get("tokens_per_second") or {}).get("value")
+    if rate:
+        return float(-np.log(rate))
+    return float("nan") if any(value > 0 for value in trial.constraints.values()) else None
+
+
+def _proposals(state: StudyState) -> int:
+    return sum(trial.source in ("sampler", "prior") for trial in state.trials)
+
+
+def _take(belief: Belief, rows: list[int]) -> Belief:
+    chosen = np.array(rows, np.intp)
+    names = ("features", "log_seconds", "spread", "slower", "slow_chance", "risk", "faults", "fills")
+    columns: dict[str, Array] = {name: getattr(belief, name)[chosen] for name in names}
+    return replace(belief, **columns, refused=tuple(belief.refused[row] for row in rows))

@@ -1,0 +1,168 @@
+"""What is proposed next: the sampler of the moment, inside the mask of the moment, over the trials of a journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuning.analysis import leaderboard
+from tuning.sampling.optuna_study import Draw, Index
+from tuning.search import infeasible_space, policy
+from tuning.search.budgets import SPACE_IS_MEASURED
+from tuning.search.prediction_prior import Foresight
+from tuning.space.encoding import Encoding
+from tuning.space.points import Point, point_key
+from tuning.space.space import Space
+from tuning.spec import sampler_choice
+from tuning.spec.study_file import StudyFile
+from tuning.storage import effective_config, mask
+from tuning.storage.journal import Journal
+from tuning.storage.mask import Mask
+from tuning.storage.state import StudyState
+
+
+class Proposer:
+    """Asks Optuna, as commands have it by now.
+
+    Raises:
+        InputError: the sampler that the file asks for does not fit its space.
+    """
+
+    def __init__(
+        self,
+        given: StudyFile,
+        journal: Journal,
+        encoding: Encoding,
+        foresight: Foresight | None = None,
+        place: int = 0,
+    ) -> None:
+        sampler_choice.check(given.sampler, given.search_space)
+        self._given, self._journal, self._encoding, self._foresight = given, journal, encoding, foresight
+        self._place, self._told = place, set[int]()
+        self._sampler = self._choice()
+        several = given.aims if given.objectives else ()
+        self._index = Index(encoding, *self._plan(), self._sampler, several)
+        self._exhausted: Mask | None = None
+        self._narrowed: tuple[Mask, Space] | None = None
+
+    @property
+    def file(self) -> StudyFile:
+        """The file, with what commands changed in it since."""
+        state = self._journal.state
+        if "file" not in state.memo:
+            state.memo["file"] = effective_config.steered(self._given, state)
+        file: StudyFile = state.memo["file"]
+        return file
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing was left when the sampler was asked last, and the mask is still the same."""
+        return self._exhausted == self._mask
+
+    def tell_inherited(self) -> None:
+        """Take over what earlier studies measured for the same question."""
+        for earlier in self._journal.state.inherited:
+            for trial in earlier.trials if earlier.same else ():
+                self._index.tell(trial)
+
+    def tell_new(self) -> None:
+        """Take over what ended by now, whoever ran it, and what runs at other controllers. Ours are not under way when
+        this is asked.
+        """
+        for trial in self._journal.state.trials:
+            if trial.outcome is None:
+                self._index.runs_elsewhere(trial)
+            elif trial.number not in self._told:
+                self._told.add(trial.number)
+                self._index.tell(trial)
+        self._index.only_elsewhere([trial.number for trial in self._journal.state.under_way])
+
+    def draw(self) -> Draw | None:
+        """A point inside the mask; None, and a note, when nothing is left there."""
+        state, file, open_now = self._journal.state, self.file, self._mask
+        if (name := self._choice()) != self._sampler:
+            self._sampler = name
+            self._index.turn_to(name, *self._plan())
+            self._note_turn(file, state)
+        if self._nothing_runs(state):
+            self._exhausted = open_now
+            return None
+        if (foreseen := self._foreseen(state, file, open_now)) is not None:
+            return foreseen
+        hopeless = self.hopeless()
+        drawn = self._index.ask(
+            leaderboard.visited(state, file.search_space),
+            lambda point: policy.wanted(point, state, file) and point_key(point) not in hopeless,
+            self._space_of(open_now) if open_now.limits else None,
+        )
+        if drawn is None:
+            self._exhausted = open_now
+            masked = f"every legal point inside the mask ({open_now}) was measured"
+            note = masked if open_now.limits else SPACE_IS_MEASURED
+            if note not in state.notes:
+                self._journal.append("note", text=note)
+        return drawn
+
+    def _note_turn(self, file: StudyFile, state: StudyState) -> None:
+        """Say which sampler goes on, and why; whoever asked for one by command was told."""
+        choice = effective_config.sampler(file, state)
+        text = f"sampler: {choice.name} from here on: {choice.reason}"
+        if choice.name != file.sampler and text not in state.notes:
+            self._journal.append("note", text=text)
+
+    def _nothing_runs(self, state: StudyState) -> bool:
+        """Whether nothing will run; says so, or that nothing ran so far, once."""
+        asked = self._foresight
+        found = asked.nothing_runs(state) if asked else infeasible_space.seen(state)
+        if found is None:
+            return False
+        begin = infeasible_space.CERTAIN if found.ends else infeasible_space.SO_FAR
+        if not any(note.startswith(begin) for note in state.notes):
+            self._journal.append("note", text=found.words)
+        return found.ends
+
+    def hopeless(self) -> frozenset[str]:
+        """Keys of points that are predicted to fail."""
+        return self._foresight.hopeless(self._journal.state) if self._foresight else frozenset()
+
+    def predictions(self) -> dict[str, Any] | None:
+        """How wrong they were so far; None where they are not asked."""
+        return self._foresight.document(self._journal.state) if self._foresight else None
+
+    def _foreseen(self, state: StudyState, file: StudyFile, open_now: Mask) -> Draw | None:
+        """What predictions would measure next."""
+        if self._foresight is None:
+            return None
+        space = self._given.search_space
+        visited = leaderboard.visited(state, space)
+
+        def allows(point: Point) -> bool:
+            return (
+                point_key(point) not in visited
+                and policy.wanted(point, state, file)
+                and open_now.allows(point, space)
+            )
+
+        found = self._foresight.propose(state, allows)
+        if found is None:
+            return None
+        return Draw(found.point, self._encoding.encode(found.point) or {}, 0, "prior", found.why)
+
+    @property
+    def _mask(self) -> Mask:
+        return mask.of_state(self._journal.state, self._given.search_space)
+
+    def _choice(self) -> sampler_choice.Name:
+        return effective_config.sampler(self.file, self._journal.state).name
+
+    def _plan(self) -> tuple[int, int, int]:
+        """Seed, trials that explore, and the budget. A resumed study must not draw the same again, nor another
+        controller that began at the same time.
+        """
+        file = self.file
+        seed = (file.seed + len(self._journal.state.trials) + 7_919 * self._place) % 2**31
+        return seed, policy.startup_trials(file.trials), file.trials
+
+    def _space_of(self, open_now: Mask) -> Space:
+        if self._narrowed is None or self._narrowed[0] != open_now:
+            self._narrowed = (open_now, mask.narrowed(self._given.search_space, open_now))
+        return self._narrowed[1]

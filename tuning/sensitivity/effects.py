@@ -1,0 +1,213 @@
+"""How a study's values depend on each knob: what the trials at each of its values measured. Pure.
+
+The winner's neighbours: one knob one step away, and what each of them loses by what was measured. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from tuning.analysis import comparison, leaderboard
+from tuning.sensitivity import data
+from tuning.space.knobs import Knob
+from tuning.space.points import Point, point_key
+from tuning.space.space import Space
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import StudyState, Trial
+
+Row = dict[str, Any]
+
+
+def dependence(state: StudyState, space: Space) -> list[Row]:
+    """For each knob its values, each with how many trials it stands on, their mean and their best; or why not.
+
+    A trial counts for a knob only where the knob acts; values of a range are put to the nearest of its grid. Means are
+    of whatever else the search tried with a value, so they are no effect of the value alone.
+    """
+    known, judged = data.measured(state), data.judged(state)
+    broken = [trial for trial, bad in judged if bad]
+    return [_of_knob(knob, space, known, broken) for knob in space.knobs]
+
+
+def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[Trial]) -> Row:
+    there, gone = (_by_value(knob, space, trials) for trials in (known, broken))
+    rows = [
+        _row(value, there.get(value, []), gone.get(value, []))
+        for value in data.ordered(knob, [*there, *gone])
+    ]
+    acting = sum(row["trials"] for row in rows)
+    return {"key": knob.key, "trials": acting, "reason": _reason(rows, acting), "values": rows}
+
+
+def _by_value(knob: Knob, space: Space, trials: Sequence[Trial]) -> dict[Any, list[Trial]]:
+    found: dict[Any, list[Trial]] = {}
+    for trial in trials:
+        if space.is_active(knob.key, trial.config) and knob.key in trial.config:
+            found.setdefault(nearest(knob, trial.config[knob.key]), []).append(trial)
+    return found
+
+
+def nearest(knob: Knob, value: Any) -> Any:
+    """The value itself, or of a range the nearest on its grid."""
+    if not knob.is_range or value is None:
+        return value
+    return min(knob.grid(), key=lambda point: abs(point - value))
+
+
+def _row(value: Any, there: Sequence[Trial], gone: Sequence[Trial]) -> Row:
+    found = [trial.value for trial in there if trial.value is not None]
+    mean = sum(found) / len(found) if found else None
+    return {
+        "value": value,
+        "trials": len(found),
+        "failed": len(gone),
+        "mean": mean,
+        "best": max(found, default=None),
+    }
+
+
+def _reason(rows: Sequence[Row], acting: int) -> str:
+    if not acting:
+        return "it acted in no measured trial"
+    if sum(1 for row in rows if row["trials"]) < 2:
+        return "it had one value in every measured trial in which it acted"
+    return ""
+
+
+Stands = Literal["measured", "failed", "predicted", "unknown", "illegal"]
+#: Better evidence is told first.
+ORDER: tuple[Stands, ...] = ("measured", "failed", "predicted", "unknown", "illegal")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """The winner with ``key`` at another value. ``loss_percent`` is of the winner's value, with its 95 % interval;
+    below 0 the neighbour is better. ``stands``: what it stands on. ``repeated``: whether the interval counts what runs
+    of one configuration differ by, not only the steps of single runs.
+    """
+
+    key: str
+    winner_value: Any
+    value: Any
+    stands: Stands
+    config: Point | None = None
+    trials: tuple[int, ...] = ()
+    loss_percent: float | None = None
+    low_percent: float | None = None
+    high_percent: float | None = None
+    reason: str = ""
+    repeated: bool | None = None
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        """Its place in a list: the better known first, then the larger loss."""
+        return ORDER.index(self.stands), -(self.loss_percent or 0.0), self.key
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"trials": list(self.trials)}
+
+
+def neighbours(state: StudyState, file: StudyFile) -> list[Neighbour]:
+    """Of the best trial so far, the largest measured loss first; empty while nothing was measured."""
+    winner = leaderboard.standing(state, file).best
+    if winner is None:
+        return []
+    space = file.search_space
+    point = space.settled(winner.config)
+    at = _trials_by_point(state, space)
+    found = [
+        _neighbour(state, file, winner, (knob.key, point.get(knob.key), value), at)
+        for knob in space.knobs
+        if knob.key in point and space.is_active(knob.key, point)
+        for value in _steps(knob, point, at)
+    ]
+    return sorted((one for one in found if one is not None), key=lambda one: one.place)
+
+
+def _trials_by_point(state: StudyState, space: Space) -> dict[str, list[Trial]]:
+    found: dict[str, list[Trial]] = {}
+    for trial in state.trials:
+        if trial.confirms is None:
+            found.setdefault(point_key(space.settled(trial.config)), []).append(trial)
+    return found
+
+
+def _steps(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> list[Any]:
+    """Every other value of a category, the next either way of a number; of a range what was tried, else its grid."""
+    now = point[knob.key]
+    if not data.is_number(knob):
+        return [choice for choice in knob.choices if choice != now]
+    tried = _tried(knob, point, at) if knob.is_range else set()
+    (tried_below, tried_above), (below, above) = (
+        _beside(data.ordered(knob, [*pool, now]), now) for pool in (tried, knob.grid())
+    )
+    return [*(tried_below or below), *(tried_above or above)]
+
+
+def _beside(line: list[Any], now: Any) -> tuple[list[Any], list[Any]]:
+    place = line.index(now)
+    return line[max(0, place - 1) : place], line[place + 1 : place + 2]
+
+
+def _tried(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> set[Any]:
+    """Values of a range that were tried with everything else as in the point."""
+    others = {key: value for key, value in point.items() if key != knob.key}
+    trials = (trial for group in at.values() for trial in group if trial.value is not None)
+    return {
+        trial.config[knob.key]
+        for trial in trials
+        if knob.key in trial.config and trial.config | others == trial.config
+    }
+
+
+def _neighbour(
+    state: StudyState, file: StudyFile, winner: Trial, step: tuple[str, Any, Any], at: dict[str, list[Trial]]
+) -> Neighbour | None:
+    """None where the step leads to the very same run."""
+    key, _, value = step
+    made, broken = data.moved(file.search_space, file.search_space.settled(winner.config), key, value)
+    if made is None:
+        return Neighbour(*step, "illegal", reason=broken) if broken else None
+    trials = at.get(point_key(made), [])
+    good = [trial for trial in trials if (trial.value or 0.0) > 0]
+    if good:
+        numbers = tuple(trial.number for trial in good)
+        one = Neighbour(*step, "measured", made, numbers)
+        return _with_loss(one, state, winner, good, file.seed)
+    bad = [trial for trial in trials if data.failed(trial)]
+    if bad:
+        reason = bad[-1].reason or str(bad[-1].outcome).replace("_", " ")
+        return Neighbour(*step, "failed", made, tuple(trial.number for trial in bad), reason=reason)
+    return Neighbour(*step, "unknown", made)
+
+
+def _with_loss(
+    one: Neighbour, state: StudyState, winner: Trial, others: Sequence[Trial], seed: int
+) -> Neighbour:
+    """In percent of the winner's value; the winner's repetitions count, instead of the run that made it win."""
+    again = [trial for trial in leaderboard.confirmations(state, winner) if (trial.value or 0.0) > 0]
+    mine = again or [winner]
+    if not all(trial.samples for trial in [*mine, *others]):
+        return replace(one, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
+    base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]
+    found = comparison.compare(base, arm, seed, [[winner.samples, *base], arm] if again else ())
+    return replace(
+        one,
+        loss_percent=_lost(found.ratio.value),
+        low_percent=_lost(found.ratio.low),
+        high_percent=_lost(found.ratio.high),
+        repeated=found.repeated,
+    )
+
+
+def _lost(ratio: float | None) -> float | None:
+    """The winner's value over another's, as percent that the other loses."""
+    return None if ratio is None else 100 * (1 - 1 / ratio)
+
+
+def _mean(trials: Sequence[Trial]) -> float:
+    found = [trial.value for trial in trials if trial.value]
+    return sum(found) / len(found)

@@ -1,0 +1,75 @@
+"""Which knobs mattered in a study: PED-ANOVA over its measured trials."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from tuning.space.knobs import Knob
+from tuning.space.points import Point
+from tuning.space.space import Space
+from tuning.storage.state import StudyState
+
+MINIMUM_TRIALS = 8
+#: PED-ANOVA compares the best trials with all; fewer than this many best ones say nothing.
+BEST_TRIALS = 3
+
+
+def importance(state: StudyState, space: Space) -> dict[str, Any]:
+    """``values``: share by key, most important first, None with the ``reason`` if ``trials`` are too few."""
+    trials = [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
+    if len(trials) < MINIMUM_TRIALS:
+        words = f"needs {MINIMUM_TRIALS} measured trials; there are {len(trials)}"
+        return {"values": None, "reason": words, "trials": len(trials)}
+    points = [(_acting(trial.config, space), trial.value or 0.0) for trial in trials]
+    return {"values": _shares(points, space), "reason": "", "trials": len(trials)}
+
+
+def _acting(config: Point, space: Space) -> Point:
+    """A knob counts only where it acts, which PED-ANOVA knows how to weigh."""
+    return {
+        key: value for key, value in config.items() if key in space.by_key and space.is_active(key, config)
+    }
+
+
+def _shares(points: list[tuple[Point, float]], space: Space) -> dict[str, float]:
+    import optuna
+
+    study = as_study(points, space)
+    quantile = min(0.5, max(0.1, BEST_TRIALS / len(points)))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of what the caller has counted already
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in shares.items()}
+
+
+def as_study(points: list[tuple[Point, float]], space: Space) -> Any:
+    """An Optuna study in memory whose trials are points and their values."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize")
+    seen: dict[str, set[Any]] = {}
+    for point, _ in points:
+        for key, value in point.items():
+            seen.setdefault(key, set()).add(value)
+    kinds = {key: _distribution(space.by_key[key], seen[key]) for key in seen}
+    for point, value in points:
+        used = {key: kinds[key] for key in point}
+        study.add_trial(_given(optuna.trial.create_trial(value=value, params=point, distributions=used)))
+    return study
+
+
+def _given(trial: Any) -> Any:
+    """Optuna copies each trial that it is given, deeply: thousands take seconds, and these are nobody else's."""
+    vars(trial)["__deepcopy__"] = lambda _: trial
+    return trial
+
+
+def _distribution(knob: Knob, seen: set[Any]) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if knob.low is not None and knob.high is not None:
+        return FloatDistribution(knob.low, knob.high, log=knob.log)
+    return CategoricalDistribution(sorted(seen, key=str))

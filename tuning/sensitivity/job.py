@@ -1,0 +1,183 @@
+"""Starts the process that works out fANOVA or SHAP, tells how far it is, and gives it up when its time is over.
+
+What was worked out from a study's trials, kept in its folder under how many trials there were.
+
+The extra that fANOVA and SHAP need: whether it is installed, without importing it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from engine.config.errors import InputError, WorkbenchError
+from engine.run import run_folder
+
+Method = Literal["fanova", "shap"]
+METHODS: tuple[Method, ...] = ("fanova", "shap")
+NAMES: dict[Method, str] = {"fanova": "fANOVA", "shap": "SHAP"}
+INSTALL = "pip install 'training-workbench[sensitivity]'"
+_NEEDS: dict[Method, dict[str, str]] = {
+    "fanova": {"sklearn": "scikit-learn"},
+    "shap": {"sklearn": "scikit-learn", "shap": "shap"},
+}
+
+
+def missing(method: Method) -> list[str]:
+    """Names of the packages that a method needs and that are not installed."""
+    return [name for module, name in _NEEDS[method].items() if importlib.util.find_spec(module) is None]
+
+
+def needed(method: Method) -> str:
+    """One line that says what to install; empty where nothing is missing."""
+    names = missing(method)
+    return f"needs {' and '.join(names)}: {INSTALL}" if names else ""
+
+
+def check(method: Method) -> None:
+    """Refuse a method whose packages are not there.
+
+    Raises:
+        InputError: one of them is missing.
+    """
+    if needed(method):
+        raise InputError("method", method, needed(method))
+
+
+FOLDER = "sensitivity"
+#: Of what is written; files of another version are not read.
+VERSION = 1
+_NAME = re.compile(r"(fanova|shap)-(\d+)\.json")
+
+
+def path(study: Path, method: Method, trials: int) -> Path:
+    """Where the outcome of a method over so many ended trials lies."""
+    return study / FOLDER / f"{method}-{trials}.json"
+
+
+def write(study: Path, method: Method, trials: int, document: dict[str, Any]) -> None:
+    """Keep an outcome, whole or not at all."""
+    (study / FOLDER).mkdir(exist_ok=True)
+    known = {"version": VERSION, "method": method, "of_trials": trials}
+    run_folder.write_json(path(study, method, trials), known | document)
+
+
+def read(study: Path, method: Method, trials: int) -> dict[str, Any] | None:
+    """The outcome over exactly so many trials, or None."""
+    return _checked(path(study, method, trials))
+
+
+def newest(study: Path, method: Method, trials: int) -> dict[str, Any] | None:
+    """The outcome over the most trials, of at most so many; a study only grows."""
+    folder = study / FOLDER
+    names = (_NAME.fullmatch(found.name) for found in folder.iterdir()) if folder.is_dir() else ()
+    counts = (int(name[2]) for name in names if name and name[1] == method)
+    for count in sorted((count for count in counts if count <= trials), reverse=True):
+        found = read(study, method, count)
+        if found is not None:
+            return found
+    return None
+
+
+def _checked(file: Path) -> dict[str, Any] | None:
+    found = run_folder.read_json(file)
+    return found if found and found.get("version") == VERSION else None
+
+
+LIMIT_SECONDS = 300.0
+#: -P: a folder called ``tuning`` where somebody happens to be is not ours.
+_COMMAND = ["-P", "-m", "tuning.sensitivity.worker"]
+Tell = Callable[[float, str], None]
+
+
+class AnalysisError(WorkbenchError):
+    """The process ended without an outcome. The journal and what was worked out before are as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be worked out over so many ended trials of the study in ``folder``, and in how many seconds."""
+
+    folder: Path
+    method: Method
+    trials: int
+    limit_seconds: float = LIMIT_SECONDS
+
+
+def outcome(asked: Asked, tell: Tell = lambda *_: None) -> dict[str, Any]:
+    """The outcome that is kept for these trials, or else worked out now. Where the time is over, what there is of it.
+
+    Raises:
+        InputError: a package that the method needs is not installed.
+        AnalysisError: the process failed, was killed, or had nothing yet when its time was over.
+    """
+    known = _kept(asked)
+    if known is not None and known.get("complete"):
+        return known
+    check(asked.method)
+    ended, last_words = _run(asked, tell)
+    found = _kept(asked)
+    if found is not None and (ended == 0 or not found.get("complete")):
+        return found
+    raise AnalysisError(
+        f"{NAMES[asked.method]} {_why(asked, ended, last_words)}; nothing of the study is lost"
+    )
+
+
+def _kept(asked: Asked) -> dict[str, Any] | None:
+    return read(asked.folder, asked.method, asked.trials)
+
+
+def _run(asked: Asked, tell: Tell) -> tuple[int | None, str]:
+    """How the process ended, None if its time was over, and the last line that it said."""
+    over = threading.Event()
+    with tempfile.TemporaryFile() as errors:
+        command = [sys.executable, *_COMMAND, str(asked.folder), asked.method]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            timer = threading.Timer(asked.limit_seconds, _give_up, (process, over))
+            timer.start()
+            try:
+                _listen(process, tell)
+            finally:
+                timer.cancel()
+                process.kill()
+        return None if over.is_set() else process.returncode, _last_line(errors)
+
+
+def _give_up(process: subprocess.Popen[str], over: threading.Event) -> None:
+    over.set()
+    process.kill()
+
+
+def _listen(process: subprocess.Popen[str], tell: Tell) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            told = json.loads(line)
+            tell(float(told["part"]), str(told["doing"]))
+        except (ValueError, TypeError, KeyError):
+            continue  # a library's own words
+    process.wait()
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _why(asked: Asked, ended: int | None, last_words: str) -> str:
+    if ended is None:
+        return f"had nothing yet after {asked.limit_seconds:g} s; give it longer with --limit SECONDS"
+    if ended < 0:
+        return f"was killed by signal {-ended}; ask again"
+    return f"failed: {last_words or f'exit code {ended}'}"

@@ -1,0 +1,1 @@
+"""The search space: knobs, conditions, legal points, encoding for samplers, defaults."""

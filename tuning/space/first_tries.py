@@ -1,0 +1,106 @@
+"""What experience would try first: before a sampler knows anything, or while nothing has fitted yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from math import prod
+from typing import Any
+
+from tuning.space.knobs import Knob
+from tuning.space.points import RANKS, Point
+from tuning.space.space import Space
+
+Tries = list[tuple[Point, str]]
+#: How the axes of a layout are called.
+AXES = {
+    "parallel.tp": "tensor",
+    "parallel.pp": "pipeline",
+    "parallel.cp": "context",
+    "parallel.ep": "expert",
+}
+
+
+def first_tries(space: Space, trials: int) -> Tries:
+    """A few points that experience would try first: a larger micro-batch, then a little of each kind of parallelism."""
+    start = space.degrees(space.baseline[0])
+    found = [(_largest(space, start), "the largest micro-batch that divides")]
+    for place, key in enumerate(space.layout_keys):
+        first = _first_degree(space)
+        usual = [degrees for degrees in space.layouts if degrees[:first] == start[:first]]
+        alone = [degrees for degrees in usual if prod(degrees[first:]) == degrees[place] > 1]
+        if alone and key in AXES:
+            found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
+    legal = [(point, why) for point, why in found if point is not None]
+    return legal[: most(trials)]
+
+
+def most(trials: int) -> int:
+    """So many first tries has a study of so many trials."""
+    return max(1, (trials - 1) // 3)
+
+
+def fitting_tries(space: Space, trials: int) -> Tries:
+    """Where plain data parallel ran out of memory: less of it step by step, until something runs. The smallest
+    micro-batch, the most sharding, recomputation, then layouts that split the model, the most split first.
+    """
+    plain = _plain(space)
+    saving: Point = {}
+    found: Tries = []
+    for key, least_memory, words in _SAVING:
+        if (knob := space.by_key.get(key)) is not None:
+            saving[key] = least_memory(knob.grid())
+            found += _tries(space, plain | saving, f"to fit first: {words}")
+    start, first = space.degrees(space.baseline[0]), _first_degree(space)
+    for degrees in sorted(space.layouts, key=lambda one: (prod(one[first:]), one[:first]), reverse=True):
+        if degrees != start:
+            point = plain | dict(zip(space.layout_keys, degrees, strict=True)) | saving
+            found += _tries(space, point, "to fit first: the model split")
+    return found[: most(trials)]
+
+
+def _most_recomputed(values: Collection[str]) -> str:
+    return next(value for value in ("full", "selective", *values) if value in values)
+
+
+#: What saves memory, in the order of what it costs: the value of a knob that needs least.
+_SAVING: tuple[tuple[str, Callable[[Collection[Any]], Any], str], ...] = (
+    ("batch.micro_batch", min, "the smallest micro-batch"),
+    ("parallel.zero_stage", max, "the most sharding"),
+    ("memory.recompute", _most_recomputed, "recomputation"),
+)
+
+
+def _first_degree(space: Space) -> int:
+    """Where the degrees of a layout begin, after its ranks where they are turned."""
+    return 1 if RANKS in space.layout_keys else 0
+
+
+def _plain(space: Space) -> Point:
+    """The baseline with the nearest values of the space, in which it need not be."""
+    return space.baseline[0] | {
+        knob.key: _nearest(knob, space.baseline[0].get(knob.key)) for knob in space.free_knobs
+    }
+
+
+def _nearest(knob: Knob, value: Any) -> Any:
+    if knob.contains(value):
+        return value
+    numbers = [one for one in knob.grid() if isinstance(one, int | float)]
+    if not numbers or not isinstance(value, int | float):
+        return knob.grid()[0]
+    return min(numbers, key=lambda one: abs(one - value))
+
+
+def _tries(space: Space, values: Point, why: str) -> Tries:
+    point = space.point(values)
+    return [] if space.outside(point) or space.problem(point) else [(point, why)]
+
+
+def _largest(space: Space, degrees: tuple[int, ...]) -> Point | None:
+    if degrees not in space.layouts:
+        return None
+    plain = _plain(space) | dict(zip(space.layout_keys, degrees, strict=True))
+    knob = space.by_key.get("batch.micro_batch")
+    sizes = sorted(knob.grid(), reverse=True) if knob else [space.base.batch.micro_batch]
+    points = [space.point(plain | {"batch.micro_batch": size}) for size in sizes]
+    return next((point for point in points if not space.outside(point) and not space.problem(point)), None)

@@ -1,0 +1,182 @@
+"""Which knobs change what runs at a point, asked of all of a run's values under their dotted keys. Pure.
+
+Schedules with other names that make ranks do the same: measuring both would waste a trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from engine.config.compression import ONE_WAY, PLANNED, SCALING, SELECTING
+from engine.config.environment import SECTION, silent
+from engine.config.environment_catalog import VARIABLES
+from engine.parallel.schedules.actions import Action
+from engine.parallel.schedules.closed_forms import CHUNK_BY_CHUNK
+from engine.parallel.schedules.registry import KINDS, plan
+
+Values = dict[str, Any]
+
+#: Knobs on whose values it depends whether others act; each one may depend on those before it.
+DECIDING = ("outer.method", "parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
+#: Where a knob stands that does not act, whatever a study's base says: other values would break a rule.
+AT_REST: Values = {
+    "parallel.ep": 1,
+    "parallel.shard_ranks": None,
+    "parallel.reduce_every_micro_batch": False,
+    "parallel.tp_regather": False,
+    "compression.weights": "none",
+    "compression.experts": "none",
+    "overlap.prefetch": 0,
+    "overlap.gather_with_optimizer": False,
+    "overlap.tp_chunks": 1,
+    "overlap.delay": 0,
+    "outer.replicas": None,
+    **dict.fromkeys((f"{SECTION}.{name}" for name in VARIABLES), None),
+}
+
+
+def data_ranks(now: Values) -> int:
+    """Ranks that see different tokens."""
+    return int(now["parallel.dp"] * now["parallel.cp"])
+
+
+def reducing_ranks(now: Values) -> int:
+    """Of those, the ranks that average gradients at every step: with an outer loop, the ones of a replica."""
+    if now["outer.method"] == "none":
+        return data_ranks(now)
+    return data_ranks(now) // int(now["outer.replicas"] or now["parallel.dp"])
+
+
+def acts(key: str, now: Values) -> bool:
+    """Whether a knob changes what runs; one that nothing is known about does."""
+    rule = _RULES.get(key)
+    return rule is None or rule(now)
+
+
+def may_use_gpus(now: Values) -> bool:
+    """Whether a run's ranks can be on GPUs, as far as its configuration says."""
+    in_lab = now["lab.hosts"] is not None or isinstance(now["lab.islands"], list)
+    return bool(now["device"] != "cpu") and not in_lab
+
+
+def _reaches(name: str) -> Callable[[Values], bool]:
+    def acts_here(now: Values) -> bool:
+        ranks = data_ranks(now) * int(now["parallel.tp"] * now["parallel.pp"])
+        return silent(name, "cuda" if may_use_gpus(now) else "cpu", ranks) is None
+
+    return acts_here
+
+
+def _shares_data(now: Values) -> bool:
+    return data_ranks(now) > 1
+
+
+def _pipelines(now: Values) -> bool:
+    return bool(now["parallel.pp"] > 1)
+
+
+def _has_outer(now: Values) -> bool:
+    return bool(now["parallel.dp"] > 1 and now["outer.method"] != "none")
+
+
+def _outer_is(*methods: str) -> Callable[[Values], bool]:
+    return lambda now: _has_outer(now) and now["outer.method"] in methods
+
+
+def _reduces(now: Values) -> bool:
+    return reducing_ranks(now) > 1
+
+
+def _shards(now: Values) -> bool:
+    return _reduces(now) and now["parallel.zero_stage"] >= 2
+
+
+def _compresses(now: Values) -> bool:
+    """ZeRO sends slices to their owners, which int8 and int4 alone can code."""
+    return _reduces(now) and (now["parallel.zero_stage"] == 0 or now["compression.method"] in ONE_WAY)
+
+
+def _splits_matrices(now: Values) -> bool:
+    return bool(now["parallel.tp"] > 1)
+
+
+def _by(*methods: str) -> Callable[[Values], bool]:
+    return lambda now: _compresses(now) and now["compression.method"] in methods
+
+
+def _loses(now: Values) -> bool:
+    return _compresses(now) and now["compression.method"] != "none"
+
+
+def _plans(now: Values) -> bool:
+    is_whole = now["parallel.zero_stage"] == 0
+    return is_whole and _by(*PLANNED)(now) and now["compression.plan"] != "none"
+
+
+_RULES: dict[str, Callable[[Values], bool]] = {
+    "outer.method": lambda now: bool(now["parallel.dp"] > 1),
+    **dict.fromkeys(("outer.period", "outer.replicas"), _has_outer),
+    **dict.fromkeys(("outer.learning_rate", "outer.momentum"), _outer_is("co2", "diloco", "streaming")),
+    **dict.fromkeys(("outer.clip", "outer.gap", "outer.variant"), _outer_is("co2")),
+    **dict.fromkeys(("outer.fragments", "outer.overlap", "outer.mixing"), _outer_is("streaming")),
+    "parallel.cp_method": lambda now: bool(now["parallel.cp"] > 1),
+    "parallel.ep": lambda now: now["model.experts"] is not None and _shares_data(now),
+    "parallel.zero_stage": _shares_data,
+    "parallel.shard_ranks": _shards,
+    "parallel.reduce_every_micro_batch": _shards,
+    "parallel.tp_regather": lambda now: bool(now["parallel.tp"] > 1),
+    "schedule.kind": _pipelines,
+    "schedule.chunks": lambda now: _pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
+    "compression.method": _compresses,
+    **{f"compression.{name}": _loses for name in ("start_step", "error_feedback", "layers")},
+    "compression.ratio": _by(*SELECTING),
+    "compression.rank": _by("powersgd"),
+    "compression.plan": _by(*PLANNED),
+    **dict.fromkeys(("compression.plan_every", "compression.plan_alpha"), _plans),
+    "compression.bucket_values": _by(*SCALING),
+    "compression.stochastic": _by("int8", "int4"),
+    "compression.weights": _shards,
+    "compression.experts": lambda now: bool(now["parallel.ep"] > 1),
+    "overlap.prefetch": _shards,
+    "overlap.gather_with_optimizer": lambda now: _reduces(now) and now["parallel.zero_stage"] == 1,
+    "overlap.tp_chunks": _splits_matrices,
+    "overlap.delay": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
+    "overlap.bucket_mb": lambda now: _reduces(now) and now["parallel.zero_stage"] < 2,
+    **{f"{SECTION}.{name}": _reaches(name) for name in VARIABLES},
+}
+
+
+#: The names by which twins are called, best known first.
+KNOWN_AS = ("1f1b", "gpipe", *(kind for kind in KINDS if kind not in ("1f1b", "gpipe")))
+#: Lists that are equal for two micro-batches are equal for more.
+TELLING = 2
+#: From this stage on it matters whether parameters stay gathered from one micro-batch to the next.
+GATHERING_STAGE = 3
+
+Listed = tuple[tuple[tuple[Action, ...], ...], tuple[int, ...]]
+
+
+def best_known(
+    kind: str, kinds: Iterable[str], ranks: int, chunks: int, micro_batches: int, zero_stage: int
+) -> str:
+    """The best known of ``kinds`` that runs exactly as ``kind``; ``kind`` itself if there is none.
+
+    ``chunks`` are the stages per rank, ``micro_batches`` those of one step and data rank.
+    """
+    if micro_batches < 1 or chunks not in KINDS[kind].chunks:
+        return kind
+    found = (other for other in KNOWN_AS if other in kinds and chunks in KINDS[other].chunks)
+    few, gathers = min(micro_batches, TELLING), zero_stage >= GATHERING_STAGE and micro_batches > 1
+    same = (
+        other for other in found if _listed(other, ranks, chunks, few) == _listed(kind, ranks, chunks, few)
+    )
+    alike = (other for other in same if not gathers or (other in CHUNK_BY_CHUNK) == (kind in CHUNK_BY_CHUNK))
+    return next(alike, kind)
+
+
+@lru_cache(maxsize=4_096)
+def _listed(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
+    drawn = plan(kind, ranks, chunks, micro_batches)
+    return drawn.actions, tuple(drawn.rank_of)

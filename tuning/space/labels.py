@@ -1,0 +1,102 @@
+"""A point in a few words: degrees, ZeRO stage, micro-batch, then what else differs from the base.
+
+Which of two points is simpler. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config.environment import SECTION
+from tuning.space.points import (
+    ACCUMULATION,
+    NAMED_DEGREES,
+    PLAIN,
+    RANKS,
+    TURNED_DEGREES,
+    WORLD_DEGREES,
+    Point,
+    Points,
+)
+
+WORDS = {
+    "compression.method": "compression",
+    "outer.method": "outer",
+    "outer.period": "outer_period",
+    "schedule.kind": "schedule",
+}
+#: An environment variable that stays as the machine has it.
+UNSET = "unset"
+NAMED_FIRST = (
+    "parallel.dp",
+    *NAMED_DEGREES,
+    *TURNED_DEGREES,
+    "parallel.zero_stage",
+    "batch.micro_batch",
+    RANKS,
+    ACCUMULATION,
+)
+ALWAYS_SAID = (
+    "parallel.cp_method",
+    "schedule.kind",
+    "compression.method",
+    "compression.ratio",
+    "outer.method",
+    "outer.period",
+    "compression.rank",
+    "memory.recompute",
+)
+
+
+def label(points: Points, point: Point) -> str:
+    """The words; a knob that does nothing at the point is left out."""
+    now = points.base_values | point
+    words = _degrees(points, now) if points.ranks > 1 else []
+    words.append(f"micro_batch={now['batch.micro_batch']}")
+    words += [f"accumulation={now[ACCUMULATION]}"] if ACCUMULATION in points.by_key else []
+    for key in point:
+        said = key in NAMED_FIRST or (now[key] == points.base_values[key] and key not in ALWAYS_SAID)
+        if not said and points.is_active(key, point) and now[key] != "none":
+            name = WORDS.get(key, key.rpartition(".")[2])
+            words.append(f"{name}={UNSET if _is_unset(key, now[key]) else _short(now[key])}")
+    return " ".join(words)
+
+
+def _degrees(points: Points, now: Point) -> list[str]:
+    turned = [key for key in TURNED_DEGREES if key in points.by_key or now[key] > 1]
+    keys = ("parallel.dp", *NAMED_DEGREES, *turned)
+    ranks = [f"ranks={now[RANKS]}"] if RANKS in points.by_key else []
+    return [*ranks, *(f"{key[-2:]}={now[key]}" for key in keys), f"zero={now['parallel.zero_stage']}"]
+
+
+def _is_unset(key: str, value: Any) -> bool:
+    return value is None and key.startswith(f"{SECTION}.")
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "all"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+_DERIVED = "parallel.dp"
+_AXES = frozenset((*WORLD_DEGREES, *TURNED_DEGREES))
+
+
+def complexity(points: Points, point: Point) -> int:
+    """Axes of parallelism beside data parallel, plus the knobs that are turned away from their plain value.
+
+    A degree above 1 is an axis. The plain value of a knob is that of plain data parallel (``points.PLAIN``: no ZeRO, no
+    compression, no recomputation ..), of any other knob the one of the study's base. What does not act does not count.
+    """
+    return len(what_is_turned(points, point))
+
+
+def what_is_turned(points: Points, point: Point) -> list[str]:
+    """The keys that :func:`complexity` counts."""
+    acting = [key for key in point if key != _DERIVED and points.is_active(key, point)]
+    return [key for key in acting if point[key] != _plain(points, key)]
+
+
+def _plain(points: Points, key: str) -> object:
+    return 1 if key in _AXES else PLAIN.get(key, points.base_values[key])

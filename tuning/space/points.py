@@ -1,0 +1,238 @@
+"""Points: flat dictionaries of every turned key, with ``parallel.dp`` derived from the ranks.
+
+A knob that has no effect at a point (a schedule without pipeline, say) stands at its resting value, and of names
+for the same thing one is used: equal runs are equal points.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, TypeVar
+
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.registry import KINDS
+from engine.validation.rules import problems
+from tuning.space.knob_rules import AT_REST, DECIDING, acts, best_known, data_ranks
+from tuning.space.knobs import Knob
+
+Point = dict[str, Any]
+Result = TypeVar("Result")
+
+#: Every point names these, turned or not.
+NAMED_DEGREES = ("parallel.tp", "parallel.pp")
+#: How many ranks, and micro-batches a step: a study may turn them, though no run's configuration has such a key.
+RANKS, ACCUMULATION = "ranks", "batch.accumulation"
+#: A point names these where a study turns them.
+TURNED_DEGREES = ("parallel.cp", "parallel.ep")
+#: Degrees that multiply with dp to the ranks; experts are spread over ranks that are there already.
+WORLD_DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp")
+#: What plain data parallel means beside dp = ranks, where a run has these keys at other values.
+PLAIN: Point = {
+    "parallel.zero_stage": 0,
+    "parallel.shard_ranks": None,
+    "parallel.reduce_every_micro_batch": False,
+    "parallel.tp_regather": False,
+    "compression.method": "none",
+    "compression.weights": "none",
+    "compression.experts": "none",
+    "overlap.prefetch": 0,
+    "overlap.gather_with_optimizer": False,
+    "overlap.tp_chunks": 1,
+    "overlap.delay": 0,
+    "outer.method": "none",
+    "memory.recompute": "none",
+}
+#: Changes what is sent between the micro-batches of a step.
+ONLY_BETWEEN = "parallel.reduce_every_micro_batch"
+
+
+def point_key(point: Point) -> str:
+    """A canonical text of a point, to compare and look up."""
+    return json.dumps(point, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Every point that ``knobs`` span over a base, on a number of ranks; legal or not.
+
+    Where ``ranks`` are turned, each point names its own; where ``batch.accumulation`` is, the global batch follows.
+    """
+
+    base: RunConfig
+    ranks: int
+    knobs: tuple[Knob, ...]
+
+    @cached_property
+    def by_key(self) -> dict[str, Knob]:
+        """Knobs by their key."""
+        return {knob.key: knob for knob in self.knobs}
+
+    @cached_property
+    def _remembered(self) -> dict[tuple[str, int], tuple[Point, Any]]:
+        return {}
+
+    def remember(self, what: str, point: Point, make: Callable[[Point], Result]) -> Result:
+        """What ``make`` says of a journaled point, worked out once: its trial is asked about again and again."""
+        known = self._remembered.get((what, id(point)))
+        if known is None:  # the point is kept beside it, so that no other one gets its id
+            known = self._remembered[(what, id(point))] = (point, make(point))
+        result: Result = known[1]
+        return result
+
+    @cached_property
+    def base_values(self) -> Point:
+        """Every value of the base under its dotted key; what a study alone turns as the base has it."""
+        flat = self.base.flat()
+        own = {RANKS: self.ranks, ACCUMULATION: max(1, flat["batch.global_batch"] // self._sequences(flat))}
+        return flat | {key: value for key, value in own.items() if key in self.by_key}
+
+    @cached_property
+    def layout_keys(self) -> tuple[str, ...]:
+        """The degrees that a layout of this study is made of, after its ranks where they are turned."""
+        ranks = (RANKS,) if RANKS in self.by_key else ()
+        return (*ranks, *NAMED_DEGREES, *(key for key in TURNED_DEGREES if key in self.by_key))
+
+    @cached_property
+    def free_knobs(self) -> tuple[Knob, ...]:
+        """Knobs that are no part of a layout."""
+        return tuple(knob for knob in self.knobs if knob.key not in self.layout_keys)
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[int, ...], ...]:
+        """Every combination of degrees, in the order of ``layout_keys``, that leaves a whole number of data ranks."""
+        grids = itertools.product(*(self.choices(key) for key in self.layout_keys))
+        named = (dict(zip(self.layout_keys, degrees, strict=True)) for degrees in grids)
+        return tuple(
+            dict.fromkeys(self.degrees(self.placed(values)) for values in named if self.fits(values))
+        )
+
+    def choices(self, key: str) -> tuple[Any, ...]:
+        """Values of a key: a turned one's, else the base's only one."""
+        return self.by_key[key].grid() if key in self.by_key else (self.base_values[key],)
+
+    def degrees(self, point: Point) -> tuple[int, ...]:
+        """The layout of a point, in the order of ``layout_keys``."""
+        return tuple(point[key] for key in self.layout_keys)
+
+    def fits(self, values: Point) -> bool:
+        """Whether degrees divide the ranks."""
+        return self.ranks_of(values) % self._model_ranks(values) == 0
+
+    def data_parallel(self, values: Point) -> int:
+        """The dp that degrees leave over."""
+        return self.ranks_of(values) // self._model_ranks(values)
+
+    @property
+    def turns_ranks(self) -> bool:
+        """Whether points differ in how many ranks they have."""
+        return RANKS in self.by_key
+
+    def ranks_of(self, values: Point) -> int:
+        """How many ranks a point has."""
+        return int(values.get(RANKS, self.ranks))
+
+    def _sequences(self, values: Point) -> int:
+        """Of one micro-batch on all replicas."""
+        return int(values["batch.micro_batch"] * max(1, self.data_parallel({})))
+
+    def _model_ranks(self, values: Point) -> int:
+        base = {key: getattr(self.base.parallel, key.rpartition(".")[2]) for key in WORLD_DEGREES}
+        known = base | values
+        return prod(int(known[key]) for key in WORLD_DEGREES)
+
+    def placed(self, values: Point) -> Point:
+        """The layout's part of a point, from degrees; those that are not given stand as in the base."""
+        degrees = {key: values.get(key, self.base_values[key]) for key in self.layout_keys}
+        return self.rested({"parallel.dp": self.data_parallel(values)} | degrees)
+
+    def point(self, values: Point) -> Point:
+        """The canonical point of values; those that are not given stand as in the base, dp follows."""
+        free = {knob.key: values.get(knob.key, self.base_values[knob.key]) for knob in self.free_knobs}
+        return self.settled(self.placed(values) | free)
+
+    def settled(self, point: Point) -> Point:
+        """A point with every silent knob at rest, and one name for what has two."""
+        rested = self.rested(point)
+        now = self.base_values | rested
+        width = self.by_key.get("parallel.shard_ranks")
+        if width and width.contains(None) and now[width.key] == data_ranks(now):
+            rested[width.key] = None
+        micro_batches = self._micro_batches(now)
+        if ONLY_BETWEEN in rested and micro_batches == 1:
+            rested[ONLY_BETWEEN] = False
+        if "schedule.kind" in rested and now["parallel.pp"] > 1:
+            size = (now["parallel.pp"], now["schedule.chunks"], micro_batches, now["parallel.zero_stage"])
+            kinds = self.choices("schedule.kind")
+            rested["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
+        return rested
+
+    def _micro_batches(self, now: Point) -> int:
+        """Of a step and replica."""
+        if ACCUMULATION in self.by_key:
+            return int(now[ACCUMULATION])
+        return int(now["batch.global_batch"] // (now["parallel.dp"] * now["batch.micro_batch"]))
+
+    def rested(self, point: Point) -> Point:
+        """A point with every knob that does not act at rest."""
+        resting, now = dict(point), self.base_values | point
+        for key in (*DECIDING, *point):
+            if key in resting and key in self.by_key and not acts(key, now):
+                now[key] = resting[key] = self.rest(key, now)
+        return resting
+
+    def rest(self, key: str, now: Point) -> Any:
+        """Where a knob stands that does not act."""
+        if key in AT_REST:
+            return AT_REST[key]
+        if key == "schedule.chunks":
+            legal = KINDS[now["schedule.kind"]].chunks
+            return min(max(self.base_values[key], legal[0]), legal[-1])
+        plain = PLAIN.get(key)
+        return plain if plain in self.by_key[key].grid() else self.base_values[key]
+
+    def is_active(self, key: str, point: Point) -> bool:
+        """Whether a knob changes what runs at a point."""
+        return acts(key, self.base_values | point)
+
+    def config(self, point: Point) -> RunConfig:
+        """The full, checked configuration of a point."""
+        return self.base.with_values(self.of_run(point))
+
+    def of_run(self, point: Point) -> Point:
+        """What a point sets in a run's configuration."""
+        given = {key: value for key, value in point.items() if key not in (RANKS, ACCUMULATION)}
+        if ACCUMULATION in point:
+            sizes = (point["parallel.dp"], self._now(point, "batch.micro_batch"), point[ACCUMULATION])
+            given["batch.global_batch"] = prod(int(size) for size in sizes)
+        return given
+
+    def _now(self, point: Point, key: str) -> Any:
+        return point.get(key, self.base_values[key])
+
+    def problem(self, point: Point) -> str | None:
+        """Why a point cannot run, or None; cheap enough to ask before everything else."""
+        broken = next(problems(self._quick_config(point)), None)
+        return str(broken) if broken else None
+
+    def _quick_config(self, point: Point) -> RunConfig:
+        """As :meth:`config`, without checking values that are known to be good."""
+        sections: dict[str, Point] = {}
+        for key, value in self.of_run(point).items():
+            section, _, name = key.rpartition(".")
+            sections.setdefault(section, {})[name] = value
+        top = sections.pop("", {})
+        changed = {name: getattr(self.base, name).model_copy(update=new) for name, new in sections.items()}
+        return self.base.model_copy(update=changed | top)
+
+    def outside(self, point: Point) -> str | None:
+        """Which value of a point is not in the space, in words."""
+        for key, value in point.items():
+            knob = self.by_key.get(key)
+            if knob and self.is_active(key, point) and not knob.contains(value):
+                return f"{key}={value!r} is not in the space ({knob})"
+        return None

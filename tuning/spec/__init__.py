@@ -1,0 +1,1 @@
+"""The study file: objective, constraints, budgets, sampler, and checks of the environment."""

@@ -1,0 +1,164 @@
+"""What a study's values are of: an objective, with the loss to reach or the currency where it has one.
+
+All that ranks, compares and samples values takes larger ones as better: what should be small is kept as its inverse
+(a time as how often an hour would hold it), and people are shown the usual unit.
+
+What a study can aim at: the name, unit and direction of each objective, and how its values are kept and shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Name = Literal[
+    "tokens_per_second",
+    "step_seconds",
+    "mfu",
+    "joules_per_token",
+    "money_per_billion_tokens",
+    "peak_memory_bytes",
+    "time_to_loss",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Values are measured in the unit of the objective's name (the ``natural`` one), kept so that larger is better, and
+    shown in ``unit``: ``kept / natural`` is kept where ``lower`` is better, and ``natural * factor`` is shown.
+
+    ``by_time``: where ranks and tokens a step are the same for all trials, the time of a step decides it.
+    ``single``: a run gives one value and no interval. ``most`` and ``better`` are words for the best and a better one.
+    """
+
+    title: str
+    unit: str
+    most: str
+    better: str
+    lower: bool = False
+    kept: float = 1.0
+    factor: float = 1.0
+    by_time: bool = False
+    single: bool = False
+
+
+KNOWN: dict[Name, Objective] = {
+    "tokens_per_second": Objective("Tokens per second", "tokens/s", "the fastest", "faster", by_time=True),
+    "step_seconds": Objective(
+        "Time of a step", "ms", "the fastest", "faster", lower=True, kept=3600.0, factor=1e3, by_time=True
+    ),
+    "mfu": Objective(
+        "Model FLOP/s utilization", "% MFU", "the one with the highest MFU", "better", factor=100.0, by_time=True
+    ),
+    "joules_per_token": Objective(
+        "Energy of a token", "J/token", "the most frugal", "more frugal", lower=True, kept=1e6, single=True
+    ),
+    "money_per_billion_tokens": Objective(
+        "Price of a billion tokens", "/billion tokens", "the cheapest", "cheaper", lower=True, kept=1e9, by_time=True
+    ),
+    "peak_memory_bytes": Objective(
+        "Peak memory of a rank", "GiB", "the smallest", "smaller",
+        lower=True, kept=2.0**40, factor=2.0**-30, single=True,
+    ),
+    "time_to_loss": Objective(
+        "Seconds of training to a held-out loss", "s", "the fastest", "faster", lower=True, kept=3600.0
+    ),
+}  # fmt: skip
+
+
+__all__ = ["Aim", "Name", "aim_of", "aims_of", "per_hour", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """An objective: how its values are called and shown."""
+
+    name: Name = "tokens_per_second"
+    target_loss: float | None = None
+    currency: str = ""
+    per_gpu_hour: float | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """Its direction and units."""
+        return KNOWN[self.name]
+
+    @property
+    def in_time(self) -> bool:
+        """Whether it is the time until a loss is reached."""
+        return self.name == "time_to_loss"
+
+    @property
+    def unit(self) -> str:
+        """Of the values that are shown."""
+        if self.name == "money_per_billion_tokens":
+            return f"{self.currency or 'money'}{self.objective.unit}"
+        return self.objective.unit
+
+    @property
+    def title(self) -> str:
+        """What the values are, in words."""
+        if self.in_time:
+            return f"{self.objective.title} of {self.target_loss or 0.0:g}"
+        return f"{self.objective.title} of each trial"
+
+    @property
+    def tick(self) -> str:
+        """How figures write a value."""
+        return ",.0f" if self.name == "tokens_per_second" else ",.3~r"
+
+    def kept(self, natural: float) -> float:
+        """A value in the unit of the objective's name, as it is kept."""
+        return self.objective.kept / natural if self.objective.lower else natural
+
+    def natural(self, value: float | None) -> float | None:
+        """The reverse of :meth:`kept`."""
+        return self.objective.kept / value if self.objective.lower and value else value
+
+    def in_unit(self, natural: float | None) -> float | None:
+        """A value in the unit of the objective's name, in the unit that people see."""
+        return None if natural is None else natural * self.objective.factor
+
+    def shown(self, value: float | None) -> float | None:
+        """A kept value in the unit that people see."""
+        return self.in_unit(self.natural(value))
+
+    def bounds(self, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+        """The ends of an interval in that unit, the lower one first."""
+        ends = self.shown(low), self.shown(high)
+        return ends[::-1] if self.objective.lower else ends
+
+    def words(self, value: float | None) -> str:
+        """A kept value as people read it, with its unit."""
+        return f"{text(self.shown(value))} {self.unit}"
+
+
+def aim_of(document: Mapping[str, Any]) -> Aim:
+    """The aim that decides a study, from its document; of one that tells none, tokens per second."""
+    return _aim(document, document.get("objective"))
+
+
+def aims_of(document: Mapping[str, Any]) -> tuple[Aim, ...]:
+    """All that a study aims at, from its document."""
+    return tuple(_aim(document, name) for name in document.get("objectives") or [document.get("objective")])
+
+
+def _aim(document: Mapping[str, Any], name: Any) -> Aim:
+    price = document.get("price") or {}
+    known: Name = name if name in KNOWN else "tokens_per_second"
+    return Aim(
+        known, document.get("target_loss"), str(price.get("currency") or ""), price.get("per_gpu_hour")
+    )
+
+
+def per_hour(seconds: float) -> float:
+    """How a time is kept."""
+    return KNOWN["time_to_loss"].kept / seconds
+
+
+def text(value: float | None) -> str:
+    """A number with three digits, or all those before the point."""
+    if value is None:
+        return "—"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,115 @@
+"""Which of Optuna's samplers proposes: by rule, from the kind of space and the budget, with the reason in words."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from engine.config.errors import InputError
+from tuning.space.encoding import EXPONENT, Encoding
+from tuning.space.space import Space
+
+Asked = Literal["auto", "tpe", "gp", "cmaes", "random", "nsga2"]
+Name = Literal["tpe", "gp", "cmaes", "random", "nsga2"]
+ASKED: tuple[str, ...] = get_args(Asked)
+#: What Optuna imports beside itself for a sampler.
+NEEDS = {"gp": "scipy", "cmaes": "cmaes"}
+#: A Gaussian process is fitted to all trials at each proposal: from here on that takes longer than a second.
+GP_TRIALS = 150
+#: Up to this many trials ``auto`` gives a space of ordered numbers to a Gaussian process.
+AUTO_GP_TRIALS = 60
+#: From this budget on ``auto`` lets NSGA-II go on with several objectives, once TPE had so many trials.
+AUTO_NSGA2_TRIALS, AUTO_NSGA2_AFTER = 500, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A sampler, and why it was taken."""
+
+    name: Name
+    reason: str
+
+
+def choose(asked: Asked, space: Space, trials: int, told: int, objectives: int = 1) -> Choice:
+    """The sampler of a study of so many ``trials``, of which it has ``told`` so far, and so many ``objectives``.
+
+    ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
+    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest, and where a Gaussian
+    process lacks its package. Several objectives are decided by ``benchmarks/samplers_several.py``: TPE, and with 500
+    trials or more NSGA-II after 200 of them. CMA-ES and random draws are taken only when asked for. A Gaussian process
+    hands over to TPE after 150 trials.
+    """
+    if asked == "auto":
+        return _automatic(space, trials) if objectives == 1 else _of_several(objectives, trials, told)
+    if asked == "gp" and told >= GP_TRIALS:
+        return Choice("tpe", f"a Gaussian process is too slow beyond {GP_TRIALS} trials; TPE goes on")
+    return Choice(asked, "asked for")
+
+
+def population(trials: int) -> int:
+    """How many trials are a generation of NSGA-II: a sixteenth of the budget, by ``benchmarks/samplers_several.py``."""
+    return max(4, min(100, trials // 16))
+
+
+def _of_several(objectives: int, trials: int, told: int) -> Choice:
+    what = f"{objectives} objectives and a budget of {trials} trials"
+    if trials < AUTO_NSGA2_TRIALS:
+        return Choice("tpe", f"{what}, in which TPE finds as much of their front as NSGA-II or more")
+    if told < AUTO_NSGA2_AFTER:
+        return Choice(
+            "tpe", f"{what}: TPE finds the front sooner, and after {AUTO_NSGA2_AFTER} NSGA-II goes on"
+        )
+    words = f"after {AUTO_NSGA2_AFTER} NSGA-II finds as much of the front as TPE, and takes far less time to propose"
+    return Choice("nsga2", f"{what}: {words}")
+
+
+def _automatic(space: Space, trials: int) -> Choice:
+    parameters = Encoding(space).parameters
+    categories = sum(parameter.kind == "category" for parameter in parameters)
+    if categories:
+        return Choice(
+            "tpe", f"{categories} of {len(parameters)} parameters are categories, which TPE can weigh"
+        )
+    if any(parameter.name.startswith(EXPONENT) for parameter in parameters):
+        return Choice(
+            "tpe", "layouts are searched, where the best draws of a Gaussian process are often illegal"
+        )
+    if trials > AUTO_GP_TRIALS:
+        return Choice(
+            "tpe", f"a budget of {trials} trials, too many to fit a Gaussian process to at each proposal"
+        )
+    if not parameters:
+        return Choice("tpe", "there is nothing to draw")
+    numbers = f"{len(parameters)} ordered numbers and a budget of {trials} trials"
+    if lacks("gp"):
+        return Choice("tpe", f"{numbers}, which a Gaussian process uses best: it {lacks('gp')}")
+    return Choice("gp", f"{numbers}, which a Gaussian process uses best")
+
+
+def check(asked: Asked, space: Space) -> None:
+    """Raise where the sampler that was asked for cannot draw from the space.
+
+    Raises:
+        InputError: CMA-ES with categories in the space, or a sampler without its package.
+    """
+    if asked == "cmaes":
+        _check_numbers(space)
+    if lack := lacks(asked):
+        raise InputError("sampler", asked, lack)
+
+
+def _check_numbers(space: Space) -> None:
+    kinds = {parameter.name: parameter.kind for parameter in Encoding(space).parameters}
+    categories = [name for name, kind in kinds.items() if kind == "category"]
+    if categories or len(kinds) < 2:
+        what = f"{categories[0]} is a category" if categories else "there are fewer than two parameters"
+        raise InputError("sampler", "cmaes", f"draws two or more ordered numbers only, and {what}; take tpe")
+
+
+def lacks(asked: Asked) -> str:
+    """What a sampler of Optuna's needs beside it and how to get that; empty where nothing is missing."""
+    package = NEEDS.get(asked)
+    if package is None or importlib.util.find_spec(package) is not None:
+        return ""
+    return f"needs {package}, which is not installed: pip install 'training-workbench[samplers]'"

@@ -1,0 +1,296 @@
+"""The study file: what a person asks a study to search, checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from engine.config import run_config as runconfig
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.config.sections import Count, Section
+from tuning.space.defaults import default_space, space_note
+from tuning.space.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
+from tuning.space.space import Space
+from tuning.space.yaml_loader import StrictLoader
+from tuning.spec import environment
+from tuning.spec.objectives import Aim, Name
+from tuning.spec.sampler_choice import Asked
+from tuning.spec.terms import (  # fmt: skip
+    Budget,
+    Constraints,
+    LossGuard,
+    Positive,
+    Price,
+    Quality,
+    Racing,
+    Simulated,
+    check_budget,
+    check_objectives,
+    check_price,
+    spread,
+)
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
+#: A study may grow: these can differ when the same study is started again.
+MAY_CHANGE = (
+    "trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget", "sampler",
+    "prior", "inherit", "side_by_side",
+)  # fmt: skip
+#: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
+UNASKED = (
+    "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
+    "racing", "confirm_runners_up", "sampler", "prior", "inherit", "side_by_side",
+)  # fmt: skip
+
+
+class StudyFile(Section):
+    """A study: every trial uses ``ranks`` ranks; ``base`` is fixed, ``space`` is searched.
+
+    The ``objective`` is one of ``tuning/spec/objectives.py``, or several, of which ``prefer`` (else the first) decides.
+    ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
+    ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of Optuna's, or ``auto``
+    (:mod:`tuning.spec.sampler_choice`); ``inherit`` names earlier studies; ``side_by_side`` trials run at once.
+    """
+
+    name: str
+    ranks: Count = 1
+    trials: Count = 12
+    objective: Name = "tokens_per_second"
+    target_loss: Positive | None = None
+    objectives: list[Name] | None = None
+    prefer: Name | None = None
+    price: Price | None = None
+    constraints: Constraints | None = None
+    budget: Budget | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    base: dict[str, Any] = Field(default_factory=dict)
+    space: dict[str, Any] | None = None
+    loss_guard: LossGuard = LossGuard()
+    quality: Quality | None = None
+    confirm_repeats: Annotated[int, Field(ge=0)] = 2
+    confirm_runners_up: Annotated[int, Field(ge=0)] | None = 2
+    racing: bool | Racing | None = None
+    budget_seconds: Positive | None = None
+    simulate: Simulated | None = None
+    sampler: Asked = "auto"
+    prior: Literal["auto", "none"] = "auto"
+    inherit: list[str] = Field(default_factory=list)
+    side_by_side: Count | None = None
+    _text: str | None = PrivateAttr(default=None)
+    _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread(cls, given: Any) -> Any:
+        return spread(given) if isinstance(given, dict) else given
+
+    @property
+    def races(self) -> Racing | None:
+        """How trials race; None if they do not."""
+        if isinstance(self.racing, Racing):
+            return self.racing
+        return None if self.racing is False else Racing()
+
+    @property
+    def aim(self) -> Aim:
+        """What its values are of: the objective that decides."""
+        return self._aim(self.objective)
+
+    @property
+    def aims(self) -> tuple[Aim, ...]:
+        """All that it aims at, in the order that was given."""
+        return tuple(map(self._aim, self.objectives or (self.objective,)))
+
+    def _aim(self, name: Name) -> Aim:
+        price = (self.price.currency, self.price.per_gpu_hour) if self.price else ()
+        return Aim(name, self.target_loss, *price)
+
+    @property
+    def guard(self) -> LossGuard:
+        """What a lossy setting has to keep."""
+        if self.quality is None:
+            return self.loss_guard
+        return LossGuard(threshold=self.quality.max_loss_increase, min_steps=1)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The fixed part as a run's configuration."""
+        try:
+            return runconfig.parse(self.base)
+        except InputError as error:
+            raise InputError(f"base.{error.field}", error.value, error.remedy) from None
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What is turned: the given space, or a sensible one for these ranks."""
+        given = self.space if self.space is not None else self._chosen_before
+        return parse_space(default_space(self.config, self.ranks) if given is None else given, self.config)
+
+    def with_chosen(self, space: dict[str, Any]) -> StudyFile:
+        """The same file, for which this space was chosen when its study began.
+
+        Raises:
+            InputError: this version refuses the space.
+        """
+        again = StudyFile.model_validate(self._given())
+        again._text, again._chosen_before = self._text, space
+        _check(again)
+        return again
+
+    def with_confirmation_of(self, known: dict[str, Any]) -> StudyFile:
+        """The same file; of a study that began before runners-up were measured again, what it leaves open stays so."""
+        if "confirm_runners_up" in known:
+            return self
+        before = {"confirm_repeats": known.get("confirm_repeats", 1), "confirm_runners_up": None}
+        again = StudyFile.model_validate(before | self._given())
+        again._text, again._chosen_before = self._text, self._chosen_before
+        return again
+
+    @cached_property
+    def search_space(self) -> Space:
+        """The points of the study."""
+        return Space(self.config, self.ranks, self.knobs)
+
+    @property
+    def turns_work(self) -> bool:
+        """Whether trials differ in their ranks or in the tokens of a step."""
+        return any(knob.key in STUDY_KEYS for knob in self.knobs)
+
+    @property
+    def space_note(self) -> str:
+        """What the space covers, in words, when that is not in the file."""
+        return space_note(self.ranks, self.space is not None)
+
+    @property
+    def text(self) -> str:
+        """The file as it was given."""
+        return self._text if self._text is not None else yaml.safe_dump(self._given(), sort_keys=False)
+
+    def _given(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def resolved(self) -> dict[str, Any]:
+        """The file with every default written out. What it does not ask of a loss is left out: a study that began
+        before that could be asked is still the same.
+        """
+        space = {knob.key: knob.document() for knob in self.knobs}
+        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [])}
+        return self.model_dump(mode="json", exclude=unasked) | {"space": space}
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change inside a study, as flat keys."""
+        fixed = {key: value for key, value in self.resolved().items() if key not in MAY_CHANGE}
+        base = self.config.model_dump(mode="json", exclude_defaults=True)
+        for derived in ("dp", "world_size"):
+            base.get("parallel", {}).pop(derived, None)
+        flat = runconfig.flatten(fixed | {"base": base, "space": {}})
+        return flat | {f"space.{key}": value for key, value in fixed["space"].items()}
+
+    def fingerprint(self) -> str:
+        """A short text that is equal when two files mean the same study."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load(path: Path) -> StudyFile:
+    """A checked study from its YAML (or JSON) file.
+
+    Raises:
+        InputError: the file cannot be read, or does not describe a study.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not a text file"
+        raise InputError("study", str(path), f"cannot be read ({reason}); give a study file") from None
+    file = parse(_tree(text, path))
+    file._text = text
+    return file
+
+
+def _tree(text: str, path: Path) -> Any:
+    try:
+        tree = yaml.load(text, StrictLoader)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError("study", str(path), f"is not valid YAML ({reason})") from None
+    if not isinstance(tree, dict):
+        remedy = "does not describe a study; it needs at least a name, e.g. name: first"
+        raise InputError("study", str(path), remedy)
+    return tree
+
+
+def parse(tree: object) -> StudyFile:
+    """A checked study from plain values, e.g. from a form.
+
+    Raises:
+        InputError: with field, value and remedy of the first thing that is wrong.
+    """
+    try:
+        file = StudyFile.model_validate(tree)
+    except ValidationError as error:
+        if error.errors()[0]["loc"] == ("name",) and error.errors()[0]["type"] == "missing":
+            raise InputError("name", None, "is missing; every study needs a name") from None
+        raise runconfig.input_error(error, StudyFile) from None
+    _check(file)
+    return file
+
+
+def _check(file: StudyFile) -> None:
+    if not NAME.fullmatch(file.name):
+        remedy = (
+            "must begin with a letter; then letters, digits and _ . - only, at most 200 (it names a folder)"
+        )
+        raise InputError("name", file.name, remedy)
+    base = file.config.flat()
+    others = base["parallel.tp"] * base["parallel.pp"] * base["parallel.cp"]
+    wanted = {"parallel.dp": file.ranks // others, "parallel.world_size": file.ranks}
+    for key in DERIVED_KEYS:
+        given = file.base.get("parallel", {}).get(key.rpartition(".")[2])
+        if given not in (None, wanted[key]):
+            raise InputError(
+                f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp * cp; leave it out"
+            )
+    if file.config.train.steps <= file.config.train.warmup:
+        remedy = f"must be above warmup={file.config.train.warmup}, or nothing is measured"
+        raise InputError("base.train.steps", file.config.train.steps, remedy)
+    check_objectives(file.objective, file.objectives, file.prefer)
+    check_budget(file.budget, file.trials, file.budget_seconds)
+    environment.check(file.config, file.knobs, file.ranks)
+    check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
+    _check_quality(file)
+    _ = file.search_space.baseline
+    if file.search_space.is_listed and file.search_space.random_point(Random(0), ()) is None:
+        remedy = (
+            f"holds no legal combination for ranks={file.ranks}; give degrees (tp, pp, cp) that divide it"
+        )
+        raise InputError("space", None, remedy)
+
+
+def _check_quality(file: StudyFile) -> None:
+    train = file.config.train
+    if file.quality is not None and file.loss_guard != LossGuard():
+        raise InputError(
+            "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
+        )
+    if not any(aim.in_time for aim in file.aims):
+        if file.target_loss is not None:
+            raise InputError(
+                "target_loss", file.target_loss, "needs objective: {time_to_loss: ..}; or leave it out"
+            )
+        return
+    if file.target_loss is None:
+        raise InputError(
+            "objective", file.objective, "has no loss to reach; write objective: {time_to_loss: 3.2}"
+        )
+    if train.validate_every is None or not train.validation_batches:
+        remedy = f"must be given to see when a loss is reached; {max(1, train.steps // 20)} would do"
+        raise InputError("base.train.validate_every", train.validate_every, remedy)

@@ -1,0 +1,218 @@
+"""Who runs a study: a process, named by pid, start time and host, that holds the study's folder.
+
+Which controllers work on a study now: each leaves a small file in its folder while it lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
+from tuning.storage.journal import UnreachableError
+
+Member = dict[str, Any]
+CONTROLLERS = "controllers"
+#: A controller on another host cannot be seen; it counts as alive while it was heard of in so many seconds.
+FRESH_SECONDS = 60.0
+#: How often a controller says that it lives, and how long it believes what it knows of others.
+BEAT_SECONDS, LOOK_SECONDS = 5.0, 1.0
+
+
+class Leased(Protocol):
+    """A trial that runs."""
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        """Who runs it."""
+
+
+class Crew:
+    """The controllers of a study that is kept in a folder, seen by one of them."""
+
+    def __init__(self, folder: Path, me: Member) -> None:
+        self.me = me
+        self._folder = folder / CONTROLLERS
+        self._beaten = self._looked = float("-inf")
+        self._seen: list[Member] = []
+
+    def join(self, answered: int) -> int:
+        """Be one of them. A study that somebody runs goes on as it is, paused or stopping; to a new start what was
+        commanded before says nothing. Returns how many answers that are: of all ``answered``, or as the others have it.
+        """
+        others = self.others()
+        heard = min([int(other["answered_before"]) for other in others], default=answered)
+        self.me = self.me | {"answered_before": heard, "since_unix": time.time()}
+        self._enter()
+        self._looked = float("-inf")
+        return heard
+
+    def leave(self) -> None:
+        """Be gone."""
+        self._looked = float("-inf")
+        self._place(self.me).unlink(missing_ok=True)
+
+    def beat(self) -> None:
+        """Show now and then that this one lives."""
+        if time.monotonic() - self._beaten > BEAT_SECONDS:
+            self._beaten = time.monotonic()
+            self._enter()
+
+    def living(self) -> Sequence[Member]:
+        """All of them that live, this one among them, the oldest first."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            with suppress(UnreachableError):
+                self._look_again()
+        return self._seen
+
+    def others(self) -> list[Member]:
+        """Those that live, without this one."""
+        return [member for member in self.living() if not same(member, self.me)]
+
+    def told(self) -> list[Member]:
+        """Those that live, for a status: whether each is ``here``, on this folder."""
+        return [member | {"here": self._is_here(member)} for member in self.living()]
+
+    def _is_here(self, member: Member) -> bool:
+        return True
+
+    def has(self, lease: Member | None) -> bool:
+        """Whether another one that lives holds a lease: somebody who came in this very moment may.
+
+        Raises:
+            UnreachableError: that is not known now.
+        """
+        self._look_again()
+        return lease is not None and any(same(member, lease) for member in self.others())
+
+    def may_be_gone(self, lease: Member | None) -> bool:
+        """Whether a trial with this lease may be settled: nobody who lives holds it."""
+        return not self.has(lease)
+
+    def _enter(self) -> None:
+        try:
+            self._folder.mkdir(exist_ok=True)
+            run_folder.write_json(self._place(self.me), self.me | {"seen_unix": time.time()})
+        except OSError as error:
+            remedy = f"cannot be written ({error.strerror}); free space or give another --home"
+            raise InputError("home", str(self._folder), remedy) from None
+
+    def _look_again(self) -> None:
+        self._seen = self._look()
+        self._looked = time.monotonic()
+
+    def _look(self) -> list[Member]:
+        return present(self._folder.parent)
+
+    def _place(self, member: Member) -> Path:
+        return self._folder / f"{member['host']}-{member['pid']}.json"
+
+
+def present(folder: Path) -> list[Member]:
+    """The controllers that left their file in a study's folder and live, the oldest first; files of others go."""
+    found = []
+    for path in sorted((folder / CONTROLLERS).glob("*.json")):
+        member = run_folder.read_json(path)
+        if member is not None and _member_lives(member):
+            found.append(member)
+    return sorted(found, key=lambda member: float(member.get("since_unix") or 0.0))
+
+
+def same(one: Member, other: Member) -> bool:
+    """Whether two of them are the same process; a lease of long ago does not name its host, which was this one."""
+    here = socket.gethostname()
+    hosts = one.get("host", here) == other.get("host", here)
+    began = abs(float(one["start_time"]) - float(other["start_time"]))
+    return bool(hosts and one["pid"] == other["pid"] and began < 1.0)
+
+
+def words(member: Member) -> str:
+    """A controller in words."""
+    return f"process {member.get('pid')} on {member.get('host', socket.gethostname())}"
+
+
+def on_this_host(under_way: Sequence[Leased]) -> list[Leased]:
+    """The trials that run on this host; a study that began before hosts were noted has no others."""
+    return [trial for trial in under_way if is_here(trial.lease or {})]
+
+
+def is_here(member: dict[str, Any]) -> bool:
+    """Whether a controller runs on this host."""
+    here = socket.gethostname()
+    return bool(member.get("host", here) == here)
+
+
+def _member_lives(member: Member) -> bool:
+    if member.get("host") != socket.gethostname():
+        return time.time() - float(member.get("seen_unix") or 0.0) < FRESH_SECONDS
+    return ownership.alive(member)
+
+
+LOCK = ".lock"
+HELD = ("running", "paused", "stopping")
+
+
+def is_alive(status: dict[str, Any] | None) -> bool:
+    """Whether the owner that a study's status names still runs it, or another controller on the same folder."""
+    if not status or status.get("state") not in HELD:
+        return False
+    others = [member for member in status.get("controllers") or () if member.get("here")]
+    return any(_owner_lives(owner, status) for owner in (status.get("owner"), *others))
+
+
+def _owner_lives(owner: Any, status: dict[str, Any]) -> bool:
+    if not isinstance(owner, dict):
+        return False
+    if owner.get("host") != socket.gethostname():
+        return time.time() - float(status.get("updated_unix") or 0.0) < FRESH_SECONDS
+    return ownership.alive(owner)
+
+
+def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
+    """Make this process the owner of a study, or one of them where it may ``join`` others; returns what names it.
+    ``ways``: how else one would work on it together.
+
+    Raises:
+        InputError: another live process owns the study, or the folder cannot be written.
+    """
+    try:
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
+            status = run_folder.read_json(folder / run_folder.STATUS)
+            others, owner = present(folder), ownership.me()
+            if is_alive(status) and not others:
+                others = [(status or {})["owner"]]
+            if others and not join:
+                raise busy(folder.name, others[0], ways)
+            if others:
+                return owner
+            fresh = {"state": "running", "owner": owner, "updated_unix": time.time(), "current_run": None}
+            run_folder.write_json(folder / run_folder.STATUS, (status or {}) | fresh)
+            return owner
+    except OSError as error:
+        remedy = f"the study's folder cannot be written ({error.strerror}); give another --home or free space"
+        raise InputError("home", str(folder), remedy) from None
+
+
+def give_up(folder: Path) -> None:
+    """After :func:`take`, when a study could not begin: nobody runs it, unless others do."""
+    status = run_folder.read_json(folder / run_folder.STATUS)
+    if status is not None and not present(folder):
+        with suppress(OSError):
+            run_folder.write_json(folder / run_folder.STATUS, status | {"state": "interrupted"})
+
+
+def busy(name: str, owner: Member, ways: str) -> InputError:
+    """That somebody runs a study already."""
+    remedy = f"watch it, work on it together {ways}, or end it with: workbench stop {name}"
+    return InputError("study", name, f"is already being run by {words(owner)}; {remedy}")

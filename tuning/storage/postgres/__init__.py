@@ -1,0 +1,1 @@
+"""The same records of a study in PostgreSQL."""

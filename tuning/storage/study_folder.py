@@ -1,0 +1,179 @@
+"""Reading a study's folder, for the page and the command line; needs neither torch nor optuna.
+
+A study's folder that is looked at again and again: only what is new is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from tuning.spec import study_file
+from tuning.spec.study_file import StudyFile
+from tuning.storage import controllers, journal
+from tuning.storage.effective_config import steered
+from tuning.storage.journal_reader import JournalReader
+from tuning.storage.state import StudyState
+
+STUDIES = "studies"
+JOURNAL = "journal.jsonl"
+STUDY_GIVEN = "study.yaml"
+STUDY = "study.json"
+RESULT = "result.json"
+DATABASE = "optuna.db"
+#: What a status says of an Optuna database that lacks trials: that in words.
+LAG = "optuna_lag"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyView:
+    """A study as its folder shows it. ``state`` is what is true now: a dead owner's study is interrupted."""
+
+    folder: Path
+    name: str
+    state: str
+    journal: StudyState
+    status: dict[str, Any]
+    result: dict[str, Any] | None
+    file: StudyFile | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs the study."""
+        return self.state in controllers.HELD
+
+
+def load_study(folder: Path) -> StudyView:
+    """Everything in a study's folder; what is missing or unreadable is None.
+
+    Raises:
+        InputError: there is no study in this folder.
+    """
+    state = journal.load(folder / JOURNAL)
+    status = status_of(folder, state)
+    result = run_folder.read_json(folder / RESULT)
+    file = file_of(state.file or run_folder.read_json(folder / STUDY), state)
+    return StudyView(folder, folder.name, state_of(status), state, status, result, file)
+
+
+def status_of(folder: Path, state: StudyState) -> dict[str, Any]:
+    """What the owner wrote last; empty where that cannot be read.
+
+    Raises:
+        InputError: there is no study in this folder.
+    """
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    if state.file is None and not status:
+        raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
+    return status
+
+
+def every_study(home: Path) -> list[Path]:
+    """Folders of all studies of a home, by name."""
+    places = home / STUDIES
+    return sorted(path for path in places.iterdir() if path.is_dir()) if places.is_dir() else []
+
+
+def list_studies(home: Path) -> list[Path]:
+    """As :func:`every_study`, without those that went on under another name: it has all their trials."""
+    return [folder for folder in every_study(home) if latest(folder) == folder]
+
+
+def latest(folder: Path) -> Path:
+    """Where a study goes on by now, after its space was widened; the folder itself if it was not."""
+    seen = {folder}
+    while name := (run_folder.read_json(folder / run_folder.STATUS) or {}).get("continued_in"):
+        following = folder.parent / str(name)
+        if following in seen or not (following / JOURNAL).exists():
+            break
+        seen.add(folder := following)
+    return folder
+
+
+def history(home: Path, name: str) -> set[str]:
+    """Every name that a study has had."""
+    folder = latest(home / STUDIES / name)
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    return {name, folder.name, *map(str, status.get("continues") or ())}
+
+
+def state_of(status: dict[str, Any]) -> str:
+    """What is true now: a study whose owner died is interrupted."""
+    state = str(status.get("state", "interrupted"))
+    return "interrupted" if state in controllers.HELD and not controllers.is_alive(status) else state
+
+
+def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
+    """As commands changed it since; None for a file that this version refuses: the journal stays readable."""
+    try:
+        return steered(study_file.parse(document), state) if document else None
+    except InputError:
+        return None
+
+
+#: What a study's result says that its journal does not.
+BESIDE_JOURNAL = ("importance", "prior")
+
+
+def parts(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Some keys of a document, those that are there; with thousands of trials that is much faster than all of it."""
+    kind = msgspec.defstruct("Parts", [(name, Any, msgspec.UNSET) for name in names])
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, ValueError):
+        document = run_folder.read_json(path) or {}
+        return {name: document[name] for name in names if name in document}
+    known = {name: getattr(found, name) for name in names}
+    return {name: value for name, value in known.items() if value is not msgspec.UNSET}
+
+
+class StudyReader:
+    """Everything in a study's folder, as :func:`tuning.storage.study_folder.load_study` reads it, except that
+    ``result`` holds only what the journal does not say, unless this version refuses the study's file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._journal = JournalReader(folder / JOURNAL)
+        self._asked: tuple[Any, ...] = ()
+        self._file: StudyFile | None = None
+        self._signature: tuple[object, ...] = ()
+        self._result: dict[str, Any] | None = None
+
+    def view(self) -> StudyView:
+        """The study now.
+
+        Raises:
+            InputError: there is no study in this folder.
+        """
+        state = self._journal.look()
+        status = status_of(self._folder, state)
+        file = self._file_of(state)
+        result = self._result_of(whole=file is None)
+        name = self._folder.name
+        return StudyView(self._folder, name, state_of(status), state, status, result, file)
+
+    def _file_of(self, state: StudyState) -> StudyFile | None:
+        """The very same object as long as nothing in it changed: much is remembered beside it."""
+        document = state.file or run_folder.read_json(self._folder / STUDY)
+        if not self._asked or self._asked != (document, state.turned):
+            self._asked, self._file = (document, state.turned), file_of(document, state)
+        return self._file
+
+    def _result_of(self, whole: bool) -> dict[str, Any] | None:
+        path = self._folder / RESULT
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        signature = (found.st_mtime_ns, found.st_size, found.st_ino, whole)
+        if signature != self._signature:
+            self._result = run_folder.read_json(path) if whole else parts(path, BESIDE_JOURNAL)
+            self._signature = signature
+        return self._result
