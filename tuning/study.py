@@ -1,6 +1,6 @@
 """A study from its file to its result: propose, measure, journal, tell, confirm; and go on after a crash.
 
-One trial from its proposal to what is told of it: its run is watched, raced, and stopped if somebody wants that.
+``Measuring`` is one trial from its proposal to what is told of it: its run is watched, raced, and stopped on request.
 """
 
 from __future__ import annotations

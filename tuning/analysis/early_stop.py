@@ -1,12 +1,11 @@
-"""Watches the steps of one running trial from its records, and ends it when ``tuning.analysis.early_stop`` says so.
+"""Whether a trial may end before its last step: it cannot reach the leader any more, or its steps have settled.
 
-Whether a trial may end before its last step: it cannot reach the leader any more, or its steps have settled. Pure.
-
-A trial is looked at when ``least_steps`` steps are measured, then at twice as many, and so on. Whoever looks several
-times at growing data and stops at the first finding is wrong more often than each look says. So each of the K looks of
-a trial has its own level: 1 - 0.05 / K (Bonferroni), with which all of them together hold with 95 % however they depend
-on each other. Doubling keeps K small (Maron and Moore 1994, "Hoeffding races", race at a shared level in this way;
-Mnih, Szepesvari and Audibert 2008 take looks at powers); limits as large for every look are those of Pocock 1977.
+The steps of a running trial are read from its records as they come. A trial is looked at when ``least_steps`` steps are
+measured, then at twice as many, and so on. Whoever looks several times at growing data and stops at the first finding
+is wrong more often than each look says. So each of the K looks of a trial has its own level: 1 - 0.05 / K (Bonferroni),
+with which all of them together hold with 95 % however they depend on each other. Doubling keeps K small (Maron and
+Moore 1994, "Hoeffding races", race at a shared level in this way; Mnih, Szepesvari and Audibert 2008 take looks at
+powers); limits as large for every look are those of Pocock 1977.
 
 An interval is of the median of the logarithms: Student's t on their standard deviation after clipping hiccups, times
 sqrt(pi / 2), which is what a median costs beside a mean, widened for steps that resemble the step before. What all

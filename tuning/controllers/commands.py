@@ -1,6 +1,6 @@
-"""Commands that change where a running study goes: its mask, its budget, its sampler, or a wider successor. Pure.
+"""Commands to a running study: each is applied once and answered in the journal.
 
-Commands to a running study: each is applied once and answered in the journal.
+They change its mask, its budget or its sampler, or start a wider successor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How a study is kept while it runs: its journal, the controllers that share it, and where Optuna's tools find it.
-
-Opening a study's folder: is it the same study, and what has to be written before the first trial?
-"""
+"""Opens a study: checks that it is the same, prepares its folder, and keeps journal and controllers while it runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A trial whose run ended, but whose study died before its journal had it: the run's folder still says how.
-
-What the journal keeps of how a trial ended: as its run said, or as the dead controller of a trial left it.
-"""
+"""What the journal keeps of how a trial ended, as its run said or as the folder of a dead controller's run says."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A prediction as an answer: ranges, limits in words, what would change it, and the JSON that others rely on. Pure.
 
-What of a configuration the closed forms leave out, in words: said beside each answer, never guessed. Pure.
+What the closed forms leave out of a configuration is said beside each answer, never guessed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The one question that a person, the search and a page ask: how long, how much memory, and how sure?
 
 ``forecast`` answers for one configuration on one target, ``forecasts`` for many at a time. Seconds are of the closed
-forms (``cost``), bytes are those that the engine's own formula counts and an allowance (``room``).
-
-Settings one step away from a configuration: of the same ranks and global batch, and legal. Pure.
+forms (``model.step_time``), bytes are those that the engine's own formula counts and an allowance
+(``model.headroom``). Neighbours are settings one step away, with the same ranks and global batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The board of failures of a study: how its trials failed, and which settings lead to that. Pure.
-
-What to change when trials fail, by their ending and by what the study's settings leave room for. Pure.
-"""
+"""How a study's trials failed, which settings lead to that, and what to change. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The result of a study: the numbers that others rely on, made from its state. Pure.
-
-What a study was asked for, in its result: objectives, constraints kept or not, and the pareto front. Pure.
-"""
+"""The result of a study, made from its state: trials, best, recommendation, constraints, pareto front. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The result of a study in one line: what is best, how sure that is, and what believing it wrongly would cost.
-
-What constraints and several objectives add to the line that a study comes down to.
-
-What is claimed of two configurations, in one sentence, with its interval. Pure.
-"""
+"""The result of a study in one line: what is best, how sure that is, and what believing it wrongly would cost. Pure."""
 
 from __future__ import annotations
 

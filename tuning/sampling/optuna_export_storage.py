@@ -1,6 +1,6 @@
-"""Where a study lies for Optuna's tools, and what to do if that is harmed: its own file, beside the journal.
+"""Where a study lies for Optuna's tools: a file beside the journal, or the database that holds the study.
 
-The study as Optuna keeps it in the same database, for its tools.
+A file that is harmed is set aside and written again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Optuna's samplers by their names here. Nothing else of the tuner's imports torch, which the page must not.
+"""Optuna's samplers by their names here. Nothing else of the tuner imports torch, which the page must not.
 
-NSGA-II over all that a study knows: whoever proposed a trial, and whoever measured it, it may become a parent.
-
-TPE that draws many times for one trial at little more than the price of once.
+NSGA-II over all that a study knows: whoever proposed a trial, and whoever measured it, it may become a parent. TPE
+that draws many times for one trial at little more than the price of once.
 """
 
 from __future__ import annotations

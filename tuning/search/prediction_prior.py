@@ -1,6 +1,4 @@
-"""What predictions of configurations amount to as a belief for the search: seconds, memory, and which are alike.
-
-What a study asks of predictions while it runs: the legal point that promises most, by them and by its own trials.
+"""Predictions as a prior of the search: seconds and memory of configurations, and the point that promises most.
 
 Predictions are of exact settings; whether a lossy one may win is not theirs to say. Every fourth proposal is the
 sampler's own, so that what predictions are wrong about is found, too; they fall silent where nothing is left that

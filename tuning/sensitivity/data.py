@@ -1,8 +1,6 @@
-"""What a study's trials can be asked: those that measured something, and those that say whether a point runs. Pure.
+"""A study's trials as data: measured ones, runnable ones, points as rows of numbers. Pure.
 
-Points as rows of numbers for a tree: numbers as they are, a category as one column for each of its values. Pure.
-
-The values of a knob in order, and a point with one knob moved to another value. Pure.
+Numbers stay as they are; a category is one column for each of its values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How a study's values depend on each knob: what the trials at each of its values measured. Pure.
-
-The winner's neighbours: one knob one step away, and what each of them loses by what was measured. Pure.
-"""
+"""How a study's values depend on each knob, and what each neighbour of the winner loses, as measured. Pure."""
 
 from __future__ import annotations
 

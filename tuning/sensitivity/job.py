@@ -1,8 +1,7 @@
-"""Starts the process that works out fANOVA or SHAP, tells how far it is, and gives it up when its time is over.
+"""The process that works out fANOVA or SHAP: started, followed, ended when its time is over; its outcome is kept.
 
-What was worked out from a study's trials, kept in its folder under how many trials there were.
-
-The extra that fANOVA and SHAP need: whether it is installed, without importing it.
+Outcomes lie in the study's folder under the number of trials. Whether the extra is installed is asked without
+importing it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""A model of what a study measured, boosted trees of scikit-learn, and how good it is on points not seen.
+"""Models of a study's trials: boosted trees, fANOVA and SHAP.
 
-fANOVA: which share of the spread of values each knob explains alone, by Optuna's forest of trees.
+The boosted trees are scikit-learn's, with their quality on points not seen. fANOVA is the share of the spread of
+values that each knob explains alone, by Optuna's forest (Hutter, Hoos and Leyton-Brown 2014, "An efficient approach
+for assessing hyperparameter importance"). The forest is grown a few trees at a time: its shares are means over trees,
+so what is there is right at any time, only less sure.
 
-Hutter, Hoos and Leyton-Brown 2014, "An efficient approach for assessing hyperparameter importance". The forest is grown
-a few trees at a time: its shares are means over trees, so what is there is right at any time, only less sure.
-
-SHAP of a model of a study's trials: what each knob and each pair of knobs adds to a trial, and which way.
-
-The manner of "Optimizing Distributed Training on Frontier for LLMs" (arXiv 2312.12705), which asks SHAP which
-hyper-parameter of its search moved throughput. Lundberg et al. 2020, "From local explanations to global understanding
-with explainable AI for trees", for values and interactions of trees.
-
-What a model of a study's trials says: SHAP of values and of failures, and predictions where nothing was measured.
+SHAP says what each knob and each pair of knobs adds to a trial, and which way, in the manner of "Optimizing
+Distributed Training on Frontier for LLMs" (arXiv 2312.12705); Lundberg et al. 2020, "From local explanations to
+global understanding with explainable AI for trees", for values and interactions of trees.
 """
 
 from __future__ import annotations

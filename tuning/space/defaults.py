@@ -1,7 +1,4 @@
-"""The knobs that a study can be offered, and which of them it turns when nobody says.
-
-Environment variables that a study can be offered: those that can act on its ranks, with sensible values.
-"""
+"""The knobs that a study can be offered, environment variables among them, and which it turns by default."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which knobs change what runs at a point, asked of all of a run's values under their dotted keys. Pure.
+"""Which knobs change what runs at a point, and which schedules make ranks do the same under other names. Pure.
 
-Schedules with other names that make ranks do the same: measuring both would waste a trial.
+Asked of all of a run's values under their dotted keys. Measuring both of two equivalent points would waste a trial.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A point in a few words: degrees, ZeRO stage, micro-batch, then what else differs from the base.
+"""A point in a few words, and which of two points is simpler. Pure.
 
-Which of two points is simpler. Pure.
+Degrees, ZeRO stage and micro-batch come first, then what else differs from the base.
 """
 
 from __future__ import annotations

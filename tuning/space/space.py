@@ -1,8 +1,7 @@
-"""The space of a study: which points are legal, which one is drawn, and where the baseline stands.
+"""The space of a study: its legal points, a random one, all of them listed, and the baseline.
 
-Every point of a space, listed: first what decides which knobs act, then the values of those that do.
-
-The yardstick of a study: plain data parallel, or the legal point nearest to it.
+Points are listed by what decides which knobs act first, then by the values of those that do. The baseline is plain
+data parallelism, or the legal point nearest to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a study's values are of: an objective, with the loss to reach or the currency where it has one.
+"""What a study can aim at: the name, unit and direction of each objective, and how values are kept and shown.
 
-All that ranks, compares and samples values takes larger ones as better: what should be small is kept as its inverse
-(a time as how often an hour would hold it), and people are shown the usual unit.
-
-What a study can aim at: the name, unit and direction of each objective, and how its values are kept and shown.
+Everything that ranks, compares and samples values takes larger ones as better: what should be small is kept as its
+inverse (a time as how often an hour would hold it), and people are shown the usual unit. An ``Aim`` is an objective
+of one study, with the loss to reach or the currency where it has one.
 """
 
 from __future__ import annotations

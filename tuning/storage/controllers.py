@@ -1,6 +1,6 @@
-"""Who runs a study: a process, named by pid, start time and host, that holds the study's folder.
+"""The controllers that work on a study now, and the one that holds its folder.
 
-Which controllers work on a study now: each leaves a small file in its folder while it lives.
+Each leaves a small file in the folder while it lives, with its pid, start time and host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The state of a study: what its journal's lines amount to. Pure.
-
-What was worked out of single trials, kept from one state of a study to the next.
-"""
+"""The state of a study: the journal's lines folded into trials, limits and commands. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reading a study's folder, for the page and the command line; needs neither torch nor optuna.
-
-A study's folder that is looked at again and again: only what is new is read.
-"""
+"""Reads a study's folder, once or again and again, for the page and the command line; without torch and optuna."""
 
 from __future__ import annotations
 

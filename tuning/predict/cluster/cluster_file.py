@@ -1,6 +1,6 @@
-"""A cluster as a person writes it down, in TOML: its keys, and what is wrong with them in one line.
+"""A cluster as a person writes it down in TOML: its keys, what is wrong with them, and the cluster it describes.
 
-The cluster that a cluster's file describes; a figure that is missing is named, never made up.
+A figure that is missing is named, never made up.
 """
 
 from __future__ import annotations

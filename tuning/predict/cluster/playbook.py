@@ -6,7 +6,7 @@ examples/config_tiny_llama_bench.yaml): bf16 weights with fp32 copies, gradients
 tensor parallelism by reduce-scatter (sequence parallelism) with asynchronous communication, 1F1B, no recomputation,
 buckets of 25 MB.
 
-The shapes behind the names of models in published tables, from ``data/models.csv``.
+The shapes behind the names of models are in ``data/models.csv``.
 """
 
 from __future__ import annotations

@@ -8,9 +8,7 @@ Every device has ports: out and in for its node, out and in for the network. A p
   other needs of the shared time. So a message never stands behind gradients, and nothing is sent for free.
 
 A message has both of its ports at once, at the rate of the slower link. The latency ``alpha_seconds`` is on top and
-keeps no port.
-
-Seconds of a collective among equal links, by alpha and beta.
+keeps no port. A collective among equal links takes seconds by alpha and beta.
 """
 
 from __future__ import annotations

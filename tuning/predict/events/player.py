@@ -1,9 +1,8 @@
-"""Collectives between places: they begin when all have come, in the order in which their group calls them.
-
-The event loop: plays a program on all places at once.
+"""The event loop: plays a program on all places at once.
 
 An event is a place whose work ends, or that goes on after a wait. They are taken in the order of time, so ports see
-transfers in that order. Work is one event; a message needs none, since its arrival is known when it is sent.
+transfers in that order. Work is one event; a message needs none, since its arrival is known when it is sent. A
+collective begins when all its places have come, in the order in which their group calls them.
 """
 
 from __future__ import annotations

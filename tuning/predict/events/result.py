@@ -1,6 +1,6 @@
-"""Memory in time of a step that was played: the engine's formulas at the times of the simulated actions.
+"""The result of a step that was played: spans, waits, collectives, messages, and memory in time.
 
-What came of a step: spans of work, waits, collectives, messages, and activations in flight.
+Memory is the engine's formulas at the times of the simulated actions.
 """
 
 from __future__ import annotations

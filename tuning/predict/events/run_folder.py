@@ -1,7 +1,4 @@
-"""A simulated run: a run folder with the records that real ranks would have written, marked as simulated.
-
-Steps that were played as the records that ranks write.
-"""
+"""A simulated run: a run folder with the records that real ranks would have written, marked as simulated."""
 
 from __future__ import annotations
 

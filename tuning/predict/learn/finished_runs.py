@@ -1,9 +1,7 @@
-"""Finished runs of a home as trials, read from their small documents alone; what was read is kept in one file.
+"""Finished runs of a home as trials and as measurements, read from their small documents alone.
 
-Records are not opened, so runs that were pruned count: a run's summary has the median step of its slowest rank, and
-its largest peak of memory.
-
-Finished runs as measurements: what a user's own runs tell about this machine, for calibration to fit to.
+What was read is kept in one file. Records are not opened, so runs that were pruned count: a run's summary has the
+median step of its slowest rank, and its largest peak of memory.
 """
 
 from __future__ import annotations

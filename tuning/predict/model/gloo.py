@@ -1,9 +1,8 @@
 """What one call costs gloo ranks: its messages, its bytes, and its seconds on a link of a known rate. Pure.
 
 The algorithms are those of ``engine.comm.channel``: rings of gloo's own, and one exchange for reduce-scatter and for
-what is small. ``profilers.collectives.wire_bytes`` counts their bytes.
-
-The free constants of ranks that compute on a machine's own cores and talk over gloo. Pure.
+what is small. ``profilers.collectives.wire_bytes`` counts their bytes. The constants are of ranks that compute on a
+machine's own cores.
 """
 
 from __future__ import annotations

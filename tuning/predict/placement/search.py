@@ -1,9 +1,8 @@
 """Which rank on which device, and how many layers on which stage, for networks and devices that are not even. Pure.
 
 Pipette (arXiv 2405.18093) searches orders of nodes by the links as they were measured; Holmes (arXiv 2312.03549) puts
-whole stages on islands of fast links. Both are tried, beside the order of ranks, and the cheapest is taken.
-
-The order with the least cost: all of them where they are few, else by simulated annealing. Pure.
+whole stages on islands of fast links. Both are tried, beside the order of ranks, and the cheapest is taken: of all
+orders where they are few, else by simulated annealing.
 
 Annealing has the moves of Pipette's program (arXiv 2405.18093). That one counts a difference in cost by its leading
 digits and cools by 0.999 a step for as long as its time allows. Here a difference counts as a part of the start's cost

@@ -1,7 +1,4 @@
-"""Calls of a step as data, and the places in a step at which they are made.
-
-Sizes of what the axes of one configuration send, and the calls made of them.
-"""
+"""Calls of a step as data: their places in the step, and sizes of what the axes of one configuration send."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Gradients in buckets, as ``engine.parallel.data.buckets`` deals and sends them.
+"""Gradients in buckets, and what ZeRO 2 and 3 gather and scatter, by formula.
 
-What ZeRO 2 and 3 gather and scatter: torch's FSDP2 as the engine drives it, hook by hook.
-
-A stage's blocks are units, and so is what lies outside of them, if anything does. A unit gathers before its forward and
-before its backward unless it is gathered already. Before a backward it also gathers the unit whose forward came before
-its own last one, whichever that was; ``overlap.prefetch`` names the units itself. See torch.distributed.fsdp's
-``_fsdp_param_group.py`` (torch 2.13).
+Buckets are as ``engine.parallel.data.buckets`` deals and sends them; ZeRO 2 and 3 are torch's FSDP2 as the engine
+drives it, hook by hook. A stage's blocks are units, and so is what lies outside of them, if anything does. A unit
+gathers before its forward and before its backward unless it is gathered already. Before a backward it also gathers
+the unit whose forward came before its own last one, whichever that was; ``overlap.prefetch`` names the units itself.
+See torch.distributed.fsdp's ``_fsdp_param_group.py`` (torch 2.13).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The order in which a rank posts its messages to other stages; see ``engine.parallel.pipeline_messages``.
+"""One rank through a step: its schedule's actions, the order of its messages, and what its optimizer sends.
 
-One rank through a step: its schedule's actions, its messages, and what its optimizer sends.
+The order is that of ``engine.parallel.pipeline_messages``.
 """
 
 from __future__ import annotations

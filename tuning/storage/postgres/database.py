@@ -1,6 +1,6 @@
-"""The address of a database: checked, for Optuna, and as it may be shown, without a password.
+"""One connection to PostgreSQL, made again when it was lost; the tables of studies; and the database's address.
 
-One connection to PostgreSQL, made again when it was lost; the tables that studies are kept in.
+An address is checked, and is shown without its password.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A journal whose lines lie in PostgreSQL. The file in the study's folder is a copy that follows, line by line.
 
-Lines that a database could not take yet: kept in a file beside the journal until it has them.
+Lines that the database could not take yet are kept in a file beside the journal until it has them.
 """
 
 from __future__ import annotations
