@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.tuning.fake import Machine, study
+from tests.support.studies.fake import Machine, study
 from tuning.space.points import point_key
 from tuning.storage import journal
 from tuning.storage.state import StudyState

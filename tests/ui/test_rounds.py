@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.tuning.test_confirm import DEEP, trial
+from tests.tuning.analysis.test_confirmation import DEEP, trial
 from tests.ui.test_pages import texts, visit
 from tests.workbench.test_rounds import FILE, TIED, write
 

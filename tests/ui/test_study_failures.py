@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from streamlit.testing.v1 import AppTest
 
-from tests.tuning.fake import study
+from tests.support.studies.fake import study
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 from tuning.report import failures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.tuning.weighed import Weighed, asked
+from tests.support.studies.weighed import Weighed, asked
 from tests.ui.test_pages import charts, texts, visit
 from tests.ui.test_tune import draft
 from tuning.spec import study_file

@@ -16,7 +16,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tests.tuning.fake import Machine, study
+from tests.support.studies.fake import Machine, study
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_tune import machine  # noqa: F401
 from tuning.storage import journal

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from engine.run import run_folder
-from tests.tuning.fake import study
-from tests.tuning.test_confirm import rerun, searched
+from tests.support.studies.fake import study
+from tests.tuning.analysis.test_confirmation import rerun, searched
 from tests.workbench.conftest import Run
 from tuning.report.result import result
 from tuning.storage import study_folder

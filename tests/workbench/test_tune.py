@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from engine.run.outcome import Ending, RunOutcome
-from tests.tuning.fake import Machine
-from tests.tuning.fake import study as fake_study
+from tests.support.studies.fake import Machine
+from tests.support.studies.fake import study as fake_study
 from tests.workbench.conftest import Run
 from tuning.controllers.status import Update
 from tuning.storage.state import Trial

@@ -1,0 +1,1 @@
+"""Made-up studies and trials."""

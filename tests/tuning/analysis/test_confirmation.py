@@ -1,0 +1,279 @@
+"""The confirmation: who is measured again and in which order, who wins, what breaks a tie, and what casts doubt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending, RunOutcome
+from profilers.model.rows import GpuRow, HostRow
+from profilers.model.run_summary import RunSummary, StepSeconds
+from tests.support.studies.fake import Machine, study
+from tuning.analysis import conditions, confirmation, tie_break
+from tuning.analysis.confirmation import Confirmed
+from tuning.controllers import open_study
+from tuning.report import confirmation_report
+from tuning.report.result import result
+from tuning.report.summary_line import gain_text
+from tuning.space import labels
+from tuning.spec.study_file import StudyFile
+from tuning.storage import study_folder
+from tuning.storage.state import StudyState, Trial
+from tuning.study import run_study
+from workbench.rounds import columns
+
+FILE = study()
+SPACE = FILE.search_space
+PLAIN = SPACE.baseline[0]
+WIDE = SPACE.completed({"parallel.tp": 2, "batch.micro_batch": 4})
+DEEP = SPACE.completed({"parallel.pp": 2, "memory.recompute": "full", "batch.micro_batch": 4})
+TREE = {"id": "r", "layout": {}, "world_size": 4, "backend": "gloo", "parameters": 1, "tokens_per_step": 100}
+
+
+def trial(
+    number: int, config: dict[str, Any], value: float, confirms: int | None = None, **more: Any
+) -> Trial:
+    random = np.random.default_rng(number)
+    samples = tuple(float(value * (1 + 0.003 * random.normal())) for _ in range(20))
+    source = "confirm" if confirms is not None else "sampler" if number else "baseline"
+    known = Trial(
+        number, config, source, confirms=confirms, outcome="completed", value=value, samples=samples
+    )
+    return replace(known, **more)
+
+
+def searched(*values: float, **more: Any) -> StudyState:
+    points = (PLAIN, WIDE, DEEP)
+    return StudyState(
+        trials=tuple(trial(number, points[number], value, **more) for number, value in enumerate(values))
+    )
+
+
+def rerun(state: StudyState, values: dict[int, float], file: StudyFile = FILE, **more: Any) -> StudyState:
+    """As far as the agenda goes; a trial is measured at its value, a little off in each round."""
+    while (arm := confirmation.next_arm(state, file)) is not None:
+        number = len(state.trials)
+        again = trial(number, arm.config, values[arm.number] * (1 + 0.001 * (number % 3)), arm.number, **more)
+        state = replace(state, trials=(*state.trials, again))
+    return state
+
+
+def order(state: StudyState) -> list[int | None]:
+    return [one.confirms for one in state.trials if one.confirms is not None]
+
+
+def found_in(state: StudyState, file: StudyFile = FILE) -> Confirmed:
+    found = confirmation.confirmed(state, file)
+    assert found is not None
+    return found
+
+
+def test_the_leaders_are_measured_in_turns_and_back_again() -> None:
+    state = rerun(searched(1000.0, 1010.0, 1005.0), {0: 1000.0, 1: 1004.0, 2: 1003.0})
+    assert order(state) == [0, 1, 2, 2, 1, 0]
+
+
+def test_who_is_far_behind_is_not_measured_again() -> None:
+    assert [arm.number for arm in confirmation.arms(searched(1000.0, 1300.0, 900.0), FILE)] == [0, 1]
+    assert [arm.number for arm in confirmation.arms(searched(1000.0, 1300.0, 1250.0), FILE)] == [0, 1, 2]
+    alone = study(confirm_runners_up=0)
+    assert [arm.number for arm in confirmation.arms(searched(1000.0, 1300.0, 1250.0), alone)] == [0, 1]
+    assert confirmation.arms(searched(1000.0, 700.0, 600.0), FILE) == ()
+    raced = searched(1000.0, 1300.0)
+    pruned = replace(raced, trials=(*raced.trials, trial(2, DEEP, 1290.0, outcome="pruned")))
+    assert [arm.number for arm in confirmation.arms(pruned, FILE)] == [0, 1]
+
+
+def test_a_clear_verdict_spares_the_other_rounds() -> None:
+    file = study(confirm_repeats=3)
+    clear = rerun(searched(1000.0, 2000.0, 900.0), {0: 1000.0, 1: 2000.0}, file)
+    assert order(clear) == [0, 1]
+    close = rerun(searched(1000.0, 1020.0, 900.0), {0: 1000.0, 1: 1001.0}, file)
+    assert order(close) == [0, 1, 1, 0, 0, 1]
+
+
+def test_an_arm_that_is_clearly_behind_leaves_the_rounds() -> None:
+    file = study(confirm_repeats=2)
+    state = rerun(searched(1000.0, 1010.0, 920.0), {0: 1000.0, 1: 1001.0, 2: 920.0}, file)
+    assert order(state) == [0, 1, 2, 1, 0]
+
+
+def test_only_what_was_measured_again_decides() -> None:
+    found = found_in(rerun(searched(1000.0, 1100.0, 1090.0), {0: 1000.0, 1: 1050.0, 2: 1150.0}))
+    assert found.fastest.trial.number == 2
+    document = result(rerun(searched(1000.0, 1100.0, 1090.0), {0: 1000.0, 1: 1050.0, 2: 1150.0}), FILE)
+    assert document["best"]["trial"] == 2
+    assert document["gain"]["ratio"] == pytest.approx(1.15, rel=0.005)
+
+
+def test_old_measurements_do_not_confirm_a_study_that_grew() -> None:
+    state = rerun(searched(1000.0, 1200.0), {0: 1000.0, 1: 1200.0})
+    grown = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1500.0)))
+    arms = [arm.number for arm in confirmation.arms(grown, FILE)]
+    assert arms == [0, len(state.trials)]
+    assert confirmation.next_arm(grown, FILE) == grown.trials[0]
+    close = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1250.0)))
+    assert confirmation.confirmed(close, FILE) is None
+    document = result(close, FILE)
+    assert (document["best"]["trial"], document["gain"]["confirmed"]) == (len(state.trials), False)
+
+
+def test_a_tie_goes_to_memory_headroom() -> None:
+    state = searched(1000.0, 1010.0)
+    light = replace(state, trials=(replace(state.trials[0], peak_memory_bytes=100),
+                                   replace(state.trials[1], peak_memory_bytes=90)))  # fmt: skip
+    again = rerun(light, {0: 1000.0, 1: 1001.0}, peak_memory_bytes=90)
+    heavy = [replace(one, peak_memory_bytes=100) if one.confirms == 0 else one for one in again.trials]
+    decision = tie_break.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
+    assert (decision.arm.trial.number, decision.rule) == (1, "memory")
+    assert decision.why == "trials 0 and 1 tie; it needs at least 10 % less memory"
+
+
+def test_memory_that_grows_from_run_to_run_breaks_no_tie() -> None:
+    again = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0})
+    grown = [replace(one, peak_memory_bytes=100 + 9 * one.number) for one in again.trials]
+    decision = tie_break.decide(found_in(replace(again, trials=tuple(grown))), FILE)
+    assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
+
+
+def test_of_those_that_memory_leaves_the_fastest_is_taken() -> None:
+    """The fastest of all three needs more memory, so it is not said to be what the choice fell on."""
+    other = WIDE | {"parallel.tp": 4, "parallel.dp": 1}
+    kept = {0: 100, 1: 90, 2: 90}
+    first = [trial(number, config, 1000.0) for number, config in enumerate((PLAIN, WIDE, other))]
+    again = rerun(StudyState(trials=tuple(first)), {0: 1004.0, 1: 1000.0, 2: 1002.0})
+    known = [
+        replace(one, peak_memory_bytes=kept[one.number if one.confirms is None else one.confirms])
+        for one in again.trials
+    ]
+    decision = tie_break.decide(found_in(replace(again, trials=tuple(known))), FILE)
+    assert (decision.arm.trial.number, decision.rule) == (2, "speed")
+    assert decision.why.startswith(
+        "trials 0, 1 and 2 tie, 1 and 2 also in memory and simplicity; of these it was "
+    )
+
+
+def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path) -> None:
+    def too_large(config: RunConfig) -> RunOutcome | None:
+        plain = config.parallel.dp == 4
+        return RunOutcome(Ending.OOM, "too large") if plain else None
+
+    space = {"parallel.pp": [1, 2], "overlap.bucket_mb": [1.0, 5.0, 25.0]}
+    machine = Machine(by_config=too_large, run_noise=0.01)
+    found = run_study(study(trials=6, space=space), tmp_path / "studies" / "first", machine)
+    shown = found["confirmation_rounds"]
+    assert (found["baseline"], found["gain"]) == (None, None)
+    assert len(shown["order"]) >= 4
+    assert not any(arm["is_baseline"] for arm in shown["arms"])
+    assert shown["beside"] in shown["order"]
+    assert "the baseline ended as oom (too large); measured again, it " in found["result_line"]
+    assert f"beside trial {shown['beside']}" in columns(found)
+
+
+def test_a_tie_in_memory_goes_to_the_simplest() -> None:
+    state = rerun(searched(1000.0, 1010.0, 1008.0), {0: 1000.0, 1: 1001.0, 2: 1002.0}, peak_memory_bytes=100)
+    state = replace(state, trials=tuple(replace(one, peak_memory_bytes=98) for one in state.trials))
+    decision = tie_break.decide(found_in(state), FILE)
+    assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
+    assert decision.why.endswith("it is the simplest: everything at its plain value")
+
+
+def test_what_is_simple() -> None:
+    assert labels.complexity(SPACE, PLAIN) == 0
+    assert labels.what_is_turned(SPACE, WIDE) == ["parallel.tp", "batch.micro_batch"]
+    assert labels.complexity(SPACE, DEEP) == 3
+
+
+def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
+    decision = tie_break.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
+    assert (decision.arm.trial.number, decision.rule, decision.why) == (
+        1,
+        "speed",
+        "the fastest, measured again",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "verdict", "words"),
+    [
+        (1.031, 1.019, 1.042, "better", "3.1 % faster than B, 95 % interval 1.9 to 4.2 %"),
+        (0.9, 0.88, 0.92, "worse", "10.0 % slower than B, 95 % interval 8.0 to 12.0 %"),
+        (1.004, 0.99, 1.02, "tie", "a tie with B: +0.4 %, 95 % interval -1.0 to +2.0 %"),
+        (
+            1.2,
+            None,
+            None,
+            "tie",
+            "+20.0 % beside B, from too few steps for an interval: a tie until it is measured",
+        ),
+    ],
+)
+def test_the_claim_in_words(
+    ratio: float, low: float | None, high: float | None, verdict: str, words: str
+) -> None:
+    assert gain_text({"ratio": ratio, "low": low, "high": high, "verdict": verdict}, "B").startswith(words)
+
+
+def test_runs_under_different_conditions_are_flagged() -> None:
+    state = rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0}, conditions={"sm_clock_mhz": 1500.0})
+    assert confirmation_report.flags(found_in(state)) == []
+    slow = [replace(one, conditions={"sm_clock_mhz": 1410.0, "throttled_share": 0.4}) if one.confirms == 0 else one
+            for one in state.trials]  # fmt: skip
+    expected = "GPU clocks differed by 6 % (1,410 MHz in trial 0, 1,500 MHz in trial 1): measure again"
+    found = found_in(replace(state, trials=tuple(slow)))
+    assert confirmation_report.flags(found) == [expected]
+    assert expected in result(replace(state, trials=tuple(slow)), FILE)["result_line"]
+
+
+def test_conditions_come_from_the_summary() -> None:
+    gpus = [GpuRow(0, 10, sm_clock_mhz=1400.0, max_temperature_celsius=70.0, ranks=[0],
+                   throttled={"idle": 0.9, "power cap": 0.2}), GpuRow(1, 10, sm_clock_mhz=200.0, ranks=[])]  # fmt: skip
+    summary = replace(RunSummary.from_dict(TREE), gpus=gpus, hosts=[HostRow(None, [0, 1], 10, cpu_fraction=0.75)],
+                      step_seconds=StepSeconds(1.0, 1.0, 1.0, 1.0), cpu_seconds_per_step=2.0)  # fmt: skip
+    found = conditions.of_run(summary, processors=4)
+    assert found == {
+        "sm_clock_mhz": 1400.0,
+        "gpu_celsius": 70.0,
+        "throttled_share": 0.2,
+        "others_share": 0.25,
+    }
+    assert conditions.of_run(RunSummary.from_dict(TREE)) == {}
+
+
+def test_others_on_the_processors_are_told_in_words() -> None:
+    (line,) = conditions.differences([{"others_share": 0.12}], [{"others_share": 0.01}], ("A", "B"))
+    assert line.startswith(
+        "the share of the processors that others took differed by 11 % (12 % in A, 1 % in B)"
+    )
+
+
+def test_a_study_shows_its_rounds(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "first"
+    found = run_study(study(trials=8), folder, Machine(run_noise=0.01))
+    shown = found["confirmation_rounds"]
+    assert found["best"]["trial"] == shown["winner"]
+    assert found["recommended"]["trial"] == shown["recommended"]
+    assert shown["order"][0] == 0
+    assert [row["confirms"] for row in found["confirmations"]] == shown["order"]
+    assert json.loads((folder / study_folder.RESULT).read_text())["confirmation_rounds"] == json.loads(
+        json.dumps(shown)
+    )
+    assert found["gain"]["confirmed"]
+
+
+def test_an_older_study_is_not_asked_for_more(tmp_path: Path) -> None:
+    file = study(trials=4)
+    run_study(study(trials=4, confirm_repeats=1, confirm_runners_up=0), tmp_path, Machine())
+    journal = tmp_path / study_folder.JOURNAL
+    journal.write_text(journal.read_text().replace(', "confirm_runners_up": 0', ""))
+    kept = open_study.as_before(tmp_path, file)
+    assert (kept.confirm_repeats, kept.confirm_runners_up) == (1, None)
+    again = Machine()
+    run_study(file, tmp_path, again)
+    assert again.configs == []

@@ -1,0 +1,94 @@
+"""Constants found again from planted ones, intervals that hold, and measurements that cannot be true."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from engine.config.errors import InputError
+from tests.tuning.predict.model.test_step_time import MACHINE, case
+from tuning.predict.fit import calibrate
+from tuning.predict.fit.calibrate import Calibrated, Measured
+from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.model import priors, step_time
+from tuning.predict.model.constants import Constants
+
+TRUE = priors.START.put(block_seconds=1e-3, score_passes=9.0, message_share=0.3, step_seconds=0.02)
+
+
+def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
+    """Steps that the true constants take, with noise."""
+    draw = np.random.default_rng(seed)
+    degrees = {name: 2.0 ** draw.integers(0, 4, count) for name in ("tp", "pp", "dp", "micro_batch")}
+    cases = case(**degrees, hidden=draw.choice([512.0, 1024.0, 4096.0], count), heads=8, recompute=2)
+    cases = cases.put(ffn_hidden=4 * cases.hidden, micro_batches=2.0 ** draw.integers(3, 6, count))
+    seconds = step_time.step(cases, MACHINE, TRUE).seconds * np.exp(draw.normal(0, noise, count))
+    return Measured(cases, MACHINE, seconds, cases.hidden)
+
+
+def test_planted_constants_are_found_again() -> None:
+    found = calibrate.fitted(trials(noise=0.0))
+    for name in ("block_seconds", "score_passes", "message_share", "step_seconds"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
+
+
+def test_slopes_of_many_constants_at_a_time_are_those_one_by_one() -> None:
+    cases, machine, seconds, _ = measured = trials(20)
+    slow = fit(
+        lambda one: np.log(step_time.step(cases, machine, one).seconds / seconds), priors.START, priors.FREE
+    )
+    found = calibrate.fitted(measured)
+    for name in priors.FREE:
+        assert getattr(found, name) == pytest.approx(getattr(slow.constants, name), rel=1e-6), name
+
+
+def test_a_few_odd_measurements_do_not_bend_the_rest() -> None:
+    measured = trials()
+    odd = measured.seconds.copy()
+    odd[::10] *= 4
+    found = calibrate.fitted(measured._replace(seconds=odd))
+    error = step_time.step(measured.cases, MACHINE, found).seconds / measured.seconds - 1
+    assert np.median(np.abs(error)) < 0.04
+
+
+def test_the_interval_holds_what_was_held_out_and_widens_outside() -> None:
+    measured = trials()
+    known = calibrate.calibrate(measured)
+    other = trials(seed=4)
+    found = step_time.step(other.cases, MACHINE, known.constants).seconds
+    low, high = known.interval(other.cases, found)
+    assert np.mean((low <= other.seconds) & (other.seconds <= high)) >= 0.8
+    far = other.cases.put(tp=other.cases.tp * 16)
+    far_low, far_high = known.interval(far, found)
+    assert (far_high / far_low > high / low).all()
+    assert known.beyond(far.take(np.array([int(np.argmax(far.tp))])))[0].startswith(
+        "tp 128 was measured from 1 to 8"
+    )
+    assert not known.beyond(measured.cases)
+
+
+def test_it_is_kept_as_json() -> None:
+    known = calibrate.calibrate(trials(40))
+    again = Calibrated.from_dict(json.loads(json.dumps(known.as_dict())))
+    assert again == known
+
+
+def test_what_cannot_be_true_is_refused() -> None:
+    measured = trials(20)
+    bad = measured.seconds.copy()
+    bad[3] = -1.0
+    with pytest.raises(InputError, match="trial 4"):
+        calibrate.check(measured._replace(seconds=bad))
+    twice = calibrate.select(measured, np.array([0, 1, 0]))
+    with pytest.raises(InputError, match="trials 1 and 3"):
+        calibrate.check(twice._replace(seconds=twice.seconds * np.array([1.0, 1.0, 2.0])))
+    calibrate.check(twice)
+
+
+def test_a_fit_needs_something_to_fit() -> None:
+    with pytest.raises(ValueError, match="needs observations"):
+        fit(lambda _: np.zeros(0), Constants(), {"spread": 1.0})
+    with pytest.raises(ValueError, match="needs observations"):
+        fit(lambda _: np.zeros(3), Constants(), {})

@@ -1,0 +1,225 @@
+"""The result: who is best, how sure that is, and the words for it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.studies.fake import study
+from tuning.analysis import leaderboard
+from tuning.report.result import result
+from tuning.search import policy
+from tuning.spec.study_file import StudyFile
+from tuning.storage.state import Line, StudyState, fold
+
+LOSSY_SPACE = {"parallel.tp": [1, 2], "compression.method": ["none", "topk"], "batch.micro_batch": [1, 2, 4]}
+FILE = study()
+
+
+def samples(value: float, seed: int, noise: float = 0.01) -> list[float]:
+    random = np.random.default_rng(seed)
+    return [float(value * (1 + noise * random.normal())) for _ in range(20)]
+
+
+def lines(number: int, point: dict[str, Any], value: float | None, **more: Any) -> list[Line]:
+    told = {"outcome": "completed", "validation_loss": 2.4, "steps": 24} | more
+    measured = samples(value, number, more.get("noise", 0.01)) if value is not None else []
+    proposal = {"source": "sampler" if number else "baseline"} | {
+        key: told.pop(key) for key in ("source", "confirms", "attempt", "retry_of") if key in told
+    }
+    return [
+        {"at_unix": 1.0, "kind": "proposal", "number": number, "config": point} | proposal,
+        {"at_unix": 2.0, "kind": "tell", "number": number, "value": value, "samples": measured} | told,
+    ]
+
+
+def folded(*parts: list[Line]) -> StudyState:
+    return fold([line for part in parts for line in part])
+
+
+def points(file: StudyFile) -> tuple[dict[str, Any], dict[str, Any]]:
+    space = file.search_space
+    return space.baseline[0], space.completed({"parallel.tp": 2, "batch.micro_batch": 4})
+
+
+BASELINE, OTHER = points(FILE)
+
+
+def compared(ratio: float) -> StudyState:
+    """Baseline 1000, then another that looked 20 % faster and is ``ratio`` times as fast when measured again."""
+    return folded(
+        lines(0, BASELINE, 1000.0), lines(1, OTHER, 1200.0),
+        lines(2, BASELINE, 1002.0, source="confirm", confirms=0),
+        lines(3, OTHER, 1000.0 * ratio, source="confirm", confirms=1),
+    )  # fmt: skip
+
+
+def test_a_gain_is_named_with_its_price() -> None:
+    found = result(compared(1.19), FILE)
+    assert found["gain"]["verdict"] == "better"
+    assert found["gain"]["low"] < found["gain"]["ratio"] < found["gain"]["high"]
+    assert found["best"]["trial"] == found["recommended"]["trial"] == 1
+    line = found["result_line"]
+    assert line.startswith("best: dp=2 tp=2 pp=1 zero=0 micro_batch=4 · 1,1")
+    assert "18.7 % faster than plain data parallel, 95 % interval 14.2 to 23.4 %" in line
+    assert found["recommended"]["decided_by"] == "speed"
+    assert found["gain"]["ratio"] == pytest.approx(found["best"]["value"] / found["baseline"]["value"])
+
+
+def test_a_tie_is_called_a_tie_and_the_baseline_kept() -> None:
+    found = result(compared(1.005), FILE)
+    assert found["gain"]["verdict"] == "tie"
+    assert found["recommended"]["trial"] == 0
+    assert found["recommended"]["decided_by"] == "simplicity"
+    assert "a tie with plain data parallel: +0." in found["result_line"]
+    tie = "recommended: dp=4 tp=1 pp=1 zero=0 micro_batch=2 (trials 0 and 1 tie; it is the simplest"
+    assert tie in found["result_line"]
+
+
+def test_luck_that_does_not_come_again_does_not_win() -> None:
+    state = folded(
+        lines(0, BASELINE, 1000.0), lines(1, OTHER, 1010.0),
+        lines(2, BASELINE, 1002.0, source="confirm", confirms=0), lines(3, OTHER, 900.0, source="confirm", confirms=1),
+        lines(4, BASELINE, 1001.0, source="confirm", confirms=0), lines(5, OTHER, 901.0, source="confirm", confirms=1),
+        lines(6, BASELINE, 1001.0, source="confirm", confirms=0), lines(7, OTHER, 899.0, source="confirm", confirms=1),
+    )  # fmt: skip
+    found = result(state, FILE)
+    assert (
+        found["best"]["trial"] == found["recommended"]["trial"] == found["confirmation_rounds"]["winner"] == 0
+    )
+    other = found["confirmation_rounds"]["arms"][1]
+    assert (other["trial"], other["searched_value"], len(other["rounds"])) == (1, 1010.0, 3)
+    assert other["ratio"] == pytest.approx(0.9, rel=0.01)
+    assert other["high"] < 1
+    assert "the one other was not faster, measured again" in found["result_line"]
+
+
+def test_without_confirmation_the_line_says_so() -> None:
+    found = result(folded(lines(0, BASELINE, 1000.0), lines(1, OTHER, 1200.0)), FILE, "running")
+    assert found["gain"]["confirmed"] is False
+    assert found["result_line"].startswith("best so far: ")
+    assert "noise from run to run is not in it" in found["result_line"]
+
+
+def test_the_baseline_itself_can_be_best() -> None:
+    found = result(folded(lines(0, BASELINE, 1000.0), lines(1, OTHER, 900.0)), FILE)
+    assert found["best"] == found["baseline"]
+    assert found["gain"]["verdict"] == "tie"
+    assert (
+        "plain data parallel itself: the one other was not faster; the nearest, dp=2" in found["result_line"]
+    )
+
+
+def test_nothing_measured_is_said_plainly() -> None:
+    state = folded(lines(0, BASELINE, None, outcome="oom", reason="rank 0 ran out of memory"))
+    found = result(state, FILE)
+    assert found["best"] is found["gain"] is found["recommended"] is None
+    words = "no configuration could be measured: the only trial ran out of memory (rank 0 ran out of memory)"
+    assert found["result_line"].startswith(
+        f"{words}. What to change: fewer sequences at once (batch.micro_batch"
+    )
+    assert result(StudyState(), FILE)["result_line"] == "nothing measured yet"
+
+
+def test_without_a_baseline_no_gain_is_made_up() -> None:
+    state = folded(lines(0, BASELINE, None, outcome="oom", reason="too big"), lines(1, OTHER, 900.0))
+    found = result(state, FILE)
+    assert found["gain"] is None
+    assert found["result_line"].endswith("no gain can be named: the baseline ended as oom (too big)")
+
+
+def lossy(steps: int, loss: float) -> tuple[dict[str, Any], StudyFile]:
+    base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": steps}}
+    file = study(space=LOSSY_SPACE, base=base)
+    exact, topk = (
+        file.search_space.completed({"batch.micro_batch": 4}),
+        file.search_space.completed({"compression.method": "topk"}),
+    )
+    state = folded(
+        lines(0, file.search_space.baseline[0], 1000.0, steps=steps), lines(1, exact, 1100.0, steps=steps),
+        lines(2, topk, 1500.0, validation_loss=loss, steps=steps),
+    )  # fmt: skip
+    return result(state, file), file
+
+
+def test_a_lossy_setting_with_too_few_steps_stands_second() -> None:
+    found, _ = lossy(24, 2.41)
+    assert found["best"]["trial"] == found["best_exact"]["trial"] == 1
+    assert (found["fastest_lossy"]["trial"], found["fastest_lossy"]["guard"]["state"]) == (2, "undecided")
+    assert "validation loss 2.410 against 2.400: it cannot be believed yet" in found["result_line"]
+    assert "24 steps are too few to tell; the guard asks for 100" in found["result_line"]
+
+
+def test_a_lossy_setting_wins_when_its_loss_holds() -> None:
+    found, _ = lossy(100, 2.42)
+    assert (found["best"]["trial"], found["best_exact"]["trial"]) == (2, 1)
+    assert "lossy, but validation loss +0.8 % against the baseline's, 2 % allowed" in found["result_line"]
+
+
+def test_a_lossy_setting_that_learns_less_is_ruled_out() -> None:
+    found, _ = lossy(100, 2.6)
+    assert found["best"]["trial"] == 1
+    assert found["fastest_lossy"]["guard"]["violation"] == pytest.approx(2.6 / 2.4 - 1.02)
+    assert "it is ruled out" in found["result_line"]
+
+
+def test_bad_luck_is_tried_again_once_and_the_baseline_more_often() -> None:
+    crash = lines(1, OTHER, None, outcome="crashed")
+    again = lines(2, OTHER, None, outcome="crashed", source="retry", retry_of=1, attempt=1)
+    state = folded(lines(0, BASELINE, 1000.0), crash)
+    assert policy.next_step(state, FILE, False).details["retry_of"] == 1
+    state = folded(lines(0, BASELINE, 1000.0), crash, again)
+    assert policy.next_step(state, FILE, False).source == "sampler"
+    assert [trial.number for trial in leaderboard.counted(state)] == [0, 2]
+    lost = folded(
+        lines(0, BASELINE, None, outcome="lost"),
+        lines(1, BASELINE, None, outcome="lost", source="retry", retry_of=0, attempt=1),
+    )
+    assert policy.next_step(lost, FILE, False).phase == "baseline"
+
+
+@pytest.mark.parametrize("outcome", ["oom", "illegal", "diverged", "timed_out", "predicted_oom"])
+def test_what_the_configuration_did_is_not_tried_again(outcome: str) -> None:
+    state = folded(lines(0, BASELINE, 1000.0), lines(1, OTHER, None, outcome=outcome))
+    assert policy.next_step(state, FILE, False).source == "sampler"
+
+
+def test_a_rank_killed_from_outside_is_tried_again() -> None:
+    state = folded(
+        lines(0, BASELINE, 1000.0), lines(1, OTHER, None, outcome="crashed", killed_from_outside=True)
+    )
+    assert policy.next_step(state, FILE, False).source == "retry"
+
+
+def test_the_budget_leaves_time_to_confirm() -> None:
+    def asked(seconds: float) -> StudyFile:
+        return study(budget_seconds=seconds, confirm_repeats=1, confirm_runners_up=0)
+
+    trials = [lines(number, BASELINE | {"n": number}, 900.0, seconds=10.0) for number in range(3)]
+    assert policy.search_goes_on(folded(*trials), asked(60.0))
+    assert not policy.search_goes_on(folded(*trials), asked(59.0))
+
+
+def test_unprovable_settings_get_a_small_share() -> None:
+    file = study(space=LOSSY_SPACE, trials=8)
+    point = file.search_space.completed({"compression.method": "topk"})
+    state = folded(*[lines(number, point, 1.0) for number in range(2)])
+    assert policy.wanted(point, StudyState(), file)
+    assert not policy.wanted(point, state, file)
+    assert policy.wanted(file.search_space.baseline[0], state, file)
+
+
+def test_a_study_growing_old_in_noise_calls_equal_things_equal() -> None:
+    false_alarms = 0
+    for seed in range(30):
+        random = np.random.default_rng(seed)
+        stray = [float(1000 * np.exp(0.02 * random.normal())) for _ in range(10)]
+        picked = max(stray[:6])
+        state = folded(
+            lines(0, BASELINE, stray[6]), lines(1, OTHER, picked),
+            lines(2, BASELINE, stray[7], source="confirm", confirms=0),
+            lines(3, OTHER, stray[8], source="confirm", confirms=1),
+        )  # fmt: skip
+        gain = result(state, FILE)["gain"]
+        false_alarms += gain["verdict"] == "better" and gain["confirmed"]
+    assert false_alarms <= 5

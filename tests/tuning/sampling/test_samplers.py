@@ -1,0 +1,184 @@
+"""Which sampler is taken and why, what each of them draws, and what earlier studies are worth."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from engine.run.outcome import Ending, RunOutcome
+from tests.support.studies.fake import Machine, seconds, study
+from tuning.sampling.optuna_study import Index
+from tuning.space.encoding import Encoding
+from tuning.space.points import point_key
+from tuning.spec import sampler_choice
+from tuning.storage import effective_config, journal, study_folder
+from tuning.storage.commands import send
+from tuning.storage.state import StudyState, Trial
+from tuning.study import run_study
+
+SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
+NUMBERS = {"parallel.tp": [1, 2, 4], "parallel.pp": [1, 2, 4], "batch.micro_batch": [1, 2, 4]}
+RATIO = {"compression.ratio": {"low": 0.01, "high": 0.25}, "overlap.bucket_mb": {"low": 1.0, "high": 64.0}}
+TOPK = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 24, "warmup": 4},
+        "compression": {"method": "topk"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "name", "why"),
+    [
+        ({"space": NUMBERS}, 0, "tpe", "layouts are searched"),
+        ({"space": RATIO, "base": TOPK}, 0, "gp", "2 ordered numbers and a budget of 6 trials"),
+        ({"space": RATIO, "base": TOPK, "trials": 100}, 0, "tpe", "a budget of 100 trials, too many"),
+        ({}, 0, "tpe", "parameters are categories"),
+        ({"sampler": "random"}, 0, "random", "asked for"),
+        ({"sampler": "gp"}, 0, "gp", "asked for"),
+        ({"sampler": "gp"}, sampler_choice.GP_TRIALS, "tpe", "is too slow beyond"),
+        (
+            {"objectives": SEVERAL},
+            0,
+            "tpe",
+            "2 objectives and a budget of 6 trials, in which TPE finds as much",
+        ),
+        ({"objectives": SEVERAL, "trials": 499}, 300, "tpe", "of their front as NSGA-II or more"),
+        ({"objectives": SEVERAL, "trials": 500}, 199, "tpe", "after 200 NSGA-II goes on"),
+        ({"objectives": SEVERAL, "trials": 500}, 200, "nsga2", "NSGA-II finds as much of the front"),
+        ({"objectives": SEVERAL, "trials": 500, "sampler": "tpe"}, 200, "tpe", "asked for"),
+    ],
+)
+def test_the_sampler_follows_from_the_space_and_the_budget(
+    changes: dict[str, Any], told: int, name: str, why: str
+) -> None:
+    file = study(**changes)
+    found = effective_config.sampler(file, StudyState(trials=(Trial(0, {}, "sampler"),) * told))
+    assert found.name == name
+    assert why in found.reason
+
+
+def test_cmaes_is_taken_only_where_it_fits_and_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = study(space=RATIO, base=TOPK).search_space
+    kinds = {parameter.kind for parameter in Encoding(space).parameters}
+    assert kinds == {"number"}
+    sampler_choice.check("cmaes", space)
+    with monkeypatch.context() as without:
+        without.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(
+            InputError, match=r"needs cmaes, which is not installed: pip install '.*\[samplers\]'"
+        ):
+            sampler_choice.check("cmaes", space)
+        with pytest.raises(InputError, match="needs scipy"):
+            sampler_choice.check("gp", space)
+        chosen = sampler_choice.choose("auto", space, 20, 0)
+        assert chosen.name == "tpe"
+        assert "needs scipy" in chosen.reason
+    with pytest.raises(InputError, match=r"is a category; take tpe|is a category"):
+        sampler_choice.check("cmaes", study().search_space)
+
+
+def test_an_unknown_sampler_is_one_line() -> None:
+    with pytest.raises(InputError, match="sampler") as caught:
+        study(sampler="luck")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["random", "nsga2", "gp", "cmaes"])
+def test_every_sampler_draws_legal_new_points(name: Any) -> None:
+    space = study(space=NUMBERS).search_space
+    index, visited = Index(Encoding(space), 1, 4, 12, name), set[str]()
+    for number in range(6 if name == "gp" else 12):
+        draw = index.ask(visited)
+        assert draw is not None
+        assert space.problem(draw.point) is None
+        assert point_key(draw.point) not in visited
+        visited.add(point_key(draw.point))
+        value = 1 / seconds(space.config(draw.point))
+        index.tell(Trial(number, draw.point, "sampler", draw.params, outcome="completed", value=value))
+
+
+def test_a_trial_that_another_controller_withdrew_is_forgotten() -> None:
+    space = study(space=NUMBERS).search_space
+    index = Index(Encoding(space), 1, 2, 30, "tpe")
+    for number, point in enumerate(space.legal_points[:3]):
+        index.runs_elsewhere(Trial(number, point, "sampler"))
+    index.only_elsewhere([0, 2])
+    index.tell(Trial(2, space.legal_points[2], "sampler", outcome="completed", value=1.0))
+    states = [trial.state.name for trial in index._study.get_trials(deepcopy=False)]
+    assert (states.count("RUNNING"), states.count("COMPLETE")) == (1, 1)
+
+
+def test_a_sampler_that_is_changed_knows_what_the_last_one_was_told() -> None:
+    space = study(space=NUMBERS).search_space
+    index, visited = Index(Encoding(space), 1, 2, 30, "random"), set[str]()
+    for number in range(30):
+        if number == 6:
+            index.turn_to("tpe", 1, 2, 30)
+        draw = index.ask(visited)
+        if draw is None:
+            break
+        visited.add(point_key(draw.point))
+        value = 1 / seconds(space.config(draw.point))
+        index.tell(Trial(number, draw.point, "sampler", draw.params, outcome="completed", value=value))
+    assert len(visited) == len(space.legal_points)
+
+
+def oom(config: Any) -> RunOutcome | None:
+    return RunOutcome(Ending.OOM, "rank 1 ran out of memory", 1) if config.batch.micro_batch == 4 else None
+
+
+def test_the_same_question_on_the_same_machine_is_not_asked_again(tmp_path: Path) -> None:
+    send(tmp_path / "first", "enqueue", {"parallel.pp": 2, "batch.micro_batch": 2}, "test")
+    earlier = run_study(study(trials=16), tmp_path / "first", Machine(by_config=oom))
+    found = run_study(
+        study(name="second", trials=8, inherit=["first"], space=study().resolved()["space"]),
+        tmp_path / "second",
+        Machine(by_config=oom),
+    )
+    (told,) = found["inherited"]
+    assert (told["study"], told["same"], told["trials"]) == ("first", True, 16)
+    best = earlier["best"]["config"]
+    assert (found["trials"][1]["config"], found["trials"][1]["why"]) == (
+        best,
+        "among the best of study first",
+    )
+    known = {point_key(row["config"]) for row in earlier["trials"]}
+    drawn = [point_key(row["config"]) for row in found["trials"][2:]]
+    assert known.isdisjoint(drawn)
+    assert all(row["outcome"] == "completed" for row in found["trials"][:2])
+    again = run_study(study(name="second", trials=9, inherit=["first"]), tmp_path / "second", Machine())
+    assert len(again["inherited"]) == 1
+
+
+@pytest.mark.parametrize("other", ["question", "machine"])
+def test_another_question_or_machine_only_says_what_to_try_first(tmp_path: Path, other: str) -> None:
+    base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 30, "warmup": 4}}
+    changes = {"base": base} if other == "question" else {}
+    run_study(study(trials=10, **changes), tmp_path / "first", Machine())
+    if other == "machine":
+        path = tmp_path / "first" / study_folder.JOURNAL
+        known = journal.load(path).machine
+        assert known is not None
+        path.write_text(path.read_text().replace(known, "another"))
+    found = run_study(study(name="second", trials=6, inherit=["first"]), tmp_path / "second", Machine())
+    (told,) = found["inherited"]
+    assert (told["same"], told["trials"]) == (False, 0)
+    assert ("base.train.steps was 30" if other == "question" else "on this machine") in told["words"]
+    assert [row["why"] for row in found["trials"][1:4]] == ["among the best of study first"] * 3
+
+
+def test_points_outside_the_space_are_not_inherited(tmp_path: Path) -> None:
+    run_study(study(trials=10), tmp_path / "first", Machine())
+    space = {"parallel.tp": [1, 2], "batch.micro_batch": [1, 2, 4]}
+    found = run_study(
+        study(name="second", trials=4, inherit=["first"], space=space), tmp_path / "second", Machine()
+    )
+    told = found["inherited"][0]
+    assert told["same"]
+    assert 0 < told["trials"] < 10
+    assert all(row["outcome"] == "completed" for row in found["trials"])
+
+
+def test_a_study_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    for name in ("nowhere", "second"):
+        with pytest.raises(InputError, match=r"no such study beside this one|is this study itself"):
+            run_study(study(name="second", inherit=[name]), tmp_path / "second", Machine())

@@ -1,0 +1,102 @@
+"""Budgets of a study, and how sure single values are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.studies.weighed import asked
+from tuning.analysis import single_values
+from tuning.search.budgets import budgets, document, used_up
+from tuning.spec import study_file
+from tuning.storage.state import StudyState, Trial
+
+PRICE = {"per_gpu_hour": 2.0, "currency": "EUR"}
+
+
+def test_single_values_are_sure_only_when_they_were_repeated() -> None:
+    once = single_values.compare([[2.0]], [[1.0]])
+    assert (once.ratio.value, once.ratio.low, once.verdict, once.repeated) == (2.0, None, "tie", False)
+    again = single_values.compare([[2.0]], [[1.0], [1.0]], [[2.0]])
+    assert (again.verdict, again.ratio.low, again.repeated) == ("better", pytest.approx(2.0), True)
+    noisy = single_values.compare([[1.02]], [[1.0], [1.03]], [[1.05]])
+    assert noisy.verdict == "tie" and noisy.ratio.low is not None and noisy.ratio.low < 0.95
+
+
+def test_intervals_of_single_values_cover_the_truth() -> None:
+    random, held = np.random.default_rng(5), 0
+    for _ in range(600):
+        arm, spread, *baseline = ([float(value)] for value in np.exp(random.normal(0, 0.02, 4)))
+        ratio = single_values.compare([arm], baseline, [spread]).ratio
+        held += (ratio.low or 9) <= 1 <= (ratio.high or 0)
+    assert 0.92 <= held / 600 <= 0.98
+    assert [round(single_values.quantile(n), 2) for n in (1, 10, 11, 30)] == [12.71, 2.23, 2.2, 2.04]
+
+
+def ran(*seconds: float, confirms: int = 0) -> StudyState:
+    trials = [
+        Trial(
+            n,
+            {},
+            "sampler",
+            outcome="completed",
+            seconds=each,
+            confirms=0 if n >= len(seconds) - confirms else None,
+        )
+        for n, each in enumerate(seconds)
+    ]
+    return StudyState(trials=tuple(trials))
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"trials": 3}, "trials"),
+        ({"budget_seconds": 59.0}, "wall_seconds"),
+        ({"budget": {"wall_seconds": 59.0}}, "wall_seconds"),
+        ({"budget": {"gpu_hours": 59 * 4 / 3600}}, "gpu_hours"),
+        ({"budget": {"money": 59 * 4 / 3600 * 2}, "price": PRICE}, "money"),
+        (
+            {"budget": {"wall_seconds": 60.0, "gpu_hours": 60.1 * 4 / 3600, "money": 1.0}, "price": PRICE},
+            None,
+        ),
+    ],
+)
+def test_the_first_budget_that_is_used_up_ends_the_search(more: dict[str, Any], kind: str | None) -> None:
+    """Three trials of 10 s, one more, and the two that confirm the best make 60 s."""
+    assert used_up(ran(10.0, 10.0, 10.0), asked(**more, confirm_repeats=1)) == kind
+
+
+def test_a_trial_uses_the_hours_of_its_own_ranks() -> None:
+    file = asked(price=PRICE, ranks=4, space={"ranks": [1, 2, 4], "parallel.tp": [1]}, confirm_repeats=0)
+    state = ran(10.0, 20.0, 30.0)
+    trials = [
+        replace(trial, config={"ranks": ranks}) for trial, ranks in zip(state.trials, (4, 2, 1), strict=True)
+    ]
+    found = budgets(replace(state, trials=tuple(trials)), file)
+    assert found["wall_seconds"]["used"] == 60.0
+    assert found["gpu_hours"]["used"] == pytest.approx((40 + 40 + 30) / 3600)
+    assert found["money"]["used"] == pytest.approx(2 * (40 + 40 + 30) / 3600)
+
+
+def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None:
+    file = study_file.parse({"name": "a", "budget": {"trials": 3, "wall_seconds": 60}})
+    assert (file.trials, file.budget_seconds) == (3, 60)
+    assert study_file.parse(file.resolved()).resolved() == file.resolved()
+
+
+def test_what_is_used_is_told() -> None:
+    file = asked(price=PRICE, budget={"money": 1.0}, confirm_repeats=1)
+    found = budgets(ran(10.0, 20.0, 30.0), file)
+    assert found["wall_seconds"]["used"] == 60.0 and found["wall_seconds"]["limit"] is None
+    assert found["gpu_hours"]["used"] == pytest.approx(60 * 4 / 3600)
+    assert found["money"] == pytest.approx(
+        {"used": 60 * 8 / 3600, "kept_for_confirmation": 40 * 8 / 3600, "next": 20 * 8 / 3600, "limit": 1.0}
+    )
+    assert document(ran(10.0), file, "running")["stopped_by"] is None
+    assert document(ran(10.0), file, "ended")["stopped_by"] == "command"
+    note = replace(ran(10.0, 9.0, 9.0, confirms=2), notes=("every legal point of the space was measured",))
+    assert document(note, file, "ended")["stopped_by"] == "space"

@@ -1,0 +1,1 @@
+"""Whole studies: shared, killed, raced, and old ones that go on."""
