@@ -2,6 +2,6 @@
 
 import streamlit as st
 
-from workbench.ui.chart import ROUTE
+from workbench.pages.widgets.plotly_chart import ROUTE
 
-app = st.App("workbench/ui/main.py", routes=[ROUTE])
+app = st.App("workbench/pages/main.py", routes=[ROUTE])

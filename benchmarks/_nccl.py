@@ -1,6 +1,6 @@
 """Short runs on NCCL with all ranks on one GPU, compared with one rank: for correctness, never for speed.
 
-How two ranks share a GPU: ``workbench/selftest/shared_gpu.py``.
+How two ranks share a GPU: ``workbench/selftest/checks/shared_gpu.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import _table as table
 from engine.config.run_config import parse
-from workbench.selftest.shared_gpu import DEVICE, Losses, losses_of
+from workbench.selftest.checks.shared_gpu import DEVICE, Losses, losses_of
 
 SMALL: dict[str, Any] = {
     "batch": {"global_batch": 8, "micro_batch": 1},

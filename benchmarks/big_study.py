@@ -24,11 +24,12 @@ from benchmarks._big_study import NAME, Big
 from engine.run import run_folder
 from tuning.sensitivity.report import document as mattered
 from tuning.study import run_study
-from workbench import study_figures, trial_list
-from workbench.followed import FollowedStudies
-from workbench.store import Store
-from workbench.study_series import trial_series
-from workbench.thinning import thinned
+from workbench.analysis.studies import FollowedStudies
+from workbench.figures import study
+from workbench.figures.study import trial_series
+from workbench.figures.thinning import thinned
+from workbench.home.store import Store
+from workbench.text import trial_list
 
 SIZES = (1_000, 3_000, 10_000)
 REFRESHES = 5
@@ -87,7 +88,7 @@ def _refreshed(big: Big, followed: Any) -> Took:
 
 
 def _drawn(document: Any) -> None:
-    study_figures.trials(thinned(trial_series(document))).to_plotly_json()
+    study.trials(thinned(trial_series(document))).to_plotly_json()
     trial_list.window(trial_list.all_rows(document))
 
 

@@ -24,8 +24,8 @@ from engine.run import progress, run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from profilers.trace.lanes import communication, computation, overlap_fraction
-from workbench import control, traces
-from workbench.resolve import Target
+from workbench.home import control, traces
+from workbench.home.resolve import Target
 
 HTA = "HolisticTraceAnalysis==0.5.0"
 _OWN = Path(__file__).parents[1] / "build" / "hta"

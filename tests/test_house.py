@@ -136,7 +136,7 @@ def test_ranks_need_no_tuner_page_or_command_line() -> None:
 
 
 def test_the_page_does_not_load_torch() -> None:
-    pages = modules("workbench/ui")
+    pages = modules("workbench/pages")
     if not pages:
         pytest.skip("no pages yet")
     assert not import_all(pages, watched="torch")

@@ -1,9 +1,15 @@
-"""The command line: assembles the commands, and turns every error into one line and an exit code."""
+"""The command line: assembles the commands, and turns every error into one line and an exit code.
+
+Keeps the traceback of an error that nobody expected.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import time
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -11,27 +17,37 @@ import typer
 
 from engine.config.errors import InputError, WorkbenchError
 from workbench.commands import (
-    calibrate,
+    analyse,
     control,
-    doctor,
     export,
-    inspect,
     lab,
-    metrics,
-    plan,
+    machine,
     predict,
-    quality,
-    records,
-    schedule,
     selftest,
-    sensitivity,
-    study,
+    serve,
+    show,
     train,
     tune,
-    ui,
 )
-from workbench.output import say
-from workbench.settings import HOME_VARIABLE
+from workbench.home.settings import HOME_VARIABLE, JOBS, home_folder
+from workbench.text.output import say
+
+
+def keep_traceback(error: BaseException) -> Path:
+    """Write a traceback into the home folder, or where temporary files go if that cannot be written."""
+    text = f"{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+    name = f"error-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
+    home = home_folder()
+    folders = [home / JOBS] if home.is_dir() else []
+    for folder in [*folders, Path(tempfile.gettempdir())]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+            return folder / name
+        except OSError:
+            continue
+    return Path("nowhere: no folder can be written")
+
 
 GOOD, ENDED_BADLY, WRONG_INPUT = 0, 1, 2
 _HELP = (
@@ -40,30 +56,30 @@ _HELP = (
 
 app = typer.Typer(name="workbench", help=_HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
-    doctor.doctor,
+    machine.doctor,
     selftest.selftest,
-    calibrate.calibrate,
+    machine.calibrate,
     train.train,
     tune.tune,
-    ui.ui,
-    inspect.ls,
-    inspect.show,
+    serve.ui,
+    show.ls,
+    show.show,
     control.stop,
     control.control,
     export.export,
     predict.predict,
-    plan.plan,
-    quality.quality,
-    sensitivity.sensitivity,
-    schedule.schedule,
-    inspect.reindex,
-    records.records,
-    records.prune,
-    metrics.metrics,
+    predict.plan,
+    analyse.quality,
+    analyse.sensitivity,
+    predict.schedule,
+    show.reindex,
+    export.records,
+    export.prune,
+    serve.metrics,
 ):
     app.command()(command)
 app.add_typer(lab.app)
-app.add_typer(study.app)
+app.add_typer(export.app)
 
 
 def _print_version(asked: bool) -> None:
@@ -122,7 +138,6 @@ def one_line(text: str) -> str:
 
 def unexpected(error: Exception) -> int:
     """One line for a mistake of ours, and where the traceback is."""
-    from workbench.crash import keep_traceback
 
     kept = keep_traceback(error)
     say(f"error: {type(error).__name__}: {one_line(str(error))} (not your mistake; details in {kept})")

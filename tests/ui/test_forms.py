@@ -6,7 +6,7 @@ import pytest
 
 from engine.config.run_config import RunConfig
 from tuning.spec.study_file import StudyFile
-from workbench.ui import forms
+from workbench.pages.widgets import forms
 
 
 def test_a_field_brings_its_bounds_and_its_default() -> None:

@@ -23,8 +23,8 @@ from tests.support.waiting import wait_until
 from tests.ui.conftest import DRAWING_MILLISECONDS, Visit
 from tests.workbench.test_bad_input import free_port
 from tests.workbench.test_metrics import fetched, one
-from workbench import archive
 from workbench.metrics.endpoint import Endpoint
+from workbench.records import archive
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,8 +9,8 @@ import pytest
 
 from tests.ui.homes import full_home
 from tests.ui.test_pages import charts, run_names, texts, visit
-from workbench import trial_list
-from workbench.ui import shared
+from workbench.pages.widgets import shared
+from workbench.text import trial_list
 
 
 def lengthened(home: Path, trials: int) -> None:

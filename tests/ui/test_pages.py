@@ -12,7 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.ui.homes import damaged_home, full_home
-from workbench.ui import portable
+from workbench.pages.study import transfer
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("runs", "live", "tune", "export", "machine")
@@ -168,7 +168,7 @@ def test_a_study_leaves_as_one_file_and_comes_back(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_home(home)
-    file = portable.packed("quickstart")
+    file = transfer.packed("quickstart")
     monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path / "elsewhere"))
     app = visit("runs")
     app.get("file_uploader")[0].set_value(("q.study.zip", file, "application/zip"))

@@ -12,7 +12,7 @@ from profilers.steps.spans import SpanChoice
 from tests.support.runs import execute, small
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from workbench import archive
+from workbench.records import archive
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from profilers.model.environment import NO, YES, EnvironmentRow
 from profilers.model.run_summary import RunSummary
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from workbench import runs
-from workbench.render import _result_lines
+from workbench.home import runs
+from workbench.terminal.run import _result_lines
 
 ROWS = [
     EnvironmentRow("OMP_NUM_THREADS", "2", "2", "2", YES, "torch.get_num_threads", [0, 1]),

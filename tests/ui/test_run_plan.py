@@ -13,7 +13,8 @@ from engine.run import run_folder
 from profilers.model.rows import PlanRow
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from workbench import runs, words
+from workbench.home import runs
+from workbench.text import words
 
 LAYERS: dict[str, float] = {
     "embedding.weight": 0.01,

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 from engine.run import run_folder
 from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
-from workbench import runs
-from workbench.quality import values_of
+from workbench.analysis.quality import values_of
+from workbench.home import runs
 
 TITLE = "Loss on held-out text"
 

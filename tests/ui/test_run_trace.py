@@ -20,7 +20,7 @@ from tests.ui.homes import full_home
 from tests.ui.test_pages import texts
 from tests.ui.test_pages import visit as visit_page
 from tuning.storage.commands import send
-from workbench import orders
+from workbench.home import run_commands
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -110,7 +110,7 @@ def test_a_snapshot_that_somebody_asked_for_is_followed(
     tab.page.get_by_text("Memory snapshot:").wait_for(state="detached")
     tab.screenshot(screenshots, "snapshot-recorded-light")
     assert tab.page.locator("[data-testid=stException]").count() == 0
-    assert {answer.rank for answer in orders.of_run(training)} == {0, 1}
+    assert {answer.rank for answer in run_commands.of_run(training)} == {0, 1}
 
 
 def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: Path) -> None:
@@ -133,7 +133,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
     page.announce_order(1, step - 4)
     ranks = page.world_size
     assert f"Memory snapshot: 0 of {ranks} ranks have written theirs." in lines()
-    (one,) = orders.waiting(folder, "snapshot")
+    (one,) = run_commands.waiting(folder, "snapshot")
     assert (one.done, one.answered, one.fraction) == (4, 0, 0.8)
     page.close()
     ended = {"ending": "stopped", "reason": "stopped on request"}

@@ -13,7 +13,7 @@ from tests.support.training import going_on
 from tests.support.waiting import wait_until
 from tests.ui.homes import full_home
 from tests.ui.test_pages import charts, texts, visit
-from workbench import runs
+from workbench.home import runs
 
 
 def opened(run: str) -> AppTest:

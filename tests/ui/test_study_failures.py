@@ -15,7 +15,7 @@ from tests.ui.test_pages import texts, visit
 from tuning.report import failures
 from tuning.space.points import Point
 from tuning.storage.state import StudyState, Trial
-from workbench.render_failures import print_failures
+from workbench.terminal.study import print_failures
 
 FILE = study()
 
@@ -35,7 +35,7 @@ def board(fails: bool) -> dict[str, Any]:
 
 def page(document: dict[str, object]) -> None:
     """The part of the page, alone."""
-    from workbench.ui.study_failures import what_failed
+    from workbench.pages.study.details import what_failed
 
     what_failed(document)
 
@@ -80,7 +80,7 @@ def test_the_terminal_tells_the_same() -> None:
 
 def line(document: dict[str, object]) -> None:
     """The result line, alone."""
-    from workbench.ui.study_details import result_line
+    from workbench.pages.study.details import result_line
 
     result_line(document)
 

@@ -17,8 +17,8 @@ from tests.ui.test_pages import charts, texts, visit
 from tuning.sensitivity import job
 from tuning.sensitivity.importance import importance
 from tuning.sensitivity.models import modelled
-from workbench import jobs
-from workbench.ui import study_mattered
+from workbench.pages.study import sensitivity
+from workbench.services import jobs
 
 FULL = 60
 
@@ -78,7 +78,7 @@ def test_what_went_wrong_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     (folder / jobs.LOG).write_text("error: SHAP was killed by signal 9; ask again\n", "utf-8")
     gone = ownership.identity(os.getpid()) | {"start_time": 0.0}
     asked = jobs.Job("x", folder, ("sensitivity", known.NAME), 0.0, gone)
-    monkeypatch.setattr(study_mattered.jobs, "listed", lambda _: [asked])
+    monkeypatch.setattr(sensitivity.jobs, "listed", lambda _: [asked])
     app = visit("runs", id=known.NAME)
     assert "killed by signal 9" in app.error[0].value
 

@@ -16,7 +16,7 @@ from tests.ui.homes import full_home
 from tests.ui.test_pages import texts, visit
 from tuning.spec import study_file
 from tuning.storage.journal import Journal
-from workbench import jobs
+from workbench.services import jobs
 
 STUDY = Path("studies") / "quickstart"
 

@@ -13,7 +13,7 @@ from tests.support.torch_gpus import torch_can_use
 from tests.ui.test_pages import texts, visit
 from tests.ui.test_tune import draft
 from tuning.spec import study_file
-from workbench.ui import tune_environment, tune_steer
+from workbench.pages.study import new_knobs, steer
 
 THREADS, ALGORITHM = "environment.OMP_NUM_THREADS", "environment.NCCL_ALGO"
 
@@ -51,15 +51,15 @@ def on_the_cpu(ranks: int) -> AppTest:
 
 
 def turn(app: AppTest, *keys: str) -> AppTest:
-    chooser: Any = app.multiselect(key=tune_environment.CHOSEN)
+    chooser: Any = app.multiselect(key=new_knobs.CHOSEN)
     return chooser.set_value(list(keys)).run()
 
 
 def test_a_variable_becomes_a_knob(home: Path) -> None:
     app = on_the_cpu(2)
-    assert not any("NCCL" in option for option in app.multiselect(key=tune_environment.CHOSEN).options)
+    assert not any("NCCL" in option for option in app.multiselect(key=new_knobs.CHOSEN).options)
     assert any("threads of a rank's operators" in option for option in
-               app.multiselect(key=tune_environment.CHOSEN).options)  # fmt: skip
+               app.multiselect(key=new_knobs.CHOSEN).options)  # fmt: skip
     assert "4 of 31 can act here, 27 cannot: 2 ranks run on the CPU" in texts(app)
     turn(app, THREADS)
     values = app.multiselect(key="new-space-environment-OMP-NUM-THREADS")
@@ -82,7 +82,7 @@ def test_a_knob_without_values_says_so_beside_it(home: Path) -> None:
     ("value", "words"), [("many", "valid integer"), (0, "greater than or equal to 1"), (1, None)]
 )
 def test_a_wrong_value_has_one_clear_line(value: object, words: str | None) -> None:
-    found = tune_environment.problem(THREADS, [None, value], RunConfig())
+    found = new_knobs.problem(THREADS, [None, value], RunConfig())
     assert found is None if words is None else found and words in found and "\n" not in found
 
 
@@ -102,7 +102,7 @@ def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
     assert draft(app)["space"][ALGORITHM] == [None, "Ring", "Tree"]
     assert "can act here" not in texts(app)
     app.number_input(key="new-ranks").set_value(8).run()
-    assert app.multiselect(key=tune_environment.CHOSEN).value == [ALGORITHM, THREADS]
+    assert app.multiselect(key=new_knobs.CHOSEN).value == [ALGORITHM, THREADS]
     assert "acts on NCCL only" in texts(app) and "acts on NCCL only" in app.error[0].value
     assert app.button(key="start").disabled
     app.number_input(key="new-ranks").set_value(4).run()
@@ -111,7 +111,7 @@ def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
 
 def test_what_is_asked_of_a_variable_reads_as_the_form_has_it() -> None:
     asked = {"command": "narrow", "arguments": {THREADS: [None, 1], "batch.micro_batch": "1,2"}}
-    assert tune_steer._said(asked) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
+    assert steer._said(asked) == f"narrow {THREADS}=unset,1 batch.micro_batch=1,2"
 
 
 @pytest.mark.usefixtures("cores")

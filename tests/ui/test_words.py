@@ -6,7 +6,7 @@ import pytest
 
 from engine.config import environment
 from tuning.space import labels
-from workbench import words
+from workbench.text import words
 
 
 @pytest.mark.parametrize(

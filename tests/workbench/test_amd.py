@@ -16,9 +16,10 @@ from tests.support.fake_amdsmi import MI300X, FakeAmdSmi, amd_door, sampled_by_a
 from tests.support.synthetic import FakeRun, RunFolder
 from tests.ui.test_pages import texts, visit
 from tests.workbench.conftest import Run
-from workbench import doctor, gpu_series
-from workbench.live import LiveRun
+from workbench.figures import gpu
 from workbench.metrics.endpoint import Endpoint
+from workbench.records.live import LiveRun
+from workbench.services import doctor
 
 NEVER = "which we have never run on an AMD GPU"
 
@@ -82,11 +83,11 @@ def test_the_page_of_a_run_says_amd(ran: Callable[[str | None], RunFolder]) -> N
 
 def test_lines_are_named_by_the_vendor_s_words(ran: Callable[[str | None], RunFolder]) -> None:
     seen = LiveRun(ran("completed").folder).read()
-    read_by = gpu_series.source(seen.launcher_events)
-    drawn = gpu_series.detail(seen.gpu, 0, 100.0, read_by)
+    read_by = gpu.source(seen.launcher_events)
+    drawn = gpu.detail(seen.gpu, 0, 100.0, read_by)
     assert [line.name for line in drawn.activity] == ["busy at all (AMD SMI)"]
     assert [line.name for line in drawn.traffic] == ["xGMI sent", "xGMI received"]
-    assert gpu_series.source([]) == gpu_series.NVML
+    assert gpu.source([]) == gpu.NVML
 
 
 def test_prometheus_has_the_readings(home: Path, ran: Callable[[str | None], RunFolder]) -> None:

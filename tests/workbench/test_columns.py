@@ -10,8 +10,8 @@ import pytest
 from profilers.records.reader import Tail
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample, step_sample
-from workbench.columns import Stream
-from workbench.joined import PickedColumns, common_steps, means_by_step, rows_of
+from workbench.records.columns import Stream
+from workbench.records.joined import PickedColumns, common_steps, means_by_step, rows_of
 
 
 def test_what_was_seen_stays_while_the_file_grows(tmp_path: Path) -> None:

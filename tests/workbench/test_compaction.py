@@ -19,8 +19,9 @@ from profilers.records.schema import FixedRecord
 from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.synthetic import FakeRun, RunFolder
-from workbench import archive, compaction, parquet
-from workbench.live import LiveRun
+from workbench.home import compaction
+from workbench.records import archive, parquet
+from workbench.records.live import LiveRun
 
 #: Where a compaction is killed: what it has called by then.
 STAGES = {
@@ -31,7 +32,7 @@ STAGES = {
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from workbench import compaction
+from workbench.home import compaction
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 def halves(table):

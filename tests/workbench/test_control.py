@@ -16,8 +16,8 @@ from tests.workbench.conftest import Furnished, Run
 from tuning.controllers.open_study import STORAGE
 from tuning.storage.commands import Command, pending
 from tuning.storage.journal import Journal
-from workbench import control
-from workbench.resolve import resolve
+from workbench.home import control
+from workbench.home.resolve import resolve
 
 
 def study(furnished: Furnished) -> Path:

@@ -11,7 +11,7 @@ import yaml
 from engine.run import run_folder
 from tuning.spec import study_file
 from tuning.storage.journal import Journal
-from workbench import demo, jobs
+from workbench.services import demo, jobs
 
 ASKED = {"name": "quickstart", "ranks": 2, "trials": 2}
 
@@ -82,7 +82,7 @@ def test_a_running_demo_is_only_shown(
 
 
 def test_the_shipped_examples_are_good() -> None:
-    from workbench.inputs import run_config, study_file
+    from workbench.home.inputs import run_config, study_file
 
     examples = demo.EXAMPLE.parent
     file = study_file(demo.EXAMPLE, [], None, None)

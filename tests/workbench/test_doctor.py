@@ -11,7 +11,7 @@ import pytest
 from tests.support.nvml_library import build
 from tests.support.nvml_library.scenario import Scenario
 from tests.workbench.conftest import Run
-from workbench import doctor
+from workbench.services import doctor
 
 
 def test_doctor_of_this_machine(command: Run, home: Path) -> None:
@@ -44,7 +44,7 @@ def test_gpus_are_told_with_what_is_amiss(tmp_path: Path) -> None:
     driver = Scenario(tmp_path)
     driver.change(2, lost=15)
     driver.divide(7, 3)
-    asked = "from workbench.doctor import _gpus; a = next(_gpus()); print(a.status, a.value, a.why, sep='|')"
+    asked = "from workbench.services.doctor import _gpus; a = next(_gpus()); print(a.status, a.value, a.why, sep='|')"
     done = subprocess.run(
         [sys.executable, "-c", asked], env=driver.environment, capture_output=True, text=True, check=True
     )

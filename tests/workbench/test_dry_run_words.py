@@ -10,7 +10,7 @@ from rich.console import Console
 from engine.config.run_config import parse
 from engine.dry_run.check import DryRun
 from engine.footprint.footprint import footprints
-from workbench.render_predict import print_dry_run
+from workbench.terminal.prediction import print_dry_run
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "gpipe"])

@@ -20,9 +20,9 @@ from engine.run import run_folder
 from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Furnished, Run
-from workbench import runs
 from workbench.export import bundle, torchrun
-from workbench.export.placed import note
+from workbench.export.torchrun import note
+from workbench.home import runs
 
 FEW_ARENAS = {"environment__MALLOC_ARENA_MAX": 2}
 FILES = ["README.md", "config.json", "provenance.json", "run.sh"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from profilers.records.schema import PHASES
-from workbench import figures, study_figures
-from workbench.series import (
+from workbench.figures import base, study
+from workbench.figures.steps import (
     CollectiveSeries,
     GpuSeries,
     HostSeries,
@@ -20,22 +20,22 @@ from workbench.series import (
     RankSeries,
     change_marks,
 )
-from workbench.study_series import ImportanceSeries, Marked, Measured, TrialSeries
+from workbench.figures.study import ImportanceSeries, Marked, Measured, TrialSeries
 
 LINES = [Line("rank 0", [0.0, 1.0], [1.0, None]), Line("rank 1", [0.0, 1.0], [2.0, 3.0])]
 NO_LINE = Line("", [], [])
 FULL: dict[str, Callable[[], Any]] = {
-    "phases": lambda: figures.phases(
+    "phases": lambda: base.phases(
         PhaseSeries("rank 0", [0, 2], 2, {p: [1.0, 2.0] for p in PHASES}, [0.0, 0.0], 1)
     ),
-    "ranks": lambda: figures.ranks(RankSeries(LINES, 1)),
-    "loss": lambda: figures.loss(LossSeries([0.0, 1.0], [2.0, None], 1.5)),
-    "collectives": lambda: figures.collectives(
+    "ranks": lambda: base.ranks(RankSeries(LINES, 1)),
+    "loss": lambda: base.loss(LossSeries([0.0, 1.0], [2.0, None], 1.5)),
+    "collectives": lambda: base.collectives(
         CollectiveSeries(["all_reduce · dp"], [3.0], [1.0], [2.0], [4.0], [None])
     ),
-    "host": lambda: figures.host(HostSeries(LINES[0], LINES[1], 24.0)),
-    "gpu": lambda: figures.gpu(GpuSeries(LINES, LINES, LINES)),
-    "trials": lambda: study_figures.trials(
+    "host": lambda: base.host(HostSeries(LINES[0], LINES[1], 24.0)),
+    "gpu": lambda: base.gpu(GpuSeries(LINES, LINES, LINES)),
+    "trials": lambda: study.trials(
         TrialSeries(
             exact=[Measured(0, 10.0, 1.0, 1.0, "dp=4")],
             lossy=[Measured(2, 12.0, 0.0, 0.0, "topk")],
@@ -48,16 +48,16 @@ FULL: dict[str, Callable[[], Any]] = {
             floor=5.0,
         )
     ),
-    "importance": lambda: study_figures.importance(ImportanceSeries(["a.b"], [0.4], ""), str.upper),
+    "importance": lambda: study.importance(ImportanceSeries(["a.b"], [0.4], ""), str.upper),
 }
 EMPTY: dict[str, Callable[[], Any]] = {
-    "phases": lambda: figures.phases(PhaseSeries("rank 0", [], 1, {}, [], None)),
-    "ranks": lambda: figures.ranks(RankSeries([], None)),
-    "loss": lambda: figures.loss(LossSeries([], [], None)),
-    "collectives": lambda: figures.collectives(CollectiveSeries([], [], [], [], [], [])),
-    "host": lambda: figures.host(HostSeries(NO_LINE, NO_LINE, None)),
-    "trials": lambda: study_figures.trials(TrialSeries([], [], [], [], [], [], [], None, 0.0)),
-    "importance": lambda: study_figures.importance(ImportanceSeries([], [], "needs 8 trials"), str),
+    "phases": lambda: base.phases(PhaseSeries("rank 0", [], 1, {}, [], None)),
+    "ranks": lambda: base.ranks(RankSeries([], None)),
+    "loss": lambda: base.loss(LossSeries([], [], None)),
+    "collectives": lambda: base.collectives(CollectiveSeries([], [], [], [], [], [])),
+    "host": lambda: base.host(HostSeries(NO_LINE, NO_LINE, None)),
+    "trials": lambda: study.trials(TrialSeries([], [], [], [], [], [], [], None, 0.0)),
+    "importance": lambda: study.importance(ImportanceSeries([], [], "needs 8 trials"), str),
 }
 
 
@@ -86,26 +86,26 @@ def test_an_empty_figure_says_why_it_is_empty(name: str) -> None:
 def test_a_phase_has_one_colour_and_the_order_of_the_records() -> None:
     drawn = FULL["phases"]()
     bars = [trace for trace in drawn.data if trace.type == "bar"]
-    assert [bar.marker.color for bar in bars] == [figures.PHASE_COLORS[phase] for phase in PHASES]
-    assert len(set(figures.PHASE_COLORS.values())) == len(PHASES)
+    assert [bar.marker.color for bar in bars] == [base.PHASE_COLORS[phase] for phase in PHASES]
+    assert len(set(base.PHASE_COLORS.values())) == len(PHASES)
 
 
 def test_the_revision_keeps_a_zoom_while_the_data_grows() -> None:
-    first = figures.ranks(RankSeries(LINES[:1], None), "run-a")
-    second = figures.ranks(RankSeries(LINES, None), "run-a")
+    first = base.ranks(RankSeries(LINES[:1], None), "run-a")
+    second = base.ranks(RankSeries(LINES, None), "run-a")
     assert first.layout.uirevision == second.layout.uirevision == "run-a"
 
 
 def test_a_change_is_a_line_before_its_step_that_says_what_changed() -> None:
     rows = [{"step": 1, "key": "a.b", "new": 2}, {"step": 1, "key": "c.d", "new": "x"}]
-    drawn = spec(figures.marked(FULL["ranks"](), change_marks(rows)))
+    drawn = spec(base.marked(FULL["ranks"](), change_marks(rows)))
     (line,) = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
     assert (line["x0"], line["x1"]) == (0.5, 0.5)
     assert "from step 1 on: a.b = 2, c.d = x" in [
         note.get("hovertext") for note in drawn["layout"]["annotations"]
     ]
     plain = FULL["ranks"]()
-    assert figures.marked(plain, []) is plain
+    assert base.marked(plain, []) is plain
 
 
 def test_long_reasons_are_broken_into_lines() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from profilers.model.rows import GpuRow
 from profilers.records.schema import GpuSample
-from workbench import gpu_figures, gpu_series, render
-from workbench.gpu_series import GpuDetail, Throttled
-from workbench.series import Array, Columns, Line
+from workbench.figures import gpu
+from workbench.figures.gpu import GpuDetail, Throttled
+from workbench.figures.steps import Line
+from workbench.records.joined import Array, Columns
+from workbench.terminal import run
 
 NOTHING = GpuDetail([], [], [], [], [], [], [])
 
@@ -24,45 +26,45 @@ def columns(**known: Any) -> Columns:
 
 def test_only_what_was_read_has_a_line() -> None:
     seen = columns(power_watts=[400, 500, 9, 600, 700], power_limit_watts=[700, np.nan, 9, np.nan, 700])
-    found = gpu_series.detail(seen, 1, 100.0)
+    found = gpu.detail(seen, 1, 100.0)
     assert found.power == [
         Line("power", [0.0, 1.0, 2.0, 3.0], [400.0, 500.0, 600.0, 700.0]),
         Line("limit", [0.0, 3.0], [700.0, 700.0]),
     ]
     assert not (found.activity or found.traffic or found.throttled)
-    assert gpu_series.gpus(seen) == [0, 1]
-    assert gpu_series.gpus({}) == []
+    assert gpu.gpus(seen) == [0, 1]
+    assert gpu.gpus({}) == []
 
 
 def test_a_reason_holds_until_the_next_reading() -> None:
     """0x1 is idle, which slows nothing; 0x88 is a power brake within a hardware slowdown."""
-    found = gpu_series.detail(columns(throttle_reasons=[0x4, 0x4, 0, 0x1, 0x88]), 1, 100.0)
+    found = gpu.detail(columns(throttle_reasons=[0x4, 0x4, 0, 0x1, 0x88]), 1, 100.0)
     assert found.throttled == [Throttled("power cap", 0.0, 2.0), Throttled("power brake", 3.0, 4.0)]
 
 
 def test_many_short_stretches_are_drawn_as_few() -> None:
     seconds = np.arange(10_000.0)
-    found = gpu_series.throttled(seconds, np.where(np.arange(10_000) % 7 == 0, 4.0, 0.0))
+    found = gpu.throttled(seconds, np.where(np.arange(10_000) % 7 == 0, 4.0, 0.0))
     assert found == [Throttled("power cap", 0.0, 9997.0)]
-    assert gpu_series.throttled(seconds, np.full(10_000, np.nan)) == []
-    assert gpu_series.throttled(np.empty(0), np.empty(0)) == []
+    assert gpu.throttled(seconds, np.full(10_000, np.nan)) == []
+    assert gpu.throttled(np.empty(0), np.empty(0)) == []
 
 
 def test_nvlink_s_rate_is_the_driver_s_or_else_that_of_its_counter() -> None:
     counter = [0, 2e9, 5, 6e9, 1e9]  # started anew before the last reading
-    found = gpu_series.detail(columns(nvlink_tx_bytes=counter), 1, 100.0)
+    found = gpu.detail(columns(nvlink_tx_bytes=counter), 1, 100.0)
     assert found.traffic == [Line("NVLink sent", [1.0, 2.0], [2.0, 4.0])]
-    told = gpu_series.detail(columns(nvlink_tx_bytes=counter, nvlink_tx_bytes_per_second=[3e9] * 5), 1, 100.0)
+    told = gpu.detail(columns(nvlink_tx_bytes=counter, nvlink_tx_bytes_per_second=[3e9] * 5), 1, 100.0)
     assert told.traffic == [Line("NVLink sent", [0.0, 1.0, 2.0, 3.0], [3.0] * 4)]
 
 
 FIGURES = (
-    gpu_figures.activity,
-    gpu_figures.power,
-    gpu_figures.memory,
-    gpu_figures.temperature,
-    gpu_figures.clocks,
-    gpu_figures.traffic,
+    gpu.activity,
+    gpu.power,
+    gpu.memory,
+    gpu.temperature,
+    gpu.clocks,
+    gpu.traffic,
 )
 
 
@@ -76,7 +78,7 @@ def test_a_quantity_without_a_reading_says_so(make: Any) -> None:
 def test_the_total_of_the_memory_is_drawn_as_a_limit() -> None:
     gib = 2**30
     seen = columns(memory_used_bytes=[gib] * 5, memory_total_bytes=[80 * gib] * 5)
-    drawn = gpu_figures.memory(gpu_series.detail(seen, 1, 100.0))
+    drawn = gpu.memory(gpu.detail(seen, 1, 100.0))
     assert [(trace.name, trace.line.dash) for trace in drawn.data] == [("used", None), ("total", "dash")]
 
 
@@ -87,7 +89,7 @@ def test_each_reason_of_throttling_is_shaded_and_named() -> None:
         Throttled("power cap", 0.8, 0.9),
         Throttled("power brake", 0.5, 1.0),
     ]
-    drawn = gpu_figures.clocks(NOTHING._replace(clocks=clock, throttled=spans))
+    drawn = gpu.clocks(NOTHING._replace(clocks=clock, throttled=spans))
     assert [trace.name for trace in drawn.data] == ["SM", "highest clock", "power cap", "power brake"]
     assert [(shape.x0, shape.x1) for shape in drawn.layout.shapes] == [(0.0, 0.5), (0.8, 0.9), (0.5, 1.0)]
     assert len({shape.fillcolor for shape in drawn.layout.shapes}) == 2
@@ -98,5 +100,5 @@ def test_text_output_has_a_line_for_each_gpu() -> None:
     row = GpuRow(
         0, 10, utilization=0.93, power_watts=612.4, max_power_watts=700.0, throttled={"power cap": 0.25}
     )
-    assert render._gpu(row) == "busy 93 %, power 612 W (most 700 W), clocks held down by power cap 25 %"
-    assert render._gpu(GpuRow(0, 10)) == "no reading"
+    assert run._gpu(row) == "busy 93 %, power 612 W (most 700 W), clocks held down by power cap 25 %"
+    assert run._gpu(GpuRow(0, 10)) == "no reading"

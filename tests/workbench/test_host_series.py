@@ -7,20 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench import host_figures
-from workbench.host_series import (
+from workbench.figures import host as host_figures
+from workbench.figures.host import (
     OTHERS,
     CoreSeries,
+    MemorySeries,
+    Peak,
     RateSeries,
     ShareSeries,
     core_series,
     disk_series,
     interface_series,
+    memory_series,
     network_series,
     share_series,
 )
-from workbench.memory_series import MemorySeries, Peak, memory_series
-from workbench.series import Line
+from workbench.figures.steps import Line
 
 START = 1000.0
 TIMES = START + np.arange(0.0, 10.05, 0.1)

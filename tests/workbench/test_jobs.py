@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.errors import InputError
 from tests.support.waiting import wait_until
-from workbench import jobs
+from workbench.services import jobs
 
 
 def wait_for(job: jobs.Job) -> None:

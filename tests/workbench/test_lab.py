@@ -19,9 +19,8 @@ from engine.launch.lab import lab, registry
 from engine.run import netns
 from tests.support.lab import needs_lab, on_the_wire
 from tests.workbench.conftest import Run
-from workbench import live
-from workbench.host_figures import interfaces
-from workbench.host_series import RateSeries, interface_series
+from workbench.figures.host import RateSeries, interface_series, interfaces
+from workbench.records import live
 
 #: A rate nobody else would ask for, so that a lab that stands already is left alone.
 RATE = 123.0

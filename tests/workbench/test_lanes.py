@@ -12,8 +12,9 @@ from profilers.records.schema import ActionSample, SpanSample
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
 from tests.support.samples import comm_sample, step_sample
-from workbench import lane_figures, lanes, skew
-from workbench.ui import anatomy_words
+from workbench.figures import lanes, steps
+from workbench.figures.lanes import lanes_note
+from workbench.text import step as step_text
 
 BEGIN = 1_700_000_000.0
 AHEAD = 5.0
@@ -67,19 +68,19 @@ def test_many_calls_are_drawn_as_few_bars(tmp_path: Path) -> None:
     calls = [bar for bar in series.bars if bar.kind == lanes.CALL]
     assert len(calls) == 20
     assert sum(bar.spans for bar in calls) == 6_000
-    assert "stand for several spans" in anatomy_words.lanes(series)
+    assert "stand for several spans" in lanes_note(series)
 
 
 def test_a_step_that_was_not_kept_says_so(tmp_path: Path) -> None:
     series = lanes.lane_series(written(tmp_path), 9)
     assert (series.bars, series.without_spans) == ([], [0, 1])
-    drawing = lane_figures.lanes(series)
+    drawing = lanes.lanes(series)
     assert drawing.layout.annotations[0].text == "no spans of this step were kept"
 
 
 def test_the_drawing_names_what_it_shows(tmp_path: Path) -> None:
     series = lanes.lane_series(written(tmp_path), 8)
-    drawing = lane_figures.lanes(series)
+    drawing = lanes.lanes(series)
     assert {trace.name for trace in drawing.data} == {"forward", "bubble", "F: forward", "tp communication"}
     assert drawing.layout.xaxis.title.text == "ms since the step's start"
     assert list(drawing.layout.yaxis.ticktext) == [
@@ -91,7 +92,7 @@ def test_the_drawing_names_what_it_shows(tmp_path: Path) -> None:
         "tp",
     ]
     assert sum(len(trace.x) for trace in drawing.data) == len(series.bars)
-    assert "aligned within 2.000 ms" in anatomy_words.lanes(series)
+    assert "aligned within 2.000 ms" in lanes_note(series)
 
 
 def test_chosen_ranks_only(tmp_path: Path) -> None:
@@ -99,11 +100,11 @@ def test_chosen_ranks_only(tmp_path: Path) -> None:
 
 
 def test_axes_have_exposed_and_hidden_bars() -> None:
-    drawing = lane_figures.exposed_by_axis({"dp": 0.02, "tp": 0.05}, {"dp": 0.01})
+    drawing = lanes.exposed_by_axis({"dp": 0.02, "tp": 0.05}, {"dp": 0.01})
     exposed, hidden = drawing.data
     assert (list(exposed.y), list(exposed.x)) == (["tp", "dp"], about([50.0, 20.0]))
     assert list(hidden.x) == [None, about(10.0)]
-    assert lane_figures.exposed_by_axis({}, {}).layout.annotations[0].text == "no communication was recorded"
+    assert lanes.exposed_by_axis({}, {}).layout.annotations[0].text == "no communication was recorded"
 
 
 def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
@@ -118,15 +119,15 @@ def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
             "bubble_seconds": np.full(3, 0.2),
         }
 
-    series = skew.skew_series({0: columns([1.0, 2.0, 1.0]), 3: columns([1.5, 1.0, 1.1])})
+    series = steps.skew_series({0: columns([1.0, 2.0, 1.0]), 3: columns([1.5, 1.0, 1.1])})
     assert series.steps == [0, 1, 2]
     assert series.milliseconds == about([500.0, 1000.0, 100.0])
     assert series.busiest == [3, 0, 3]
-    assert lane_figures.skew(series).data[0].name == "skew"
-    assert lane_figures.skew(skew.skew_series({0: columns([1.0, 2.0, 1.0])})).layout.annotations
+    assert lanes.skew(series).data[0].name == "skew"
+    assert lanes.skew(steps.skew_series({0: columns([1.0, 2.0, 1.0])})).layout.annotations
     some = columns([1.5, 1.0, 1.1])
     some["communication_exposed_seconds"][1] = np.nan
-    series = skew.skew_series({0: columns([1.0, 2.0, 1.0]), 3: some})
+    series = steps.skew_series({0: columns([1.0, 2.0, 1.0]), 3: some})
     assert (series.steps, series.milliseconds) == ([0, 2], about([500.0, 100.0]))
 
 
@@ -146,7 +147,7 @@ def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
     ],
 )
 def test_the_straggler_in_words(found: dict[str, Any], text: str) -> None:
-    assert anatomy_words.straggler(found) == text
+    assert step_text.straggler(found) == text
 
 
 def test_findings_in_words() -> None:
@@ -161,10 +162,10 @@ def test_findings_in_words() -> None:
     }
     clocks = [{"rank": 1, "offset_seconds": 2.0, "error_seconds": 0.0005}]
     found = {"pipeline": row, "warmup_steps": 4, "warmup_steps_found": 6, "clocks": clocks}
-    bubble, warmup, told = anatomy_words.findings(found)
+    bubble, warmup, told = step_text.findings(found)
     assert bubble.startswith(
         "Bubble as the actions ran: 25.0 % of the pipeline's span; 20.0 % by closed form"
     )
     assert warmup == "Warm-up: 4 steps left out, 6 by their times."
     assert told == "Clocks: rank 1 is +2,000.000 ms from rank 0, the largest; known within 0.500 ms."
-    assert list(anatomy_words.findings({})) == []
+    assert list(step_text.findings({})) == []

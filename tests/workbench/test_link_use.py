@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.link_use import LATELY_SECONDS, TITLES, LinkUse, link_uses
-from workbench.live import Snapshot
-from workbench.series import Columns
+from workbench.figures.host import LATELY_SECONDS, TITLES, LinkUse, link_uses
+from workbench.records.joined import Columns
+from workbench.records.live import Snapshot
 
 LAB: dict[str, Any] = {"islands": [1, 1], "rates_mbit": [80.0, None], "between_mbit": 16.0}
 

@@ -13,7 +13,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
-from workbench.resolve import resolve
+from workbench.home.resolve import resolve
 
 RUN_KEYS = {
     "id", "outcome", "reason", "layout", "losses", "step_seconds", "tokens_per_second", "phases", "communication",

@@ -14,11 +14,14 @@ from engine.run import run_folder
 from tests.support.synthetic import write_home
 from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
-from workbench import store, studies, thinning, trial_list
-from workbench.followed import FOLLOWED, FollowedStudies
-from workbench.front_series import FrontSeries, Place
-from workbench.store import Store
-from workbench.study_series import trial_series
+from workbench.analysis import studies
+from workbench.analysis.studies import FOLLOWED, FollowedStudies
+from workbench.figures import thinning
+from workbench.figures.front import FrontSeries, Place
+from workbench.figures.study import trial_series
+from workbench.home import store
+from workbench.home.store import Store
+from workbench.text import trial_list
 
 
 def document(count: int, seed: int) -> dict[str, Any]:

@@ -21,10 +21,9 @@ from tests.support.synthetic import FakeRun, RunFolder
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
 from tests.workbench.test_bad_input import free_port
-from workbench import archive
 from workbench.metrics.endpoint import Endpoint
-from workbench.metrics.follow import Follower
-from workbench.metrics.sums import StepSums
+from workbench.metrics.follow import Follower, StepSums
+from workbench.records import archive
 
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

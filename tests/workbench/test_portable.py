@@ -22,9 +22,9 @@ from tests.workbench.test_tune import machine  # noqa: F401
 from tuning.storage import journal
 from tuning.storage.commands import send
 from tuning.study import run_study
-from workbench.portable import landing, packing, unpacking
-from workbench.portable.manifest import MANIFEST
-from workbench.store import Store
+from workbench.home.store import Store
+from workbench.home.transfer import export_study, import_study, landing
+from workbench.home.transfer.manifest import MANIFEST
 
 NAME = "quickstart"
 JOURNAL = f"studies/{NAME}/journal.jsonl"
@@ -41,7 +41,7 @@ class Away(NamedTuple):
 @pytest.fixture
 def away(furnished: Furnished, tmp_path: Path) -> Away:
     file = tmp_path / "q.study.zip"
-    packing.pack(furnished.home, NAME, file)
+    export_study.pack(furnished.home, NAME, file)
     return Away(file, furnished.home, tmp_path / "elsewhere")
 
 
@@ -102,7 +102,7 @@ def test_records_come_along_when_asked_for(command: Run, furnished: Furnished, t
     ).document
     assert not more["left_out"]
     assert more["bytes"] > 3 * told["bytes"]
-    unpacking.unpack(tmp_path / "b", large)
+    import_study.unpack(tmp_path / "b", large)
     for run in Store(furnished.home).runs(NAME):
         records = list((furnished.home / run.id / "records").iterdir())
         assert records
@@ -117,9 +117,9 @@ def test_a_study_that_goes_on_is_taken_as_far_as_it_is(own_home: Furnished, tmp_
     with (own_home.home / JOURNAL).open("ab") as file:
         file.write(b'{"at_unix": 1.0, "kind": "propo')
     send(own_home.home / "studies" / NAME, "pause", by="test")
-    packed = packing.pack(own_home.home, NAME, tmp_path / "q.zip")
+    packed = export_study.pack(own_home.home, NAME, tmp_path / "q.zip")
     assert packed.left_out[-1] == "1 commands that nobody has answered yet"
-    unpacking.unpack(tmp_path / "b", tmp_path / "q.zip")
+    import_study.unpack(tmp_path / "b", tmp_path / "q.zip")
     assert (tmp_path / "b" / JOURNAL).read_bytes() == whole
     status = run_folder.read_json(tmp_path / "b" / "studies" / NAME / "status.json") or {}
     assert (status["state"], status["owner"], status["current_run"]) == ("interrupted", None, None)
@@ -190,7 +190,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
 def test_what_cannot_be_trusted_is_refused(name: str, away: Away) -> None:
     change, words = DAMAGE[name]
     with pytest.raises(InputError, match=words):
-        unpacking.unpack(away.home, changed(away.file, change))
+        import_study.unpack(away.home, changed(away.file, change))
     assert everything(away.home) == []
 
 
@@ -204,7 +204,7 @@ def test_no_member_lands_outside(evil: str, away: Away) -> None:
         members[evil] = b""
 
     with pytest.raises(InputError, match="does not belong to a study"):
-        unpacking.unpack(away.home, changed(away.file, add))
+        import_study.unpack(away.home, changed(away.file, add))
     assert everything(away.home) == []
 
 
@@ -223,16 +223,16 @@ def test_a_home_that_is_full_or_cannot_be_written_keeps_nothing(
         usage = shutil.disk_usage(away.file)._replace(free=10)
         patched.setattr(shutil, "disk_usage", lambda _: usage)
         with pytest.raises(InputError, match="free space"):
-            unpacking.unpack(away.home, away.file)
+            import_study.unpack(away.home, away.file)
     with monkeypatch.context() as patched:
         patched.setattr(run_folder, "write_json", refuse)
         with pytest.raises(InputError, match="No space left on device"):
-            unpacking.unpack(away.home, away.file)
+            import_study.unpack(away.home, away.file)
     assert everything(away.home) == []
     with pytest.raises(InputError, match="cannot be written"):
-        unpacking.unpack(away.file, away.file)
+        import_study.unpack(away.file, away.file)
     with pytest.raises(InputError, match="cannot be written"):
-        packing.pack(away.came_from, NAME, away.file / "q.zip")
+        export_study.pack(away.came_from, NAME, away.file / "q.zip")
 
 
 def refuse(*_: object) -> None:
@@ -242,7 +242,7 @@ def refuse(*_: object) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from workbench.portable import landing, unpacking
+from workbench.home.transfer import landing; from workbench.home.transfer import import_study as unpacking
 calls = []
 def deadly(module, name, at):
     real = getattr(module, name)
@@ -275,19 +275,19 @@ def test_a_kill_in_the_middle_leaves_all_of_it_or_nothing(
     if there:
         assert len(journal.load(away.home / JOURNAL).trials) == 8
     else:
-        unpacking.unpack(away.home, away.file)
+        import_study.unpack(away.home, away.file)
 
 
 def test_runs_that_are_here_stay_and_others_of_the_same_id_are_refused(
     own_home: Furnished, away: Away, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in own_home.home.glob("20*/*.json")}
-    done = unpacking.unpack(own_home.home, away.file, "again")
+    done = import_study.unpack(own_home.home, away.file, "again")
     assert done.runs_here_before == done.runs == 8
     assert {path: path.read_bytes() for path in own_home.home.glob("20*/*.json")} == before
     run_folder.update_status(own_home.home / own_home.live, created_unix=1.0)
     with pytest.raises(InputError, match="another run of this home has this id"):
-        unpacking.unpack(own_home.home, away.file, "third")
+        import_study.unpack(own_home.home, away.file, "third")
     assert not (own_home.home / "studies" / "third").exists()
 
 

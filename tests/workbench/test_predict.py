@@ -14,7 +14,7 @@ from tests.support import calibrations
 from tests.workbench.conftest import Run
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from workbench.inputs import parsed
+from workbench.home.inputs import parsed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.yaml"
 LARGE = (

@@ -9,9 +9,9 @@ import pytest
 from engine.checkpoint.checkpoint_folder import CHECKPOINTS
 from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
-from workbench import prune
-from workbench.live import LiveRun
-from workbench.runs import run_folders
+from workbench.home import maintenance
+from workbench.home.runs import run_folders
+from workbench.records.live import LiveRun
 
 
 def snapshot(home: Path) -> dict[Path, int]:
@@ -55,9 +55,10 @@ def test_by_size_the_oldest_go_first(own_home: Furnished) -> None:
         (folder for folder in run_folders(own_home.home) if folder.name != own_home.live), key=ended_unix
     )
     sizes = [
-        prune._size(folder / run_folder.RECORDS) + prune._size(folder / run_folder.LOGS) for folder in ended
+        maintenance._size(folder / run_folder.RECORDS) + maintenance._size(folder / run_folder.LOGS)
+        for folder in ended
     ]
-    done = prune.prune(own_home.home, prune.Limits(None, sum(sizes) - sizes[0] - 1), apply=False)
+    done = maintenance.prune(own_home.home, maintenance.Limits(None, sum(sizes) - sizes[0] - 1), apply=False)
     assert [run.id for run in done.runs] == [folder.name for folder in ended[:2]]
     assert (done.freed_bytes, done.left_bytes) == (sizes[0] + sizes[1], sum(sizes[2:]))
 
@@ -92,5 +93,5 @@ def test_wrong_input_is_one_line(command: Run, option: str, value: str) -> None:
 
 
 def test_ages_and_sizes_that_can_be_typed() -> None:
-    assert prune.limits("36h", "1.5GB") == prune.Limits(129_600.0, 1_500_000_000)
-    assert prune.limits("2 w", "4 KiB") == prune.Limits(1_209_600.0, 4096)
+    assert maintenance.limits("36h", "1.5GB") == maintenance.Limits(129_600.0, 1_500_000_000)
+    assert maintenance.limits("2 w", "4 KiB") == maintenance.Limits(1_209_600.0, 4096)

@@ -13,7 +13,8 @@ from engine.run import run_folder
 from engine.session import Session
 from tests.support.runs import execute, small
 from tests.workbench.conftest import Run
-from workbench import quality, runs
+from workbench.analysis import quality
+from workbench.home import runs
 
 OWN = [{"step": step, "loss": loss, "seconds": step * 0.1, "wire_bytes": step * 1e3} for step, loss in
        ((10, 3.0), (20, 2.5), (30, 2.1))]  # fmt: skip

@@ -10,8 +10,9 @@ import pytest
 from engine.run import run_folder
 from profilers.records.schema import STREAMS
 from tests.workbench.conftest import Furnished, Run
-from workbench import archive, compaction
-from workbench.runs import run_folders
+from workbench.home import compaction
+from workbench.home.runs import run_folders
+from workbench.records import archive
 
 
 @pytest.fixture

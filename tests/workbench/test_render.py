@@ -7,7 +7,7 @@ from pathlib import Path
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.run_summary import RunSummary
 from tests.workbench.conftest import Furnished, Run
-from workbench.render import _flops, _reasons
+from workbench.terminal.run import _flops, _reasons
 
 KNOWN = {
     "id": "x",

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from workbench.render_failures import print_failures
+from workbench.terminal.study import print_failures
 
 ROW = {
     "outcome": "oom",

@@ -17,8 +17,8 @@ from profilers.records.writer import RecordWriter
 from tests.support.checkpoints import made_up
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_train import FakeSession, session
-from workbench import runs
-from workbench.render import print_run
+from workbench.home import runs
+from workbench.terminal.run import print_run
 
 __all__ = ["session"]
 

@@ -17,8 +17,8 @@ from tuning.report.result import result
 from tuning.storage import study_folder
 from tuning.storage.journal import Journal
 from tuning.storage.state import StudyState, Trial
-from workbench import rounds
-from workbench.render_study import print_study
+from workbench.terminal.study import print_study
+from workbench.text import study as rounds
 
 FILE = study()
 TIED = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}, conditions={"processor_mhz": 3000.0})

@@ -11,8 +11,7 @@ import pytest
 from engine.parallel.schedules.registry import KINDS, plan
 from tests.support.runs import small
 from tests.workbench.conftest import Run
-from workbench.schedule_figures import schedule, schedule_svg
-from workbench.schedule_series import schedule_series, series_of_run
+from workbench.figures.schedule import schedule, schedule_series, schedule_svg, series_of_run
 
 PICTURES = Path(__file__).parents[2] / "docs" / "images" / "schedules"
 

@@ -20,10 +20,11 @@ from engine.parallel.schedules.registry import KINDS
 from tests.support import selftests
 from tests.support.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
-from workbench.selftest import cost, layouts, registry, runner, warm
-from workbench.selftest.apart import Asked
+from workbench.selftest import registry, runner
 from workbench.selftest.bench import Bench
-from workbench.selftest.layouts import largest_difference
+from workbench.selftest.checks import layouts, recording_cost, warm_ranks
+from workbench.selftest.checks.layouts import largest_difference
+from workbench.selftest.isolation import Asked
 from workbench.selftest.results import DOCUMENT, Row, Selftest, load, newest
 from workbench.selftest.scrub import Scrubber
 from workbench.selftest.verdict import Outcome
@@ -191,7 +192,7 @@ def test_differences_are_never_hidden() -> None:
 def test_what_recording_costs_is_only_said_where_the_interval_allows(
     ratios: list[float], outcome: str
 ) -> None:
-    verdict = cost.judge(ratios)
+    verdict = recording_cost.judge(ratios)
     assert verdict.outcome is Outcome(outcome)
     assert verdict.measured["added_low_fraction"] == pytest.approx(min(ratios) - 1)
 
@@ -224,8 +225,8 @@ def resting(*steps: float) -> list[list[int]]:
     ],
 )
 def test_what_a_rank_keeps_of_every_trial_is_seen(steps: tuple[float, ...], grown: int) -> None:
-    found = warm.left_growth(resting(*steps))
+    found = warm_ranks.left_growth(resting(*steps))
     assert found == pytest.approx(grown, abs=1)
-    assert bool(warm._kept(found)) == (grown > 750_000)
-    assert warm.left_growth([*resting(*steps), []]) is None
-    assert warm._kept(None)
+    assert bool(warm_ranks._kept(found)) == (grown > 750_000)
+    assert warm_ranks.left_growth([*resting(*steps), []]) is None
+    assert warm_ranks._kept(None)

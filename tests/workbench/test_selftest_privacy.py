@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.selftests import made_up
 from workbench.selftest import evidence, runner
-from workbench.selftest.apart import Asked
+from workbench.selftest.isolation import Asked
 from workbench.selftest.scrub import Scrubber, names_here
 
 SECRETS = {

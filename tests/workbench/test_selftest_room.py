@@ -14,13 +14,13 @@ import pytest
 from engine.run import run_folder
 from tests.support.selftests import made_up
 from tests.workbench.conftest import Run
-from workbench.render_selftest import losses
-from workbench.selftest import apart, registry, runner
-from workbench.selftest.apart import Asked
-from workbench.selftest.child import ANSWER
+from workbench.selftest import isolation, registry, runner
+from workbench.selftest.isolation import Asked
 from workbench.selftest.results import DOCUMENT, Row, Selftest, load, save
 from workbench.selftest.scrub import Scrubber
 from workbench.selftest.verdict import Verdict, failed, passed
+from workbench.selftest.worker import ANSWER
+from workbench.terminal.selftest import losses
 
 NO_SPACE = os.strerror(errno.ENOSPC)
 ASKED = Asked("cpu", 2)
@@ -36,7 +36,7 @@ def quiet(check: registry.Check, row: Row | None) -> None:
 
 def told(check: registry.Check, scratch: Path) -> Verdict:
     """A verdict without a process; words of its own are left."""
-    (scratch / apart.OUTPUT).write_text("words")
+    (scratch / isolation.OUTPUT).write_text("words")
     return failed("7 instead of 8") if check.name == "bad" else passed("as it should be")
 
 
@@ -61,7 +61,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_a_full_disk_costs_evidence_and_no_verdict(
     tmp_path: Path, full: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "run", lambda check, asked, scratch, stop: told(check, scratch))
+    monkeypatch.setattr(isolation, "run", lambda check, asked, scratch, stop: told(check, scratch))
     full("checks/bad")
     found = runner.run(tmp_path, [made_up("bad"), made_up("good")], ASKED, Scrubber(), never, quiet)
     assert [(row.name, row.outcome) for row in found.checks] == [("bad", "fail"), ("good", "pass")]
@@ -94,7 +94,7 @@ def test_without_room_for_the_zip_everything_is_told(
         (tmp_path / "out.zip").mkdir()
         return told(check, scratch)
 
-    monkeypatch.setattr(apart, "run", answer)
+    monkeypatch.setattr(isolation, "run", answer)
     full("checks/nvml")
     done = command("selftest", "--only", "nvml", "--out", tmp_path / "out", *["--json"] * json)
     assert done.code == 0
@@ -157,11 +157,11 @@ def test_a_full_folder_for_temporary_files_is_named(
     code: int, said: str, free: int, outcome: str, reason: str,
 ) -> None:  # fmt: skip
     """A check that died there is no failure, since nothing is known; one that says it is full is believed."""
-    (tmp_path / apart.OUTPUT).write_text(said)
+    (tmp_path / isolation.OUTPUT).write_text(said)
     little_room(free)
-    verdict = apart._answer(code, tmp_path)
+    verdict = isolation._answer(code, tmp_path)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
-    assert [path.name for path in tmp_path.iterdir()] == [apart.OUTPUT]
+    assert [path.name for path in tmp_path.iterdir()] == [isolation.OUTPUT]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_check_that_fails_for_want_of_room_is_no_failure(
     """Unless there is room: then it was another disk's, and the check's own words say so."""
     little_room(free)
     run_folder.write_json(tmp_path / ANSWER, asdict(failed(said, {"steps_count": 1})))
-    verdict = apart._answer(0, tmp_path)
+    verdict = isolation._answer(0, tmp_path)
     assert (verdict.outcome, verdict.reason, verdict.measured) == (outcome, reason, {"steps_count": 1})
 
 
@@ -188,7 +188,7 @@ def test_a_check_that_is_too_slow_on_a_full_disk_is_no_failure(
     tmp_path: Path, little_room: Callable[[int], None], free: int, outcome: str
 ) -> None:
     little_room(free)
-    verdict = apart.run(made_up("hangs", limit_seconds=0.0), ASKED, tmp_path, never)
+    verdict = isolation.run(made_up("hangs", limit_seconds=0.0), ASKED, tmp_path, never)
     assert verdict is not None
     assert verdict.outcome == outcome
     assert verdict.reason.startswith(FULL) == (free == 0)

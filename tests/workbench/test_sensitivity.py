@@ -13,8 +13,8 @@ from tests.workbench.conftest import Run
 from tuning.sensitivity import job
 from tuning.sensitivity.report import document
 from tuning.storage.study_folder import load_study
-from workbench import sensitivity_figures, sensitivity_series
-from workbench.sensitivity_words import loss, stands
+from workbench.figures import sensitivity
+from workbench.text.sensitivity import loss, stands
 
 FULL = 60
 
@@ -48,15 +48,15 @@ def test_shap_is_worked_out_shown_and_drawn(command: Run, home: Path) -> None:
 
 def _drawn(found: Any) -> None:
     for part, unit in (("value", "%"), ("failure", "percentage points")):
-        series = sensitivity_series.effect_series(found["shap"][part])
-        figure = sensitivity_figures.effects(series, "title")
+        series = sensitivity.effect_series(found["shap"][part])
+        figure = sensitivity.effects(series, "title")
         assert figure.layout.xaxis.title.text == f"mean effect, {unit}"
         assert sum(len(bar.x) for bar in figure.data) == len(series.names)
-    dependence = sensitivity_series.dependence_series(found)
-    figure = sensitivity_figures.dependence(dependence)
+    dependence = sensitivity.dependence_series(found)
+    figure = sensitivity.dependence(dependence)
     assert [note.text for note in figure.layout.annotations] == [panel.name for panel in dependence.panels]
     assert sum(trace.showlegend for trace in figure.data) == 3
-    shares = sensitivity_figures.shares(sensitivity_series.share_series(found))
+    shares = sensitivity.shares(sensitivity.share_series(found))
     assert [bar.name.partition(":")[0] for bar in shares.data] == ["PED-ANOVA"]
     json.dumps([figure.to_plotly_json(), shares.to_plotly_json()], default=list)
 
@@ -68,13 +68,13 @@ def test_a_study_that_has_just_begun_says_what_is_missing(command: Run, home: Pa
     known.write(home / "none", 0)
     found = document(load_study(home / "none" / "studies" / known.NAME))
     assert (found["winner"], found["neighbours"]) == (None, [])
-    dependence = sensitivity_series.dependence_series(found)
+    dependence = sensitivity.dependence_series(found)
     assert dependence.panels == []
-    empty = sensitivity_figures.dependence(dependence)
+    empty = sensitivity.dependence(dependence)
     assert empty.layout.annotations[0].text == "no knob has two measured values yet"
-    series = sensitivity_series.effect_series(None, "is worked out when asked for")
-    assert "asked for" in sensitivity_figures.effects(series, "title").layout.annotations[0].text
-    assert sensitivity_figures.shares(sensitivity_series.share_series(found)).layout.annotations
+    series = sensitivity.effect_series(None, "is worked out when asked for")
+    assert "asked for" in sensitivity.effects(series, "title").layout.annotations[0].text
+    assert sensitivity.shares(sensitivity.share_series(found)).layout.annotations
     assert folder.is_dir()
 
 

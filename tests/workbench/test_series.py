@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from profilers.records.schema import PHASES
-from workbench import figures, series
-from workbench.series import Columns
+from workbench.figures import base
+from workbench.figures import steps as series
+from workbench.records.joined import Columns
 
 EMPTY: Columns = {}
 
@@ -81,9 +82,9 @@ def test_steps_that_were_not_recorded_in_detail_are_undivided_bars_or_do_not_cou
     found = series.phase_series(given_of, "rank 0", bars=2)
     assert found.undivided == [0.0, 0.0]
     assert found.milliseconds["backward"] == pytest.approx([75.0, 300.0])
-    drawn = figures.phases(series.phase_series(given_of, "rank 0"))
+    drawn = base.phases(series.phase_series(given_of, "rank 0"))
     assert drawn.data[-1].name == "not recorded in detail"
-    assert "detail" not in str([trace.name for trace in figures.phases(found).data])
+    assert "detail" not in str([trace.name for trace in base.phases(found).data])
 
 
 def test_the_slowest_rank_is_chosen_step_by_step_among_common_steps() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
-from workbench import rows, store
-from workbench.settings import INDEX
-from workbench.store import Store
+from workbench.home import store
+from workbench.home.settings import INDEX
+from workbench.home.store import Store
 
 
-def lists(home: Path) -> tuple[list[rows.RunRow], list[rows.StudyRow]]:
+def lists(home: Path) -> tuple[list[store.RunRow], list[store.StudyRow]]:
     found = Store(home)
     return found.runs(), found.studies()
 
@@ -27,7 +27,7 @@ def lists(home: Path) -> tuple[list[rows.RunRow], list[rows.StudyRow]]:
 def test_a_second_look_reads_only_what_changed(own_home: Furnished, monkeypatch: pytest.MonkeyPatch) -> None:
     before = lists(own_home.home)
     read: list[str] = []
-    counted = store.Table("runs", "id", rows.RunRow, lambda folder: read.append(folder.name) or rows.run_row(folder),
+    counted = store.Table("runs", "id", store.RunRow, lambda folder: read.append(folder.name) or store.run_row(folder),
                           store.RUNS.files)  # fmt: skip
     monkeypatch.setattr(store, "RUNS", counted)
     assert lists(own_home.home) == before

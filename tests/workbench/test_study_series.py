@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from workbench import study_figures
-from workbench.study_series import best_so_far, importance_series, trial_series
+from workbench.figures import study
+from workbench.figures.study import best_so_far, importance_series, trial_series
 
 
 def trial(number: int, value: float | None, **more: Any) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def test_trials_fall_into_groups() -> None:
 
 def test_before_anything_is_measured_the_figure_has_no_made_up_scale() -> None:
     row = trial(0, None, outcome="running")
-    waiting = study_figures.trials(trial_series({"trials": [row]})).layout
+    waiting = study.trials(trial_series({"trials": [row]})).layout
     assert waiting.yaxis.showticklabels is False and waiting.xaxis.autorangeoptions.clipmin == -0.5
-    measured = study_figures.trials(trial_series({"trials": [trial(0, 10.0), row]})).layout
+    measured = study.trials(trial_series({"trials": [trial(0, 10.0), row]})).layout
     assert measured.yaxis.showticklabels is None
 
 

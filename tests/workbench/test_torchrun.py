@@ -21,7 +21,7 @@ from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, t
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
 from tests.workbench.test_bad_input import free_port
-from workbench.live import LiveRun
+from workbench.records.live import LiveRun
 
 PATIENCE_SECONDS = 60.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from profilers.trace.lanes import Span, spread
 from tests.support import chrome_traces
-from workbench.trace_merge import Source, merge
+from workbench.home.traces import Source, merge
 
 HOST = 4711
 

@@ -27,9 +27,9 @@ from tests.support import chrome_traces
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Furnished, Run
-from workbench import control, runs, trace_merge, traces
-from workbench.control import Reply
-from workbench.resolve import Target
+from workbench.home import control, runs, traces
+from workbench.home.control import Reply
+from workbench.home.resolve import Target
 
 STEPS = 2
 
@@ -183,7 +183,7 @@ def test_clocks_that_differ_are_aligned(traced: Traced, tmp_path: Path) -> None:
     for name, sources in (("plain", plain), ("moved", moved)):
         (tmp_path / name).mkdir()
         path = tmp_path / name / "merged.json.gz"
-        trace_merge.merge(sources, path, path.with_name("each"), "gloo", {})
+        traces.merge(sources, path, path.with_name("each"), "gloo", {})
         document = chrome_traces.read(path)
         assert chrome_traces.problems(document["traceEvents"]) == []
         began.append(

@@ -15,7 +15,7 @@ from tests.support.studies.fake import study as fake_study
 from tests.workbench.conftest import Run
 from tuning.controllers.status import Update
 from tuning.storage.state import Trial
-from workbench.study_progress import StudyProgress
+from workbench.terminal.progress import StudyProgress
 
 STUDY: dict[str, Any] = {
     "name": "first",

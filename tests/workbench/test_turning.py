@@ -23,9 +23,9 @@ from tests.workbench.conftest import Furnished, Run
 from tests.workbench.test_bad_input import free_port
 from tests.workbench.test_train import FakeSession, session
 from tuning.storage.commands import pending, send
-from workbench.control import someone
-from workbench.live import LiveRun
-from workbench.orders import wait_for
+from workbench.home.control import someone
+from workbench.home.run_commands import wait_for
+from workbench.records.live import LiveRun
 
 pytestmark = pytest.mark.drawn(4, of="changes from the command line")
 

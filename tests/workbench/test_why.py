@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.run import run_folder
-from workbench import why
+from workbench.analysis import why
 
 PHASES = {"data": 0.001, "forward": 0.1, "backward": 0.2, "optimizer": 0.01, "bubble": 0.0, "other": 0.0}
 

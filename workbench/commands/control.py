@@ -52,9 +52,9 @@ def control(
     what it searches, change its budget or sampler. Stop a run, have its ranks write a snapshot of their memory or a
     trace of their next steps, or set keys from the same step on.
     """
-    from workbench.control import arguments_of, ask, someone
-    from workbench.output import emit_json, say
-    from workbench.resolve import resolve
+    from workbench.home.control import arguments_of, ask, someone
+    from workbench.home.resolve import resolve
+    from workbench.text.output import emit_json, say
 
     target = resolve(home, identity)
     arguments = arguments_of(target, action.value, values or [])

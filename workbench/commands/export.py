@@ -1,7 +1,14 @@
-"""``export``: the winner as files for another launcher."""
+"""``export``: the winner as files for another launcher.
+
+``records`` and ``prune``: a run's records to take away, and the room that old ones take.
+
+``study export`` and ``study import``: a whole study as one file to take elsewhere.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +25,12 @@ def export(
     json: Json = False,
 ) -> int:
     """Write a run's exact configuration with a script that trains it again; of a study, the one that it recommends."""
+    from workbench.analysis.studies import recommended_run
     from workbench.export import bundle
     from workbench.export.targets import target
-    from workbench.output import emit_json, say
-    from workbench.resolve import resolve
-    from workbench.runs import load
-    from workbench.studies import recommended_run
+    from workbench.home.resolve import resolve
+    from workbench.home.runs import load
+    from workbench.text.output import emit_json, say
 
     render = target(to)
     asked = resolve(home, identity)
@@ -38,4 +45,152 @@ def export(
                    "out": str(out), "files": sorted(made.files)})  # fmt: skip
     else:
         print(f"{run.id} exported to {out}; train it with {out / 'run.sh'}")
+    return 0
+
+
+class Form(StrEnum):
+    """What records can be written as."""
+
+    PARQUET = "parquet"
+
+
+def records(
+    identity: Id,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
+    home: Home,
+    to: Annotated[Form, typer.Option("--to", help="The format.")] = Form.PARQUET,
+    json: Json = False,
+) -> int:
+    """Write all records of a run as tables, one file per stream; of a study, those of its best run."""
+    from workbench.analysis.studies import best_run
+    from workbench.export import parquet
+    from workbench.home.resolve import resolve
+    from workbench.text.output import emit_json, say
+
+    asked = resolve(home, identity)
+    run = best_run(home, asked)
+    if asked.kind == "study":
+        say(f"{asked.id} is a study; taking its best run {run.id}")
+    out = out.expanduser().absolute()
+    made = parquet.export(run.folder, out)
+    if json:
+        emit_json({"run": run.id, "study": asked.id if asked.kind == "study" else None, "to": to.value,
+                   "out": str(out), "records": made})  # fmt: skip
+    else:
+        print(
+            f"{sum(made.values()):,} records of {run.id} are in {out}: {', '.join(made) or 'there were none'}"
+        )
+    return 0
+
+
+def prune(
+    home: Home,
+    older: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Runs that ended before: 12h, 30d, 8w.")
+    ] = None,
+    larger: Annotated[
+        str | None,
+        typer.Option(
+            "--larger-than",
+            metavar="SIZE",
+            help="The oldest runs, until the rest has this size: 500MB, 20GB.",
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        bool,
+        typer.Option("--checkpoints", help="Count and remove checkpoints too; they cannot be made again."),
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; without this, only show what would go.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Free space: records and logs of old runs go, results stay; others are compacted. Never of a run that goes on."""
+    from workbench.home import maintenance as pruning
+    from workbench.text.output import emit_json, say
+
+    limits = pruning.limits(older, larger, checkpoints)
+    done = pruning.prune(home, limits, apply)
+    for note in done.notes:
+        say(f"note: {note}")
+    if json:
+        emit_json({"home": str(home)} | asdict(done))
+        return 0
+    for run in done.runs:
+        print(f"{run.id}  {run.bytes / 1e6:,.1f} MB  {run.reason}")
+    print(pruning.result_line(done))
+    return 0
+
+
+app = typer.Typer(
+    name="study",
+    help="A whole study as one file: take it elsewhere, look at it, go on.",
+    no_args_is_help=True,
+)
+
+
+@app.command(name="export")
+def export_study(
+    identity: Id,
+    home: Home,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", metavar="FILE", help="A file that does not exist yet.", show_default="NAME.study.zip"
+        ),
+    ] = None,
+    with_records: Annotated[
+        bool, typer.Option("--with-records", help="Also what its runs recorded and logged, which is large.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Write a study, with all its trials and what it continues, as one file. It may go on meanwhile."""
+    from engine.config.errors import InputError
+    from workbench.home.resolve import resolve
+    from workbench.home.transfer import export_study as packing
+    from workbench.home.transfer.export_study import spoken
+    from workbench.text.output import emit_json, say
+
+    asked = resolve(home, identity)
+    if asked.kind != "study":
+        raise InputError("id", asked.id, "is a run; give a study (one run's settings: workbench export)")
+    out = (file or Path(asked.id + packing.SUFFIX)).expanduser().absolute()
+    packed = packing.pack(home, asked.id, out, with_records)
+    size = out.stat().st_size
+    if json:
+        emit_json({"file": str(out), "bytes": size} | packed.document())
+        return 0
+    for line in packed.left_out:
+        say(f"left out: {line}")
+    print(f"{packed.study}, {packed.trials} trials and {packed.runs} runs, is in {out} ({spoken(size)})")
+    print(f"elsewhere: workbench study import {out.name}")
+    return 0
+
+
+@app.command(name="import")
+def import_study(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `workbench study export` wrote.")],
+    home: Home,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="OTHER", help="The study's name from now on.", show_default="as it was"
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Bring a study back from its file: checked as a whole first, and never over one that is here."""
+    from tuning.storage.study_folder import STUDY_GIVEN
+    from workbench.home.transfer import import_study as unpacking
+    from workbench.text.output import emit_json, say
+
+    done = unpacking.unpack(home, file.expanduser().absolute(), name)
+    if json:
+        emit_json({"file": str(file), "home": str(home)} | done.document())
+        return 0
+    for line in done.notes:
+        say(f"note: {line}")
+    here = f" ({done.runs_here_before} of them were here already)" if done.runs_here_before else ""
+    print(f"{done.study}, {done.trials} trials and {done.runs} runs{here}, is in {home}")
+    print(f"go on with: workbench tune {Path(done.folder) / STUDY_GIVEN}")
     return 0

@@ -64,7 +64,7 @@ def up(
 def down(json: Json = False) -> int:
     """Remove kept labs, and what runs that were killed left behind; labs in use stay."""
     from engine.launch.lab import lab, registry
-    from workbench.output import emit_json
+    from workbench.text.output import emit_json
 
     lab.require_means("lab", None)
     removed, left = registry.take_down()
@@ -82,7 +82,7 @@ def status(json: Json = False) -> int:
     """Show the labs of this machine: their links, what these carry and have sent, and the ranks on each host."""
     from engine.launch.lab import registry
     from engine.run import netns
-    from workbench.output import emit_json
+    from workbench.text.output import emit_json
 
     reason = netns.unavailable()
     found = [] if reason else registry.standing()
@@ -148,7 +148,7 @@ def _links(one: Lab) -> list[dict[str, Any]]:
 
 
 def _tell(found: list[Lab], json: bool) -> None:
-    from workbench.output import emit_json
+    from workbench.text.output import emit_json
 
     if json:
         emit_json(document(found[0]))

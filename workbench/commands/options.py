@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.settings import DEFAULT_HOME, HOME_VARIABLE, home_folder
+from workbench.home.settings import DEFAULT_HOME, HOME_VARIABLE, home_folder
 
 _HOME_DEFAULT = f"${HOME_VARIABLE} or ./{DEFAULT_HOME}"
 

@@ -1,9 +1,14 @@
-"""``predict``: what a configuration would need and how long its steps would take, before anything runs."""
+"""``plan``: the best layouts for a cluster that one may not have.
+
+``predict``: what a configuration would need and how long its steps would take, before anything runs.
+
+``schedule``: the order of pipeline work, as the engine executes it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +17,10 @@ from workbench.commands.options import Home, Json, More, Sets
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
     from engine.dry_run.check import DryRun
+    from engine.parallel.schedules.actions import Plan
     from tuning.predict.answer import Forecast
     from tuning.predict.placement.place import Placed
+    from tuning.predict.plan.plans import Planned
     from tuning.predict.plan.why_not import WhyNot
     from tuning.predict.target import Target
 
@@ -61,8 +68,8 @@ def predict(
     json: Json = False,
 ) -> int:
     """Predict a step's time and memory, what limits it, and what would change that; nothing runs."""
-    from workbench.inputs import parsed
-    from workbench.targets import target_of
+    from workbench.home.calibrations import target_of
+    from workbench.home.inputs import parsed
 
     asked = parsed(config, [*(sets or []), *(more or [])])
     if dry_run:
@@ -84,12 +91,12 @@ def predict(
 
 
 def _forecast(found: Forecast, where: Placed | None, json: bool) -> int:
-    from workbench.output import emit_json, result_console
+    from workbench.text.output import emit_json, result_console
 
     if json:
         emit_json(found.as_dict() | {"placement": where and where.as_dict()})
     else:
-        from workbench.render_forecast import print_forecast
+        from workbench.terminal.prediction import print_forecast
 
         print_forecast(result_console(), found, where)
     return 0
@@ -97,14 +104,14 @@ def _forecast(found: Forecast, where: Placed | None, json: bool) -> int:
 
 def _why_not(found: WhyNot, json: bool) -> int:
     """Broken rules are wrong input, as everywhere; what is slow or does not fit is an answer."""
-    from workbench.output import emit_json, result_console, say
+    from workbench.text.output import emit_json, result_console, say
 
     for problem in found.problems:
         say(f"error: {' '.join(problem.split())}")
     if json:
         emit_json(found.as_dict())
     else:
-        from workbench.render_forecast import print_why_not
+        from workbench.terminal.prediction import print_why_not
 
         print_why_not(result_console(), found)
     return 0 if found.legal else 2
@@ -115,9 +122,9 @@ def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     from engine.validation import rules
     from tuning.predict.events.rehearsal import rehearse
     from tuning.predict.events.simulate import write_run
-    from workbench import runs
-    from workbench.output import emit_json, result_console
-    from workbench.render import print_run
+    from workbench.home import runs
+    from workbench.terminal.run import print_run
+    from workbench.text.output import emit_json, result_console
 
     rules.check(config)
     name, _ = write_run(home, config, rehearse(config, target.at(config)))
@@ -131,26 +138,148 @@ def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
 
 def _dry_run(config: RunConfig, json: bool) -> int:
     found = _found(config)
-    _report(config, found, json)
+    _report_prediction(config, found, json)
     return 2 if not found.legal else 1 if found.mismatches else 0
 
 
 def _found(config: RunConfig) -> DryRun:
     from engine.dry_run.check import dry_run
-    from workbench.output import stdout_for_results
+    from workbench.text.output import stdout_for_results
 
     with stdout_for_results():
         return dry_run(config)
 
 
-def _report(config: RunConfig, found: DryRun, json: bool) -> None:
-    from workbench.output import emit_json, result_console, say
+def _report_prediction(config: RunConfig, found: DryRun, json: bool) -> None:
+    from workbench.text.output import emit_json, result_console, say
 
     for problem in found.problems:
         say(f"error: {' '.join(problem.split())}")
     if json:
         emit_json(found.as_dict())
     elif found.legal:
-        from workbench.render_predict import print_dry_run
+        from workbench.terminal.prediction import print_dry_run
 
         print_dry_run(result_console(), config, found)
+
+
+#: Of a model without a file: mixed precision, and sequences as the papers on its sizes take them.
+_BATCH, _SEQUENCE = 1024, 2048
+
+
+def plan(
+    home: Home,
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="CONFIG|STUDY", help="A run's or a study's file; or give --model."),
+    ] = None,
+    cluster: Cluster = None,
+    nodes: Nodes = None,
+    sets: Sets = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="PRESET", help="A model by name: 7b, 22b, 175b, 1t ...")
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", min=1, help=f"Sequences a step; {_BATCH:,} without a file."),
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=2, help=f"Tokens of one; {_SEQUENCE:,} without a file.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many layouts.")] = 10,
+    without_runs: WithoutRuns = False,
+    json: Json = False,
+) -> int:
+    """The best layouts of a model on a cluster, the pareto of time and memory, and why not the others."""
+    from tuning.predict.plan import plans
+    from workbench.home.calibrations import target_of
+
+    given = {"model.preset": model, "batch.global_batch": global_batch, "data.sequence_length": sequence}
+    asked, ranks = _asked(
+        config, sets or [], {key: value for key, value in given.items() if value is not None}
+    )
+    target = target_of(home, cluster, nodes, ranks if cluster else None, not without_runs)
+    found = plans.plan(asked, target, top, ranks if nodes is None else None)
+    _report_plan(found, json)
+    return 0 if found.best else 1
+
+
+def _report_plan(found: Planned, json: bool) -> None:
+    from workbench.text.output import emit_json, result_console
+
+    if json:
+        emit_json(found.as_dict())
+    else:
+        from workbench.terminal.plan import print_plan
+
+        print_plan(result_console(), found)
+
+
+def _asked(path: Path | None, sets: list[str], given: dict[str, Any]) -> tuple[RunConfig, int | None]:
+    """A file's configuration with what was given beside it, and a study's ranks; else a named model's."""
+    from engine.config.errors import InputError
+    from workbench.home.inputs import planned
+
+    if path is None and "model.preset" not in given:
+        raise InputError("plan", None, "give a configuration or a study, or a model with --model")
+    config, ranks = planned(path, sets) if path else (_of_model(sets), None)
+    return config.with_values(given), ranks
+
+
+def _of_model(sets: list[str]) -> RunConfig:
+    from engine.config.run_config import parse
+    from workbench.home.inputs import assignments, set_dotted
+
+    tree: dict[str, Any] = {
+        "data": {"sequence_length": _SEQUENCE},
+        "batch": {"global_batch": _BATCH},
+        "precision": "bf16",
+        "memory": {"parameters": "bf16"},
+    }
+    for key, value in assignments(sets).items():
+        set_dotted(tree, key, value)
+    return parse(tree)
+
+
+def schedule(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="gpipe, 1f1b, interleaved, zb_h1, ...")],
+    ranks: Annotated[int, typer.Option(min=1, max=64, help="Ranks in the pipeline.")] = 4,
+    chunks: Annotated[int | None, typer.Option(min=1, help="Stages per rank.")] = None,
+    micro_batches: Annotated[int, typer.Option(min=1, max=512, help="Per step.")] = 8,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into an SVG file.")] = None,
+    json: Json = False,
+) -> int:
+    """Show a pipeline schedule: each rank's list of actions, its bubble, and what it keeps in memory."""
+    from workbench.figures.schedule import series_of
+    from workbench.text.output import emit_json
+
+    chosen = _plan(kind, ranks, chunks, micro_batches)
+    series = series_of(chosen)
+    lists = {f"rank {rank}": chosen.written(rank) for rank in range(ranks)}
+    if svg is not None:
+        from workbench.figures.schedule import schedule_svg
+
+        svg.write_text(schedule_svg(series), encoding="utf-8")
+    if json:
+        emit_json({"kind": kind, "ranks": ranks, "chunks": chosen.chunks, "micro_batches": micro_batches,
+                   "rank_of": chosen.rank_of, "actions": list(lists.values()), "length_forwards": series.length,
+                   "bubble_fraction": series.bubble_fraction, "in_flight": series.in_flight})  # fmt: skip
+        return 0
+    print(series.title)
+    for name, actions in lists.items():
+        print(f"  {name}: {actions}")
+    return 0
+
+
+def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:
+    """With two chunks where the kind allows more than one, and nothing else was asked for."""
+    from engine.config.errors import InputError
+    from engine.parallel.schedules.registry import KINDS, plan
+
+    if kind not in KINDS:
+        raise InputError("schedule.kind", kind, f"choose one of {', '.join(KINDS)}")
+    chunks = chunks or (2 if 2 in KINDS[kind].chunks else 1)
+    if problem := KINDS[kind].chunks_problem(chunks):
+        raise InputError("schedule.chunks", chunks, problem)
+    return plan(kind, ranks, chunks, micro_batches)

@@ -52,8 +52,8 @@ def selftest(
 
 
 def _tell_losses(found: Selftest) -> None:
-    from workbench.output import say
-    from workbench.render_selftest import losses
+    from workbench.terminal.selftest import losses
+    from workbench.text.output import say
 
     for line in losses(found.not_kept):
         say(line)
@@ -63,8 +63,8 @@ def _packed(found: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
     """With the zip, or with the reason why there is none, which is told in a line, too."""
     from dataclasses import replace
 
-    from workbench.output import say
     from workbench.selftest import evidence
+    from workbench.text.output import say
 
     try:
         return found, evidence.pack(folder)
@@ -76,12 +76,12 @@ def _packed(found: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
 
 def _report(found: Selftest, folder: Path, packed: Path | None, json: bool) -> None:
     if json:
-        from workbench.output import emit_json
+        from workbench.text.output import emit_json
 
         emit_json({"folder": str(folder), "zip": packed and str(packed)} | found.as_dict())
     else:
-        from workbench.output import result_console
-        from workbench.render_selftest import print_selftest
+        from workbench.terminal.selftest import print_selftest
+        from workbench.text.output import result_console
 
         print_selftest(result_console(), found, packed or folder)
 
@@ -99,11 +99,11 @@ def _look_at(device: str, ranks: int) -> None:
 
 def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_host_names: bool) -> Selftest:
     from tuning.execution.signals import Interruption
-    from workbench.output import stdout_for_results
     from workbench.selftest import runner
-    from workbench.selftest.apart import Asked
-    from workbench.selftest.progress import Progress
+    from workbench.selftest.isolation import Asked
     from workbench.selftest.scrub import Scrubber
+    from workbench.terminal.selftest import Progress
+    from workbench.text.output import stdout_for_results
 
     with stdout_for_results(), Interruption() as interruption, Progress(interruption, len(checks)) as shown:
         scrubber = Scrubber(with_host_names)

@@ -11,7 +11,7 @@ from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
-    from workbench.runs import RunView
+    from workbench.home.runs import RunView
 
 
 def train(
@@ -37,9 +37,9 @@ def train(
     json: Json = False,
 ) -> int:
     """Train one configuration and report its speed, losses, and where the time went."""
-    from workbench.compaction import compact_at_end
-    from workbench.inputs import run_config
-    from workbench.output import stdout_for_results
+    from workbench.home.compaction import compact_at_end
+    from workbench.home.inputs import run_config
+    from workbench.text.output import stdout_for_results
 
     origin = None if resume is None else _origin(home, resume)
     asked = run_config(config, [*(sets or []), *(more or [])], data, device, origin)
@@ -52,13 +52,13 @@ def train(
 
 def _report(view: RunView, json: bool) -> None:
     if json:
-        from workbench.output import emit_json
-        from workbench.runs import document
+        from workbench.home.runs import document
+        from workbench.text.output import emit_json
 
         emit_json(document(view))
     else:
-        from workbench.output import result_console
-        from workbench.render import print_run
+        from workbench.terminal.run import print_run
+        from workbench.text.output import result_console
 
         print_run(result_console(), view)
 
@@ -66,7 +66,7 @@ def _report(view: RunView, json: bool) -> None:
 def _origin(home: Path, text: str) -> Path:
     """The folder of the run to continue, or the checkpoint that was named itself."""
     from engine.config.errors import InputError
-    from workbench.resolve import resolve
+    from workbench.home.resolve import resolve
 
     folder = Path(text).expanduser()
     if folder.is_dir() and ("/" in text or not (home / text).exists()):
@@ -80,8 +80,8 @@ def _origin(home: Path, text: str) -> Path:
 def _run(home: Path, config: RunConfig) -> RunView:
     from engine.session import Session
     from tuning.execution.signals import Interruption
-    from workbench.runs import load
-    from workbench.train_progress import RunProgress
+    from workbench.home.runs import load
+    from workbench.terminal.progress import RunProgress
 
     with (
         Interruption() as interruption,

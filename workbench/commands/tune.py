@@ -52,9 +52,9 @@ def tune(
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command goes on with a study that was interrupted."""
-    from workbench.inputs import study_file
-    from workbench.output import emit_json, result_console, stdout_for_results
-    from workbench.render_study import print_result
+    from workbench.home.inputs import study_file
+    from workbench.terminal.study import print_result
+    from workbench.text.output import emit_json, result_console, stdout_for_results
 
     beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
     file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
@@ -97,11 +97,11 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
     from tuning.spec import environment
     from tuning.storage.lock import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
-    from workbench import why
-    from workbench.compaction import compact_at_end
-    from workbench.output import say
-    from workbench.portable import landing
-    from workbench.store import Store
+    from workbench.analysis import why
+    from workbench.home.compaction import compact_at_end
+    from workbench.home.store import Store
+    from workbench.home.transfer import landing
+    from workbench.text.output import say
 
     landing.finish(home)
     environment.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
@@ -119,9 +119,9 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
     from tuning.execution import preflight
     from tuning.storage.study_folder import STUDIES
     from tuning.study import run_study
-    from workbench.foresight import foresight_of
-    from workbench.side_by_side import Children
-    from workbench.study_progress import StudyProgress
+    from workbench.services.controllers import Children
+    from workbench.services.predictions import foresight_of
+    from workbench.terminal.progress import StudyProgress
 
     folder = home / STUDIES / file.name
     parts = _slices(file, folder, join, storage)

@@ -17,9 +17,9 @@ from profilers.records.codec import Field, fields_of
 from profilers.records.reader import RunRecords
 from profilers.records.schema import STREAMS, Event
 from profilers.records.table import Table
-from workbench import archive
 from workbench.export.bundle import check_free
-from workbench.parquet import arrow_columns, batches, schema_of
+from workbench.records import archive
+from workbench.records.parquet import arrow_columns, batches, schema_of
 
 _OWNER_FIELDS = [pa.field("run", pa.string()), pa.field("process", pa.string()), pa.field("rank", pa.int64())]
 _EVENT_FIELDS = [

@@ -12,8 +12,8 @@ from typing import Any
 
 from engine.config.errors import InputError
 from tuning.storage.study_folder import STUDIES
-from workbench import studies
-from workbench.runs import RunView
+from workbench.analysis import studies
+from workbench.home.runs import RunView
 
 #: Of the study's document; ``objective`` is the one that decides which trial is best.
 _STUDY = (

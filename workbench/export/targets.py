@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.config.errors import InputError
 from workbench.export import torchrun
 from workbench.export.bundle import Bundle
-from workbench.runs import RunView
+from workbench.home.runs import RunView
 
 TARGETS: dict[str, Callable[[Path, RunView], Bundle]] = {"torchrun": torchrun.render}
 PLANNED = ("megatron", "deepspeed", "torchtitan", "accelerate", "automodel", "slurm")

@@ -1,4 +1,7 @@
-"""Export for torchrun: the exact configuration, a script that trains it again, and where it comes from."""
+"""What an export says about the order of ranks: who has to see to it that each is on its device.
+
+Export for torchrun: the exact configuration, a script that trains it again, and where it comes from.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,28 @@ from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from tuning.spec.objectives import aim_of
 from workbench.export.bundle import Bundle
-from workbench.export.placed import note
 from workbench.export.provenance import Source, continued, provenance, source
-from workbench.output import dumps
-from workbench.runs import RunView
+from workbench.home.runs import RunView
+from workbench.text.output import dumps
+
+#: A trainer that starts ranks as its launcher numbers them.
+_BY_LAUNCHER = (
+    "rank r belongs on device placement[r] of {order}, devices counted host by host: no key of this trainer says so, "
+    "so name hosts and devices in that order in the launcher's host file or rank file"
+)
+_BY_ENGINE = (
+    "rank r works on device placement[r] of {order}, devices counted host by host from NODE_RANK 0 on; the trainer "
+    "numbers its ranks so by itself. Another trainer needs that order in its launcher's host file or rank file"
+)
+
+
+def note(config: RunConfig, own_trainer: bool = False) -> str | None:
+    """One line for an export's notes; None where ranks are in order. ``own_trainer`` is the engine's."""
+    order = config.parallel.placement
+    if order is None or order == sorted(order):
+        return None
+    return (_BY_ENGINE if own_trainer else _BY_LAUNCHER).format(order=order)
+
 
 _SCRIPT = """\
 #!/usr/bin/env bash

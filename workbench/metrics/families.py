@@ -10,8 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from engine.run.outcome import Ending
 from profilers.records.schema import STREAMS
-from workbench.metrics.follow import KEYS, FollowedRun
-from workbench.metrics.sums import STEP_BOUNDS, CallSums
+from workbench.metrics.follow import KEYS, STEP_BOUNDS, CallSums, FollowedRun
 
 STATES = ("starting", "running", *(ending.value for ending in Ending))
 #: Readings that only grow while a run goes on; everything else can go up and down.

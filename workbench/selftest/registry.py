@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workbench.selftest import cost, faults, layouts, machine, measured, one_rank, shared_gpu, warm
 from workbench.selftest.bench import Bench
+from workbench.selftest.checks import (
+    faults,
+    layouts,
+    machine,
+    measurements,
+    one_rank,
+    recording_cost,
+    shared_gpu,
+    warm_ranks,
+)
 from workbench.selftest.verdict import Verdict
 
 
@@ -147,35 +156,35 @@ CHECKS: tuple[Check, ...] = (
         "equal_peaks",
         "Equal peaks of equal trials",
         "Warm ranks leave nothing of a trial behind: peaks of memory can be compared.",
-        warm.equal_peaks,
+        warm_ranks.equal_peaks,
         two_devices,
     ),
     Check(
         "variables",
         "Environment variables act",
         "What a run sets is proved by the ranks themselves, also in their second run.",
-        warm.variables,
+        warm_ranks.variables,
         two_devices,
     ),
     Check(
         "trace",
         "A trace on demand",
         "torch.profiler records a step of all ranks when it is ordered, and the run goes on.",
-        measured.trace,
+        measurements.trace,
         two_devices,
     ),
     Check(
         "recording_cost",
         "What recording costs",
         "Recording adds at most 1 % to a step; where the machine is too noisy to tell, that is said.",
-        cost.recording_cost,
+        recording_cost.recording_cost,
         two_devices,
     ),
     Check(
         "calibration",
         "A quick calibration",
         "Matrix products, memory and every collective can be measured and have times that can be.",
-        measured.calibration,
+        measurements.calibration,
         all_devices,
     ),
 )

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from workbench.selftest import apart, evidence, room
-from workbench.selftest.apart import Asked
-from workbench.selftest.machine import PACKAGE
-from workbench.selftest.readme import TEXT
+from workbench.selftest import disk_space, evidence, isolation
+from workbench.selftest.checks.machine import PACKAGE
+from workbench.selftest.evidence import TEXT
+from workbench.selftest.isolation import Asked
 from workbench.selftest.registry import CHECKS, NAMES, Check
 from workbench.selftest.results import FOLDER, Row, Selftest, save
 from workbench.selftest.scrub import Scrubber
@@ -112,9 +112,9 @@ def _tried(
     try:
         scratch = Path(tempfile.mkdtemp(prefix="workbench-selftest-"))
     except OSError as error:
-        return not_possible(room.refused(error)), [], {}
+        return not_possible(disk_space.refused(error)), [], {}
     try:
-        verdict = apart.run(check, asked, scratch, should_stop)
+        verdict = isolation.run(check, asked, scratch, should_stop)
         return verdict, *evidence.collect(scratch, folder, check.name, scrubber)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

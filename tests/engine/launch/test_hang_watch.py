@@ -18,7 +18,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from tests.engine.launch.test_hang import left
 from tests.support.waiting import wait_until
-from workbench import runs
+from workbench.home import runs
 
 PATIENCE_SECONDS = 0.05
 

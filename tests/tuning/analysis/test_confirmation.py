@@ -26,7 +26,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
-from workbench.rounds import columns
+from workbench.text.study import columns
 
 FILE = study()
 SPACE = FILE.search_space

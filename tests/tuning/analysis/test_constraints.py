@@ -20,7 +20,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import LossGuard
 from tuning.storage import study_folder
 from tuning.study import run_study
-from workbench.study_series import trial_series
+from workbench.figures.study import trial_series
 
 STEPS = 24
 SPACE = {"compression.method": ["none", "fp16", "topk"], "batch.micro_batch": [2, 4]}

@@ -88,7 +88,11 @@ def test_without_the_extra_one_line_says_what_to_install(
 
 
 def test_nothing_loads_the_extra_until_it_is_asked_for() -> None:
-    names = [*modules("tuning/sensitivity"), "workbench.commands.sensitivity", "workbench.ui.study_mattered"]
+    names = [
+        *modules("tuning/sensitivity"),
+        "workbench.commands.analyse",
+        "workbench.pages.study.sensitivity",
+    ]
     assert not import_all(names, blocked="sklearn,shap,optuna", watched="torch")
 
 

@@ -14,9 +14,9 @@ from engine.run.devices import backends, selection
 from profilers.gpu.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 from tests.support.torch_gpus import torch_can_use
-from workbench import doctor
 from workbench.selftest.bench import Bench
-from workbench.selftest.machine import machine
+from workbench.selftest.checks.machine import machine
+from workbench.services import doctor
 
 FIRST, SECOND = "GPU-ee7954ec-da95-fd7a-ddfd-c6b32cc2f8aa", "GPU-ee7900aa-0000-0000-0000-000000000002"
 

@@ -19,7 +19,7 @@ from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml, NVMLError
 from tests.support.torch_gpus import answer
-from workbench import doctor
+from workbench.services import doctor
 
 NEW = "torch 2.13.0+cu130 (built for CUDA 13.0)"
 OLD_DRIVER = (

@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig, parse
 from tuning.predict.events.rehearsal import rehearse, stage_costs
 from tuning.predict.forecast import forecast
 from tuning.predict.target import Target
-from workbench.targets import target_of
+from workbench.home.calibrations import target_of
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp8": {"dp": 8},
@@ -68,7 +68,7 @@ def test_jitter_makes_a_step_longer_and_the_same_seed_the_same_step(target: Targ
 
 def test_a_run_that_nobody_ran_is_kept_and_says_so(target: Target, tmp_path: Path) -> None:
     from tuning.predict.events.simulate import write_run
-    from workbench import runs
+    from workbench.home import runs
 
     asked = config({"dp": 2, "pp": 4})
     name, summary = write_run(tmp_path, asked, rehearse(asked, target))

@@ -35,8 +35,11 @@ from tuning.predict.events.simulate import (
 )
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.traffic.traffic import Traffic, traffic
-from workbench import figures, lane_figures, lanes, render, runs, series
-from workbench.live import LiveRun
+from workbench.figures import base, lanes
+from workbench.figures import steps as series
+from workbench.home import runs
+from workbench.records.live import LiveRun
+from workbench.terminal import run as render
 
 WORK = Costs(1e-3, 2e-3, 1e-3, 1e-3)
 DEVICE = Accelerator("a device", {}, 0, 0.0)
@@ -164,9 +167,9 @@ def test_its_step_is_drawn_like_a_real_one(home: Path) -> None:
     works = [bar for bar in drawn.bars if bar.kind == lanes.ACTION]
     assert sum(bar.spans for bar in works) == 4 * 2 * 4
     assert sum(bar.length for bar in works) == pytest.approx(4 * 4 * 3.0, rel=0.01)
-    assert lane_figures.lanes(drawn).data
+    assert lanes.lanes(drawn).data
     steps = LiveRun(home / run).read().steps
-    for drawing in (figures.loss(series.loss_series(steps)), figures.ranks(series.rank_series(steps))):
+    for drawing in (base.loss(series.loss_series(steps)), base.ranks(series.rank_series(steps))):
         drawing.to_json()
 
 

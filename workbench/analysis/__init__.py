@@ -1,0 +1,1 @@
+"""Questions across runs: why the winner wins, quality, verdicts again."""

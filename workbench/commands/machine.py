@@ -1,0 +1,92 @@
+"""``calibrate``: what this machine reaches, measured.
+
+``doctor``: what this machine can do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench.commands.options import Home, Json
+
+if TYPE_CHECKING:
+    from engine.launch.measure.calibrate import Asked
+    from engine.run.calibration.store import Found
+    from engine.run.calibration.table import Calibration
+    from workbench.services.doctor import Check
+
+
+def calibrate(
+    home: Home,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", help="How many; default: one per GPU, or one per core from 4 to 8."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, and less time for each.")] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    *,
+    show: Annotated[bool, typer.Option("--show", help="Print what is stored instead of measuring.")] = False,
+    json: Json = False,
+) -> int:
+    """Measure this machine: matrix products, memory, copies, and every collective by size and group."""
+    from workbench.home.calibrations import found_here
+
+    if show:
+        _report(home, found_here(home), json)
+        return 0
+    from engine.launch.measure.calibrate import Asked
+
+    done = _measured(home, Asked(ranks, quick, device))
+    _report(home, found_here(home), json)
+    return 0 if done.complete else 1
+
+
+def _measured(home: Path, asked: Asked) -> Calibration:
+    from engine.launch.measure.calibrate import calibrate as measure
+    from tuning.execution.signals import Interruption
+    from workbench.terminal.progress import CalibrateProgress
+    from workbench.text.output import stdout_for_results
+
+    with stdout_for_results(), Interruption() as interruption, CalibrateProgress(interruption) as shown:
+        return measure(home, asked, shown.should_stop, shown.draw)
+
+
+def _report(home: Path, found: Found, json: bool) -> None:
+    from workbench.home.calibrations import document
+    from workbench.terminal.calibration import print_calibration
+    from workbench.text.output import emit_json, result_console
+
+    if json:
+        emit_json(document(home, found))
+    else:
+        print_calibration(result_console(), found)
+
+
+def doctor(home: Home, json: Json = False) -> int:
+    """Tell what this machine can do, what is missing, and why."""
+    from workbench.services.doctor import document, examine, usable
+    from workbench.text.output import emit_json, stdout_for_results
+
+    with stdout_for_results():
+        checks = examine(home)
+    if json:
+        emit_json(document(home, checks))
+    else:
+        _print(checks)
+    return 0 if usable(checks) else 1
+
+
+def _print(checks: list[Check]) -> None:
+    from rich.table import Table
+
+    from workbench.text.output import result_console
+
+    table = Table("", "", "", "", box=None, show_header=False, pad_edge=False)
+    colors = {"ok": "green", "missing": "red", "note": "yellow"}
+    for check in checks:
+        color = colors[check.status] if check.needed or check.status != "missing" else "dim"
+        table.add_row(f"[{color}]{check.status}[/]", check.name, check.value, check.why)
+    result_console().print(table)

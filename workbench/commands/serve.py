@@ -1,0 +1,157 @@
+"""``metrics``: a Prometheus endpoint over the runs of a home folder.
+
+``ui``: the page in a browser.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench.commands.options import Home
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from tuning.execution.signals import Interruption
+    from workbench.services.jobs import Job
+    from workbench.services.page_server import Place
+
+_POLL_SECONDS = 0.2
+_MISSING = "needs the package prometheus-client; install it with: pip install 'training-workbench[metrics]'"
+
+
+def metrics(
+    home: Home,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Where it listens; 0: any free port.")
+    ] = 9469,
+    host: Annotated[
+        str, typer.Option("--host", help="Who can reach it: 127.0.0.1 is this machine only.")
+    ] = "127.0.0.1",
+    keep: Annotated[
+        float, typer.Option("--keep", min=0.0, help="Seconds for which a run stays after its end.")
+    ] = 300.0,
+) -> int:
+    """Serve steps, collectives, memory, GPUs and host of all running runs to a Prometheus server, until Ctrl-C."""
+    from engine.config.errors import InputError
+    from tuning.execution.signals import Interruption
+    from workbench.text.output import say
+
+    try:
+        from workbench.metrics.endpoint import Endpoint
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        raise InputError("metrics", "prometheus_client", _MISSING) from None
+    with Interruption() as interruption, Endpoint(home, host, port, say, keep) as endpoint:
+        print(f"Metrics of the runs in {home} are at {endpoint.url}. Ctrl-C ends it.", flush=True)
+        while not interruption.seen:
+            time.sleep(_POLL_SECONDS)
+    return 0
+
+
+_CLOSED = "the page is closed; studies that were started from it go on"
+_PATIENCE_SECONDS = 20.0
+
+
+def ui(
+    home: Home,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where the page listens.")] = 8501,
+    address: Annotated[
+        str, typer.Option("--address", help="Who can reach it: 127.0.0.1 is this machine only.")
+    ] = "127.0.0.1",
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Start the demo study too; it ends with the page.")
+    ] = False,
+) -> int:
+    """Open the page: runs, live profiles, studies, export. Ctrl-C ends it; studies started from it go on."""
+    from tuning.execution.signals import Interruption
+    from workbench.services import page_server
+    from workbench.services.jobs import new_folder
+
+    place = page_server.Place(address, port)
+    page_server.check_free(place)
+    log = new_folder(home) / "page.log"
+    with Interruption() as interruption:
+        page = page_server.start(place, home, log)
+        try:
+            if not page_server.wait_until_up(place, page):
+                return _failed(log, interruption)
+            return _serve(home, place, page, demo, interruption)
+        finally:
+            _end(page)
+
+
+def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruption: Interruption) -> int:
+    from workbench.text.output import say
+
+    study, job = _start_demo(home) if demo else ("", None)
+    try:
+        where = f", study {study} on the Tune and Live pages" if study else ""
+        print(f"The page is at {place.url}{where}. Runs are in {home}. Ctrl-C ends it.", flush=True)
+        while page.poll() is None and not interruption.seen:
+            time.sleep(_POLL_SECONDS)
+            job = _watched(job, study)
+    finally:
+        _stop_demo(job, study)
+    if interruption.seen:
+        say(_CLOSED)
+    else:
+        say(f"error: the page ended by itself with exit code {page.returncode}")
+    return 0 if interruption.seen else 1
+
+
+def _start_demo(home: Path) -> tuple[str, Job | None]:
+    from workbench.services import demo
+    from workbench.text.output import say
+
+    name, job = demo.start(home)
+    say(f"study {name} is being run already; showing it" if job is None else f"study {name} started")
+    return name, job
+
+
+def _watched(job: Job | None, study: str) -> Job | None:
+    """Tell once how the demo study ended; afterwards there is nothing to stop."""
+    from workbench.services import jobs
+    from workbench.text.output import say
+
+    if job is None or job.alive:
+        return job
+    for line in jobs.last_lines(job.log, 3):
+        say(f"{study}: {line}")
+    return None
+
+
+def _stop_demo(job: Job | None, study: str) -> None:
+    from workbench.services import jobs
+    from workbench.text.output import say
+
+    if job is not None and job.alive:
+        say(f"stopping study {study}; the same command goes on with it")
+        jobs.end(job, _PATIENCE_SECONDS)
+
+
+def _failed(log: Path, interruption: Interruption) -> int:
+    from workbench.services.jobs import last_lines
+    from workbench.text.output import say
+
+    if interruption.seen:
+        return 0
+    last = next(iter(last_lines(log, 1)), "it said nothing")
+    say(f"error: the page did not start: {last} (all of it: {log})")
+    return 1
+
+
+def _end(page: Popen[bytes]) -> None:
+    import subprocess
+
+    page.terminate()
+    try:
+        page.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        page.kill()
+        page.wait()

@@ -1,0 +1,124 @@
+"""``ls``, ``show`` and ``reindex``: what is in a home folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.commands.options import Home, Id, Json
+
+_SHOWN_RUNS = 40
+_SHOWN_TRIALS = 100
+
+
+def ls(
+    home: Home,
+    study: Annotated[str | None, typer.Option("--study", help="Only the runs of this study.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All runs, not only the newest 40.")] = False,
+    json: Json = False,
+) -> int:
+    """List studies and runs, newest first."""
+    from workbench.home.store import Store
+    from workbench.text.output import emit_json, say
+
+    store = Store(home)
+    runs, studies = store.runs(study), store.studies()
+    if store.note:
+        say(f"note: {store.note}")
+    if json:
+        rows = {"runs": [asdict(row) for row in runs], "studies": [asdict(row) for row in studies]}
+        emit_json({"home": str(home)} | rows)
+    elif not runs and not studies:
+        say(f"no runs or studies in {home} yet; start one with: workbench train CONFIG")
+    else:
+        _print_lists(runs, studies, len(runs) if everything else _SHOWN_RUNS)
+    return 0
+
+
+def show(
+    identity: Id,
+    home: Home,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold",
+            metavar="NAME=FRACTION",
+            help="Judge a run again, for example with bubble=0.1. May be given several times.",
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All trials of a study, not only 100.")] = False,
+    json: Json = False,
+) -> int:
+    """Show a run or a study: what it did, how fast, and where the time went."""
+    from engine.config.errors import InputError
+    from workbench.home.resolve import resolve
+
+    target = resolve(home, identity)
+    if target.kind == "study":
+        if threshold:
+            raise InputError(
+                "--threshold", threshold[0], "only a run has verdicts; give one of the study's runs"
+            )
+        return _show_study(target.folder, json, None if everything else _SHOWN_TRIALS)
+    return _show_run(target.folder, json, threshold or [])
+
+
+def reindex(home: Home, json: Json = False) -> int:
+    """Rebuild the indexes (runs, studies, Optuna's databases) from the folders, which are the truth."""
+    from workbench.home.maintenance import reindex as rebuild
+    from workbench.text.output import emit_json, say
+
+    done = rebuild(home, say)
+    for line in done.notes:
+        say(f"note: {line}")
+    if json:
+        emit_json({"home": str(home)} | asdict(done))
+    else:
+        print(f"{done.runs} runs and {done.studies} studies in {home}")
+    return 0
+
+
+def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
+    from workbench.terminal.study import print_runs, print_studies
+    from workbench.text.output import result_console
+
+    console = result_console()
+    if studies:
+        print_studies(console, studies)
+        console.print()
+    if runs:
+        print_runs(console, runs[:shown], len(runs) - len(runs[:shown]))
+
+
+def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
+    from engine.run import run_folder
+    from workbench.analysis.verdicts import rejudged
+    from workbench.home import runs
+    from workbench.home.runs import with_numbers_so_far
+    from workbench.terminal.run import print_run
+    from workbench.text.output import emit_json, result_console
+
+    view = with_numbers_so_far(runs.load(folder))
+    if thresholds:
+        view = rejudged(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
+    if json:
+        emit_json(runs.document(view))
+    else:
+        print_run(result_console(), view)
+    return 0
+
+
+def _show_study(folder: Path, json: bool, most: int | None) -> int:
+    from workbench.analysis.studies import document
+    from workbench.terminal.study import print_study
+    from workbench.text.output import emit_json, result_console
+
+    found = document(folder)
+    if json:
+        emit_json(found)
+    else:
+        print_study(result_console(), found, most)
+    return 0

@@ -1,0 +1,1 @@
+"""One file for each topic: the numbers, then the Plotly figure."""

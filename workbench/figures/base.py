@@ -1,0 +1,293 @@
+"""Drawing: each function turns the numbers of one series into a Plotly figure. No numbers are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from profilers.records.schema import PHASES
+from workbench.figures.steps import (
+    CollectiveSeries,
+    GpuSeries,
+    HostSeries,
+    Line,
+    LossSeries,
+    Mark,
+    PhaseSeries,
+    RankSeries,
+)
+
+#: Okabe and Ito's colours, told apart with any colour vision; a phase has the same one everywhere.
+PHASE_COLORS = {
+    "data": "#E69F00",
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "communication_exposed": "#D55E00",
+    "bubble": "#CC79A7",
+    "optimizer": "#009E73",
+    "other": "#9AA3AF",
+}
+PHASE_NAMES = {phase: phase for phase in PHASES} | {"communication_exposed": "exposed communication"}
+#: Paul Tol's bright scheme, for ranks and GPUs.
+LINE_COLORS = ("#4477AA", "#EE6677", "#3DA35D", "#CCBB44", "#66CCEE", "#AA3377", "#999933", "#BBBBBB")
+NEUTRAL = "#6E7B95"
+HIDDEN_COMMUNICATION = "#F0B08A"
+SINCE_START = "seconds since the start"
+HEIGHT = 300
+FEW_STEPS = 10
+BARE = {"showgrid": False, "zeroline": False}
+X_STANDOFF, Y_STANDOFF = 14, 18
+
+
+def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT) -> go.Figure:
+    """An empty figure in the house style; ``revision`` keeps a viewer's zoom while the data grows."""
+    axes = {"xaxis": axis(x, X_STANDOFF) | BARE, "yaxis": axis(y, Y_STANDOFF)}
+    return go.Figure(layout=frame(title, revision, height) | axes)
+
+
+def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height: int) -> go.Figure:
+    """As :func:`figure`, with several panels side by side; each has the titles of its two axes."""
+    drawing = make_subplots(rows=1, cols=len(labels), horizontal_spacing=0.28 / len(labels))
+    drawing.update_layout(frame(title, revision, height))
+    for column, (x, y) in enumerate(labels, 1):
+        drawing.update_xaxes(axis(x, X_STANDOFF) | BARE, row=1, col=column)
+        drawing.update_yaxes(axis(y, Y_STANDOFF), row=1, col=column)
+    return drawing
+
+
+def axis(title: str, standoff: int) -> dict[str, Any]:
+    """An axis that makes room for its own labels."""
+    return {"automargin": True, "separatethousands": True, "title": {"text": title, "standoff": standoff}}
+
+
+def frame(title: str, revision: str, height: int) -> dict[str, Any]:
+    """Margins, title and legend that never lie on each other: the title above, the legend below it."""
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"}
+    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+    return {
+        "title": {"text": title, "font": {"size": 15}, "pad": {"t": 8}} | place,
+        "legend": {"traceorder": "normal", "itemwidth": 30} | below,
+        "margin": {"l": 8, "r": 12, "t": 62, "b": 8},
+        "height": height,
+        "hovermode": "x unified",
+        "uirevision": revision or title,
+        "bargap": 0.12,
+    }
+
+
+def empty(drawing: go.Figure, text: str) -> go.Figure:
+    """The same frame with one line that says why there is nothing in it."""
+    drawing.add_annotation(
+        text=text,
+        x=0.5,
+        y=0.5,
+        xref="paper",
+        yref="paper",
+        showarrow=False,
+        font={"size": 14, "color": NEUTRAL},
+    )
+    blank = BARE | {"showticklabels": False, "range": [0, 1], "title": {"text": ""}}
+    return drawing.update_xaxes(blank).update_yaxes(blank)
+
+
+def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
+    """Stacked bars: where the time of each step went."""
+    what = "step" if series.steps_per_bar == 1 else f"step (a bar is the mean of {series.steps_per_bar})"
+    drawing = figure(f"Step time by phase — {series.rank}", what, "ms per step", revision, height=376)
+    if not series.steps:
+        return empty(drawing, "no step has ended yet")
+    drawing.update_layout(margin_t=98)  # its legend has three rows where the page is narrow
+    for phase, values in series.milliseconds.items():
+        drawing.add_bar(
+            x=series.steps,
+            y=values,
+            name=PHASE_NAMES[phase],
+            marker_color=PHASE_COLORS[phase],
+            marker_line_width=0,
+            hovertemplate="%{y:,.1f} ms",
+        )
+    if any(series.undivided):
+        drawing.add_bar(
+            x=series.steps,
+            y=series.undivided,
+            name="not recorded in detail",
+            marker={"color": NEUTRAL, "opacity": 0.3, "line_width": 0},
+            hovertemplate="%{y:,.1f} ms",
+        )
+    _warmup(drawing, series.warmup_until, series.steps[0], 0.5)
+    return _whole_steps(drawing, len(series.steps)).update_layout(barmode="stack")
+
+
+def ranks(series: RankSeries, revision: str = "") -> go.Figure:
+    """Lines: how evenly the ranks work."""
+    drawing = figure("Step time by rank", "step", "ms per step", revision)
+    if not series.lines:
+        return empty(drawing, "no step has ended yet")
+    draw_lines(drawing, series.lines, "%{y:,.1f} ms")
+    _warmup(drawing, series.warmup_until, 0, 0)
+    return _whole_steps(drawing, len(series.lines[0].x)).update_yaxes(rangemode="tozero")
+
+
+def marked(drawing: go.Figure, marks: Sequence[Mark]) -> go.Figure:
+    """A line where the configuration was changed; hovering over its head says how."""
+    for mark in marks:
+        drawing.add_vline(x=mark.step - 0.5, line={"dash": "dot", "color": NEUTRAL, "width": 1.5})
+        drawing.add_annotation(
+            x=mark.step - 0.5,
+            y=1,
+            yref="paper",
+            text="◆",
+            hovertext=f"from step {mark.step:,} on: {mark.text}",
+            showarrow=False,
+            font={"size": 12, "color": NEUTRAL},
+        )
+    return drawing
+
+
+def loss(series: LossSeries, revision: str = "") -> go.Figure:
+    """The loss curve, and the validation loss as a level."""
+    drawing = figure("Training loss", "step", "loss, nats per token", revision)
+    if not series.steps:
+        return empty(drawing, "no loss yet")
+    drawing.add_scatter(
+        x=series.steps,
+        y=series.losses,
+        name="training",
+        mode="lines",
+        line={"color": PHASE_COLORS["backward"], "width": 2},
+        hovertemplate="%{y:.4f}",
+    )
+    if series.validation is not None:
+        drawing.add_hline(
+            y=series.validation,
+            line={"dash": "dash", "color": PHASE_COLORS["communication_exposed"], "width": 1.5},
+            annotation_text=f"validation {series.validation:.4f}",
+            annotation_position="top left",
+        )
+    return _whole_steps(drawing, len(series.steps)).update_layout(showlegend=False, margin_t=40)
+
+
+def collectives(series: CollectiveSeries, revision: str = "") -> go.Figure:
+    """Three rows of bars side by side: time, bytes and bus bandwidth of each operation and axis."""
+    labels = [("ms per step", ""), ("MB per step", ""), ("bus bandwidth, GB/s", "")]
+    height = 130 + 34 * max(2, len(series.labels))
+    drawing = panels("Collectives, per step and rank", labels, revision, height)
+    drawing.update_xaxes(rangemode="tozero", showgrid=True).update_yaxes(showgrid=False)
+    for column in (2, 3):
+        drawing.update_yaxes(matches="y", showticklabels=False, row=1, col=column)
+    if not series.labels:
+        return empty(drawing, "no collective yet")
+    exposed = (series.exposed_milliseconds, PHASE_COLORS["communication_exposed"], "ms")
+    hidden = (series.hidden_milliseconds, HIDDEN_COMMUNICATION, "ms")
+    _bars(drawing, series.labels, 1, {"exposed": exposed, "hidden behind compute": hidden})
+    _bars(drawing, series.labels, 2, {"bytes": (series.megabytes, NEUTRAL, "MB")})
+    _bars(drawing, series.labels, 3, {"bandwidth": (series.bus_gigabytes_per_second, NEUTRAL, "GB/s")})
+    drawing.update_yaxes(autorange="reversed", automargin=True)
+    return drawing.update_layout(barmode="stack", hovermode="y unified")
+
+
+def _bars(
+    drawing: go.Figure,
+    labels: Sequence[str],
+    column: int,
+    bars: Mapping[str, tuple[Sequence[float | None], str, str]],
+) -> None:
+    """Horizontal bars of one panel; each name has its values, colour and unit."""
+    for name, (values, color, unit) in bars.items():
+        drawing.add_bar(
+            y=labels,
+            x=values,
+            name=name,
+            orientation="h",
+            marker={"color": color, "line": {"width": 0}},
+            showlegend=column == 1,
+            hovertemplate="%{x:,.3g} " + unit,
+            row=1,
+            col=column,
+        )
+
+
+def host(series: HostSeries, revision: str = "") -> go.Figure:
+    """CPU and memory of the host, side by side."""
+    total = series.memory_total_gib
+    label = f"memory, GiB of {total:,.0f}" if total else "memory, GiB"
+    drawing = panels("Host", [(SINCE_START, "CPU, %"), (SINCE_START, label)], revision, 230)
+    drawing.update_yaxes(range=[0, 105], row=1, col=1).update_yaxes(rangemode="tozero", row=1, col=2)
+    if not series.cpu_percent.x:
+        return empty(drawing, "no reading yet")
+    _area(drawing, series.cpu_percent, LINE_COLORS[0], "%{y:.0f} %", 1)
+    _area(drawing, series.memory_gib, LINE_COLORS[2], "%{y:,.2f} GiB", 2)
+    drawing.update_xaxes(rangemode="nonnegative")
+    return drawing.update_layout(showlegend=False, margin_t=40)
+
+
+def _area(drawing: go.Figure, trace: Line, color: str, hover: str, column: int) -> None:
+    drawing.add_scatter(
+        x=trace.x,
+        y=trace.y,
+        name=trace.name,
+        mode="lines",
+        line={"color": color, "width": 1.5},
+        fill="tozeroy",
+        fillcolor=faded(color),
+        hovertemplate=hover,
+        row=1,
+        col=column,
+    )
+
+
+def faded(color: str, opacity: float = 0.18) -> str:
+    """A "#rrggbb" that lets through what is behind it."""
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def gpu(series: GpuSeries, revision: str = "") -> go.Figure:
+    """Utilisation, memory and power of each GPU."""
+    quantities = (
+        (series.utilization_percent, "utilisation, %", "%{y:.0f} %"),
+        (series.memory_gib, "memory, GiB", "%{y:,.1f} GiB"),
+        (series.power_watts, "power, W", "%{y:,.0f} W"),
+    )
+    labels = [(SINCE_START, label) for _, label, _ in quantities]
+    drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
+    drawing.update_xaxes(rangemode="nonnegative")
+    for column, (lines, _, hover) in enumerate(quantities, 1):
+        draw_lines(drawing, lines, hover, column=column)
+    return drawing.update_yaxes(range=[0, 105], row=1, col=1)
+
+
+def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | None = None) -> None:
+    """Traces in the house's colours; in panels only the first one has a legend."""
+    place: dict[str, Any] = {} if column is None else {"row": 1, "col": column}
+    for number, trace in enumerate(lines):
+        color = LINE_COLORS[number % len(LINE_COLORS)]
+        drawing.add_scatter(
+            x=trace.x,
+            y=trace.y,
+            name=trace.name,
+            mode="lines",
+            line={"color": color, "width": 1.6},
+            legendgroup=trace.name,
+            showlegend=column in (None, 1) and len(lines) > 1,
+            hovertemplate=hover,
+            **place,
+        )
+
+
+def _whole_steps(drawing: go.Figure, steps: int) -> go.Figure:
+    """No ticks between the first few steps."""
+    return drawing.update_xaxes(dtick=1) if steps <= FEW_STEPS else drawing
+
+
+def _warmup(drawing: go.Figure, until: int | None, first: int, shift: float) -> None:
+    """Shades the steps before ``until``, which are not measured, and says so in the legend."""
+    if until is None:
+        return
+    look = {"fillcolor": NEUTRAL, "opacity": 0.16, "line_width": 0, "layer": "below"}
+    drawing.add_vrect(x0=first - shift, x1=until - shift, **look)
+    square = {"symbol": "square", "size": 11, "color": NEUTRAL, "opacity": 0.35}
+    drawing.add_scatter(x=[None], y=[None], name="warm-up", mode="markers", marker=square, hoverinfo="skip")

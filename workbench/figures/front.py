@@ -1,0 +1,144 @@
+"""Drawing of a pareto front: one objective against another, with what is on the front and what is not.
+
+The numbers behind the figure of a pareto front, made from a study's document by pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from tuning.spec.objectives import Aim, aim_of, aims_of
+from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
+
+
+class Place(NamedTuple):
+    """A trial by two objectives, with the distances to the ends of its intervals (0 without one)."""
+
+    number: int
+    x: float
+    y: float
+    x_ends: tuple[float, float]
+    y_ends: tuple[float, float]
+    words: str
+
+
+class FrontSeries(NamedTuple):
+    """Trials by the objective that decides (upwards) and another one (to the right)."""
+
+    across: Aim
+    upwards: Aim
+    front: list[Place]
+    beaten: list[Place]
+    ruled_out: list[Place]
+    best: Place | None
+    #: What is not drawn of a long study (``workbench.thinning``).
+    note: str = ""
+
+
+def front_series(document: Mapping[str, Any]) -> list[FrontSeries]:
+    """One for each objective beside the one that decides; none for a study with one objective."""
+    upwards = aim_of(document)
+    return [_series(document, aim, upwards) for aim in aims_of(document) if aim.name != upwards.name]
+
+
+def _series(document: Mapping[str, Any], across: Aim, upwards: Aim) -> FrontSeries:
+    on_front = {point["trial"] for point in document.get("pareto") or []}
+    best = (document.get("best") or {}).get("trial")
+    rows = document.get("trials") or []
+    found = [(row, place) for row in rows if (place := _place(row, across, upwards)) is not None]
+    out = {row["number"] for row, _ in found if not _may_win(row)}
+    front = [place for _, place in found if place.number in on_front]
+    return FrontSeries(
+        across,
+        upwards,
+        front=sorted(front, key=lambda place: place.x),
+        beaten=[place for _, place in found if place.number not in on_front | out],
+        ruled_out=[place for _, place in found if place.number in out - on_front],
+        best=next((place for place in front if place.number == best), None),
+    )
+
+
+def _may_win(row: Mapping[str, Any]) -> bool:
+    limits = [limit["state"] for limit in row.get("limits") or []]
+    guard = (row.get("guard") or {}).get("state")
+    return set(limits) <= {"satisfied"} and guard not in ("violated", "undecided")
+
+
+def _place(row: Mapping[str, Any], across: Aim, upwards: Aim) -> Place | None:
+    measures = row.get("measures") or {}
+    x, y = (_shown(measures.get(aim.name) or {}, aim) for aim in (across, upwards))
+    if row.get("value") is None or x is None or y is None:
+        return None
+    return Place(int(row["number"]), x[0], y[0], x[1], y[1], str(row.get("label") or ""))
+
+
+def _shown(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
+    value, low, high = (aim.in_unit(measure.get(name)) for name in ("value", "low", "high"))
+    if value is None:
+        return None
+    return value, (value - low if low is not None else 0.0, high - value if high is not None else 0.0)
+
+
+FRONT = PHASE_COLORS["optimizer"]
+RULED_OUT = PHASE_COLORS["communication_exposed"]
+
+
+def front(series: FrontSeries, revision: str = "") -> go.Figure:
+    """Points with intervals; those that nothing beats in both are joined, the study's best has a ring."""
+    across, upwards = series.across, series.upwards
+    title = f"{upwards.objective.title} and {across.objective.title.lower()}"
+    drawing = figure(title, _axis(across), _axis(upwards), revision, height=380)
+    if not (series.front or series.beaten or series.ruled_out):
+        return empty(drawing, "no trial has both values yet")
+    _points(drawing, series.beaten, "beaten in both", (NEUTRAL, "circle", "markers"), series)
+    _points(drawing, series.ruled_out, "ruled out", (RULED_OUT, "x", "markers"), series)
+    _points(drawing, series.front, "front", (FRONT, "circle", "markers+lines"), series)
+    if series.best is not None:
+        drawing.add_scatter(
+            x=[series.best.x],
+            y=[series.best.y],
+            name="best",
+            mode="markers",
+            marker={"color": FRONT, "size": 17, "symbol": "circle-open", "line": {"width": 2}},
+            hoverinfo="skip",
+        )
+    return drawing.update_layout(hovermode="closest", yaxis_tickformat=",~r", xaxis_tickformat=",~r")
+
+
+def _axis(aim: Aim) -> str:
+    return f"{aim.unit} ({'less' if aim.objective.lower else 'more'} is better)"
+
+
+def _points(
+    drawing: go.Figure, places: Sequence[Place], name: str, look: tuple[str, str, str], series: FrontSeries
+) -> None:
+    if not places:
+        return
+    color, symbol, mode = look
+    across, upwards = series.across, series.upwards
+    hover = f"%{{y:{upwards.tick}}} {upwards.unit}, %{{x:{across.tick}}} {across.unit}<br>%{{text}}<extra></extra>"
+    drawing.add_scatter(
+        x=[place.x for place in places],
+        y=[place.y for place in places],
+        error_x=_bars([place.x_ends for place in places]),
+        error_y=_bars([place.y_ends for place in places]),
+        name=name,
+        mode=mode,
+        line={"width": 1.5, "dash": "dot"},
+        marker={"color": color, "size": 9, "symbol": symbol},
+        text=[f"trial {place.number}: {place.words}" for place in places],
+        hovertemplate=hover,
+    )
+
+
+def _bars(ends: Sequence[tuple[float, float]]) -> dict[str, object]:
+    """What is not known has no bar."""
+    return {
+        "array": [max(0.0, above) for _, above in ends],
+        "arrayminus": [max(0.0, below) for below, _ in ends],
+        "thickness": 1.4,
+        "width": 0,
+    }

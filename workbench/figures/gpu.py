@@ -1,0 +1,219 @@
+"""Drawing the panel of one GPU. No numbers are made here.
+
+The numbers behind the panel of one GPU, made by pure functions from the driver's samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from profilers.analysis import machine
+from profilers.gpu import rank_gpus
+from profilers.records.schema import Event
+from workbench.figures.base import LINE_COLORS, NEUTRAL, SINCE_START, empty, figure
+from workbench.figures.steps import GIB, Line, line
+from workbench.records.joined import Array, Columns
+
+#: Stretches of throttling closer together than this share of the time shown are drawn as one.
+_GAP_SHARE = 1 / 200
+_ACTIVITY = {
+    "SMs active": "sm_active_fraction",
+    "warps on SMs": "sm_occupancy_fraction",
+    "tensor cores": "tensor_active_fraction",
+    "memory bandwidth": "dram_active_fraction",
+}
+_PCIE = {"PCIe sent": "pcie_tx_bytes_per_second", "PCIe received": "pcie_rx_bytes_per_second"}
+#: Links between GPUs: NVLink's fields hold xGMI's counters on AMD.
+_LINKS = {"sent": "nvlink_tx_bytes", "received": "nvlink_rx_bytes"}
+
+
+class Source(NamedTuple):
+    """Who read a host's GPUs: vendor, library, how it calls links between GPUs, and product names as "8 x NAME"."""
+
+    vendor: str = "NVIDIA"
+    library: str = "NVML"
+    links: str = "NVLink"
+    names: str = ""
+
+
+NVML = Source()
+
+
+class Throttled(NamedTuple):
+    """From when to when, in seconds since the start, a reason held the clocks down."""
+
+    reason: str
+    begin: float
+    end: float
+
+
+class GpuDetail(NamedTuple):
+    """Lines of one GPU over the seconds since the start: percent, GiB, W, degrees Celsius, MHz and GB/s.
+
+    Limits are lines too, named "limit", "slowdown" and "highest clock".
+    """
+
+    activity: list[Line]
+    memory: list[Line]
+    power: list[Line]
+    temperature: list[Line]
+    clocks: list[Line]
+    throttled: list[Throttled]
+    traffic: list[Line]
+
+
+def gpus(columns: Columns) -> list[int]:
+    """The GPUs that were sampled."""
+    return [int(gpu) for gpu in np.unique(columns.get("gpu", np.empty(0)))]
+
+
+def source(events: Iterable[Event]) -> Source:
+    """From the events of a host's sampler; those of before there were two vendors are NVIDIA's."""
+    told = [event.data for event in events if event.kind == rank_gpus.EVENT]
+    if not told:
+        return NVML
+    known = {name: str(told[-1][name]) for name in ("vendor", "library", "links") if name in told[-1]}
+    counts = Counter(str(gpu.get("name") or "unknown GPU") for gpu in told[-1].get("gpus", ()))
+    return Source(**known, names=", ".join(f"{count} x {name}" for name, count in counts.items()))
+
+
+def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML) -> GpuDetail:
+    """All readings of one GPU; a quantity that it does not give has no line."""
+    own = columns["gpu"] == gpu
+    seconds = columns["time_unix"][own] - start_unix
+
+    def lines(named: dict[str, str], factor: float = 1.0) -> list[Line]:
+        drawn = [_line(name, seconds, columns[field][own] * factor) for name, field in named.items()]
+        return [one for one in drawn if one.x]
+
+    return GpuDetail(
+        activity=lines({f"busy at all ({read_by.library})": "utilization_fraction"} | _ACTIVITY, 100),
+        memory=lines({"used": "memory_used_bytes", "total": "memory_total_bytes"}, 1 / GIB),
+        power=lines({"power": "power_watts", "limit": "power_limit_watts"}),
+        temperature=lines({"temperature": "temperature_celsius", "slowdown": "slowdown_celsius"}),
+        clocks=lines(
+            {"SM": "sm_clock_mhz", "memory": "memory_clock_mhz", "highest clock": "sm_clock_max_mhz"}
+        ),
+        throttled=throttled(seconds, columns["throttle_reasons"][own]),
+        traffic=lines(_PCIE, 1e-9) + [one for one in _links(columns, own, seconds, read_by.links) if one.x],
+    )
+
+
+def throttled(seconds: Array, masks: Array) -> list[Throttled]:
+    """Stretches in which something other than a choice held the clocks down, by reason and time.
+
+    A reading holds until the next one; the last for as long as the one before.
+    """
+    if not len(seconds):
+        return []
+    steps = np.diff(seconds)
+    ends = np.append(seconds[1:], seconds[-1] + (steps[-1] if len(steps) else 0.0))
+    gap = (seconds[-1] - seconds[0]) * _GAP_SHARE
+    found: dict[str, list[Throttled]] = {}
+    for begin, end, mask in zip(seconds, ends, masks, strict=True):
+        for reason in machine.slows(int(mask)) if np.isfinite(mask) else ():
+            spans = found.setdefault(reason, [])
+            joins = bool(spans) and begin - spans[-1].end <= gap
+            first = spans.pop().begin if joins else float(begin)
+            spans.append(Throttled(reason, first, float(end)))
+    return [span for spans in found.values() for span in spans]
+
+
+def _links(columns: Columns, own: Array, seconds: Array, links: str) -> list[Line]:
+    """Their rates as the driver tells them, else from its counters."""
+    drawn = []
+    for way, counter in _LINKS.items():
+        name = f"{links} {way}"
+        rates = columns[f"{counter}_per_second"][own]
+        if np.isfinite(rates).any():
+            drawn.append(_line(name, seconds, rates * 1e-9))
+            continue
+        counts = columns[counter][own]
+        known = np.isfinite(counts)
+        gained, passed = np.diff(counts[known]), np.diff(seconds[known])
+        usable = (gained >= 0) & (passed > 0)
+        drawn.append(_line(name, seconds[known][1:][usable], gained[usable] / passed[usable] * 1e-9))
+    return drawn
+
+
+def _line(name: str, seconds: Array, values: Array) -> Line:
+    """Only what was read: some readings are taken less often than others."""
+    known = np.isfinite(values)
+    return line(name, seconds[known], values[known])
+
+
+HEIGHT = 250
+#: Lines that say how far a quantity can go.
+LIMITS = frozenset({"total", "limit", "slowdown", "highest clock"})
+#: Okabe and Ito's warm colours, one for each reason in the order they come.
+THROTTLE_COLORS = ("#D55E00", "#E69F00", "#CC79A7", "#F0E442")
+
+
+def activity(detail: GpuDetail, revision: str = "") -> go.Figure:
+    """How busy the GPU and its parts were."""
+    drawing = _drawn("Activity", "%", detail.activity, "%{y:.0f} %", revision)
+    return drawing.update_yaxes(range=[0, 105]) if detail.activity else drawing
+
+
+def power(detail: GpuDetail, revision: str = "") -> go.Figure:
+    """Power, and the limit that the driver keeps."""
+    return _drawn("Power", "W", detail.power, "%{y:,.0f} W", revision)
+
+
+def memory(detail: GpuDetail, revision: str = "") -> go.Figure:
+    """Memory in use, by all processes."""
+    return _drawn("Memory of the GPU", "GiB", detail.memory, "%{y:,.1f} GiB", revision)
+
+
+def temperature(detail: GpuDetail, revision: str = "") -> go.Figure:
+    """Temperature, and where the hardware slows down."""
+    return _drawn("Temperature", "°C", detail.temperature, "%{y:.0f} °C", revision)
+
+
+def clocks(detail: GpuDetail, revision: str = "") -> go.Figure:
+    """Clocks, with the stretches in which something held them down."""
+    drawing = _drawn("Clocks", "MHz", detail.clocks, "%{y:,.0f} MHz", revision)
+    reasons = list(dict.fromkeys(span.reason for span in detail.throttled))
+    for number, reason in enumerate(reasons):
+        color = THROTTLE_COLORS[number % len(THROTTLE_COLORS)]
+        _shade(drawing, [span for span in detail.throttled if span.reason == reason], color)
+    return drawing
+
+
+def traffic(detail: GpuDetail, revision: str = "") -> go.Figure:
+    """What went over PCIe and the links between GPUs."""
+    return _drawn("Traffic", "GB/s", detail.traffic, "%{y:,.3g} GB/s", revision)
+
+
+def _drawn(title: str, unit: str, lines: Sequence[Line], hover: str, revision: str) -> go.Figure:
+    drawing = figure(title, SINCE_START, unit, revision, HEIGHT)
+    if not lines:
+        return empty(drawing, "this GPU or its driver gives no reading")
+    for number, trace in enumerate(lines):
+        limit = trace.name in LIMITS
+        look = (
+            {"color": NEUTRAL, "width": 1.2, "dash": "dash"}
+            if limit
+            else {"color": LINE_COLORS[number % len(LINE_COLORS)], "width": 1.6}
+        )
+        mode = "lines" if len(trace.x) > 1 else "markers"
+        drawing.add_scatter(
+            x=trace.x, y=trace.y, name=trace.name, mode=mode, line=look, hovertemplate=hover, showlegend=True
+        )
+    return drawing.update_xaxes(rangemode="nonnegative").update_yaxes(rangemode="tozero")
+
+
+def _shade(drawing: go.Figure, spans: Sequence[Throttled], color: str) -> None:
+    for span in spans:
+        drawing.add_vrect(
+            x0=span.begin, x1=span.end, fillcolor=color, opacity=0.22, line_width=0, layer="below"
+        )
+    square = {"symbol": "square", "size": 11, "color": color, "opacity": 0.45}
+    drawing.add_scatter(
+        x=[None], y=[None], name=spans[0].reason, mode="markers", marker=square, hoverinfo="skip"
+    )

@@ -1,0 +1,406 @@
+"""How much of each link's rate the ranks of a lab use: of a run that has ended, or lately of one under way. Pure.
+
+Drawing of the host and of memory: each function turns the numbers of one series into a Plotly figure.
+
+The numbers behind the figures of the host: rates from counters, on one time axis. Pure.
+
+Each rank's memory over time, and where the highest peak was. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from engine.config.errors import InputError
+from engine.config.network import Shape, shape_of
+from engine.config.run_config import parse
+from workbench.figures.base import (
+    LINE_COLORS,
+    NEUTRAL,
+    PHASE_COLORS,
+    SINCE_START,
+    draw_lines,
+    empty,
+    faded,
+    figure,
+    panels,
+)
+from workbench.figures.steps import GIB, RANKS, Line, line, plain
+from workbench.records.joined import Columns
+from workbench.records.live import Snapshot
+
+MEGA = 1e6
+#: Readings of a run under way that count: its last so many seconds.
+LATELY_SECONDS = 10.0
+#: Title of a column -> field of a :class:`LinkUse`.
+TITLES = {
+    "interface": "interface",
+    "ranks": "ranks",
+    "sent, MB/s": "sent",
+    "received, MB/s": "received",
+    "rate, Mbit/s": "rate_mbit",
+    "sent, % of the rate": "sent_percent",
+    "received, % of the rate": "received_percent",
+}
+
+
+class LinkUse(NamedTuple):
+    """One interface; speeds in 10^6 bytes per second, headers included."""
+
+    interface: str
+    ranks: str
+    sent: float
+    received: float
+    rate_mbit: float | None
+    sent_percent: float | None
+    received_percent: float | None
+
+
+def link_uses(seen: Snapshot) -> list[LinkUse]:
+    """A row for each interface that carried anything; over the measured steps once the run has a summary."""
+    rows = (seen.summary or {}).get("interfaces")
+    if rows is None:
+        return _lately(seen)
+    return [
+        _use(
+            row["interface"],
+            row["ranks"],
+            row["sent_bytes_per_second"],
+            row["received_bytes_per_second"],
+            row.get("rate_mbit"),
+        )
+        for row in rows
+    ]
+
+
+def _lately(seen: Snapshot) -> list[LinkUse]:
+    shape, ranks = _shape(seen), int(seen.status.get("world_size") or 0)
+    if shape is None or not ranks or ranks % shape.hosts:
+        return []
+    placed = (seen.config.get("parallel") or {}).get("placement")
+    hosts, found = shape.hosts_of_ranks(placed or range(ranks)), []
+    for rank, columns in sorted(seen.interfaces.items()):
+        host = hosts[rank]
+        island = [other for other in range(ranks) if shape.island_of(hosts[other]) == shape.island_of(host)]
+        users = {"uplink": island}
+        rates = {"data": shape.rate_kbit(host), "uplink": shape.between_kbit}
+        for name in sorted(set(columns["interface"].tolist())):
+            mine = [other for other in range(ranks) if hosts[other] == host]
+            speeds = _speeds(columns, name)
+            if any(speeds):
+                rate = rates.get(name, 0) / 1000 or None
+                found.append(_use(name, users.get(name, mine), *speeds, rate))
+    return found
+
+
+def _speeds(columns: Columns, name: str) -> tuple[float, float]:
+    own = np.flatnonzero(columns["interface"] == name)
+    times = columns["time_unix"][own]
+    own = own[times >= times[-1] - LATELY_SECONDS]
+    seconds = float(columns["time_unix"][own[-1]] - columns["time_unix"][own[0]])
+    if seconds <= 0:
+        return 0.0, 0.0
+    sent, received = (
+        float(columns[f"{way}_bytes"][own[-1]] - columns[f"{way}_bytes"][own[0]]) / seconds
+        for way in ("sent", "received")
+    )
+    return sent, received
+
+
+def _use(name: str, ranks: list[int], sent: float, received: float, rate_mbit: float | None) -> LinkUse:
+    percents = [speed * 8 / MEGA / rate_mbit * 100 if rate_mbit else None for speed in (sent, received)]
+    return LinkUse(name, ", ".join(map(str, ranks)), sent / MEGA, received / MEGA, rate_mbit, *percents)
+
+
+def _shape(seen: Snapshot) -> Shape | None:
+    try:
+        return shape_of(parse({"lab": seen.config.get("lab") or {}}).lab)
+    except InputError:
+        return None
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: Bins of the time axis; each is at least ``BIN_SECONDS`` long, so that a counter moves in it.
+BINS = 200
+BIN_SECONDS = 0.5
+OTHERS = "everything else"
+
+
+class CoreSeries(NamedTuple):
+    """Percent busy of each core (row) in each bin of time (column)."""
+
+    seconds: list[float]
+    cores: list[int]
+    percent: list[list[float | None]]
+
+
+class ShareSeries(NamedTuple):
+    """Percent of all cores: what each rank took, and the rest of what was busy. To be stacked."""
+
+    lines: list[Line]
+
+
+class RateSeries(NamedTuple):
+    """Lines in 10^6 bytes per second, one for each direction of each thing."""
+
+    lines: list[Line]
+
+
+def edges(times: Array, start_unix: float) -> Array:
+    """Bins of the time axis in seconds since ``start_unix``; empty with fewer than two readings."""
+    if len(times) < 2:
+        return np.empty(0)
+    first, last = float(times[0]) - start_unix, float(times[-1]) - start_unix
+    count = int(min(BINS, max(1.0, (last - first) // BIN_SECONDS)))
+    return np.linspace(first, last, count + 1)
+
+
+def core_series(columns: Columns, start_unix: float) -> CoreSeries:
+    """The mean of each core's readings in each bin."""
+    times = columns.get("time_unix", np.empty(0))
+    bins = edges(times, start_unix)
+    if not len(bins):
+        return CoreSeries([], [], [])
+    known = np.isfinite(columns["busy_fraction"])
+    cores, rows = np.unique(columns["core"][known], return_inverse=True)
+    places = np.clip(np.searchsorted(bins, times[known] - start_unix) - 1, 0, len(bins) - 2)
+    flat, shape = rows * (len(bins) - 1) + places, (len(cores), len(bins) - 1)
+    sums = np.bincount(flat, columns["busy_fraction"][known] * 100, minlength=shape[0] * shape[1])
+    counts = np.bincount(flat, minlength=shape[0] * shape[1])
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).reshape(shape)
+    return CoreSeries(_middles(bins), [int(core) for core in cores], [plain(row) for row in means])
+
+
+def share_series(processes: Columns, host: Columns, cores: Columns, start_unix: float) -> ShareSeries:
+    """CPU time of each rank over that of all cores, from counters; the rest from the host's own reading."""
+    bins = edges(host.get("time_unix", np.empty(0)), start_unix)
+    count = len(np.unique(cores.get("core", np.empty(0))))
+    if not len(bins) or not count:
+        return ShareSeries([])
+    busy = _bin_means(host["time_unix"] - start_unix, host["cpu_fraction"] * 100, bins)
+    lines, rest = [], busy
+    for rank in np.unique(processes.get("rank", np.empty(0, dtype=int))):
+        mine = {name: values[processes["rank"] == rank] for name, values in processes.items()}
+        share = _rates(mine["time_unix"] - start_unix, mine["cpu_seconds"], bins) / count * 100
+        rest = rest - np.nan_to_num(share)
+        lines.append(Line(f"rank {int(rank)}", _middles(bins), plain(share)))
+    return ShareSeries([*lines, Line(OTHERS, _middles(bins), plain(np.maximum(rest, 0.0)))])
+
+
+def network_series(network: Columns, host: Columns, start_unix: float) -> RateSeries:
+    """Two lines for each interface that carried anything."""
+    names = network.get("interface", np.empty(0, dtype=str))
+    lines = []
+    for name in np.unique(names):
+        mine = {field: values[names == name] for field, values in network.items()}
+        fields = {f"{name} sent": "sent_bytes", f"{name} received": "received_bytes"}
+        lines += _counted(mine, fields, host, start_unix)
+    return RateSeries(lines)
+
+
+def interface_series(interfaces: Mapping[int, Columns], start_unix: float, world_size: int) -> RateSeries:
+    """Two lines for each interface that ranks of a lab use, by the rank that reads it: the first of its host.
+
+    The time axis is that of its own readings.
+    """
+    whose = "rank" if len(interfaces) == world_size else "host of rank"
+    found = []
+    for rank, columns in sorted(interfaces.items()):
+        lines = network_series(columns, columns, start_unix).lines
+        found += [line._replace(name=f"{whose} {rank}: {line.name}") for line in lines]
+    return RateSeries(found)
+
+
+def disk_series(host: Columns, start_unix: float) -> RateSeries:
+    """Read and written."""
+    fields = {"disk read": "disk_read_bytes", "disk written": "disk_written_bytes"}
+    return RateSeries(_counted(host, fields, host, start_unix))
+
+
+def _counted(columns: Columns, fields: Mapping[str, str], host: Columns, start_unix: float) -> list[Line]:
+    """A line for each counter that moved; the time axis is the host's."""
+    bins = edges(host.get("time_unix", np.empty(0)), start_unix)
+    lines = []
+    for name, field in fields.items() if len(bins) else ():
+        rates = _rates(columns["time_unix"] - start_unix, columns[field], bins) / MEGA
+        if np.nansum(rates) > 0:
+            lines.append(Line(name, _middles(bins), plain(rates)))
+    return lines
+
+
+def _rates(seconds: Array, counter: Array, bins: Array) -> Array:
+    """Growth of a counter per second in each bin; NaN before its first reading, and where it went back."""
+    known = np.isfinite(counter)
+    if not known.any():
+        return np.full(len(bins) - 1, np.nan)
+    at_edges = np.interp(bins, seconds[known], counter[known].astype(float), left=np.nan)
+    grown = np.diff(at_edges) / np.diff(bins)
+    return np.where(grown < 0, np.nan, grown)
+
+
+def _bin_means(seconds: Array, values: Array, bins: Array) -> Array:
+    known = np.isfinite(values)
+    places = np.clip(np.searchsorted(bins, seconds[known]) - 1, 0, len(bins) - 2)
+    counts = np.bincount(places, minlength=len(bins) - 1)
+    sums = np.bincount(places, values[known], minlength=len(bins) - 1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _middles(bins: Array) -> list[float]:
+    return [float(middle) for middle in (bins[:-1] + bins[1:]) / 2]
+
+
+class Peak(NamedTuple):
+    """The most that a rank had: when, and during what."""
+
+    rank: int
+    seconds: float
+    gib: float
+    step: int
+    phase: str
+
+    @property
+    def text(self) -> str:
+        """In a few words."""
+        during = f"{self.phase} of " if self.phase else ""
+        return f"peak {self.gib:,.3f} GiB: rank {self.rank}, {during}step {self.step:,}"
+
+
+class MemorySeries(NamedTuple):
+    """A line per rank in GiB; above ``series.RANKS`` ranks only those with the highest peaks."""
+
+    lines: list[Line]
+    kind: str
+    peak: Peak | None
+
+
+def memory_series(memory: Mapping[int, Columns], start_unix: float) -> MemorySeries:
+    """The CUDA allocator's bytes where there are any, else the process's resident set, since ``start_unix``."""
+    written = {rank: columns for rank, columns in sorted(memory.items()) if len(columns.get("step", ()))}
+    on_gpu = any(np.isfinite(columns["cuda_allocated_bytes"]).any() for columns in written.values())
+    now, most = ("cuda_allocated_bytes", "cuda_peak_bytes") if on_gpu else ("rss_bytes", "peak_rss_bytes")
+    peaks = [_peak(rank, columns, most, start_unix) for rank, columns in written.items()]
+    known = sorted((peak for peak in peaks if peak is not None), key=lambda peak: -peak.gib)
+    lines = [
+        line(f"rank {peak.rank}", written[peak.rank]["time_unix"] - start_unix, written[peak.rank][now] / GIB)
+        for peak in sorted(known[:RANKS], key=lambda peak: peak.rank)
+    ]
+    return MemorySeries(lines, "CUDA allocator" if on_gpu else "resident set", known[0] if known else None)
+
+
+def _peak(rank: int, columns: Columns, field: str, start_unix: float) -> Peak | None:
+    """The first record that has a rank's highest peak."""
+    peaks = np.asarray(columns[field], dtype=float)
+    if not np.isfinite(peaks).any():
+        return None
+    at = int(np.nanargmax(peaks))
+    phases = columns.get("phase")
+    return Peak(
+        rank,
+        float(columns["time_unix"][at] - start_unix),
+        float(peaks[at]) / GIB,
+        int(columns["step"][at]),
+        "" if phases is None else str(phases[at]),
+    )
+
+
+_CORE_ROW = 14
+#: Room above the highest peak for what is written there.
+_HEADROOM = 1.2
+_DISK_COLORS = (PHASE_COLORS["data"], PHASE_COLORS["bubble"])
+_HEAT = [[0.0, "rgba(68,119,170,0.06)"], [0.5, "#66A3D9"], [1.0, "#D55E00"]]
+
+
+def cores(series: CoreSeries, revision: str = "") -> go.Figure:
+    """A heat map: time to the right, cores downwards."""
+    height = min(620, 130 + _CORE_ROW * max(6, len(series.cores)))
+    drawing = figure("Processor cores", SINCE_START, "core", revision, height)
+    if not series.cores:
+        return empty(drawing, "no reading of the cores")
+    drawing.add_heatmap(
+        x=series.seconds,
+        y=series.cores,
+        z=series.percent,
+        zmin=0,
+        zmax=100,
+        colorscale=_HEAT,
+        colorbar={"title": {"text": "% busy"}, "thickness": 12},
+        hovertemplate="core %{y}, %{x:,.1f} s: %{z:.0f} %<extra></extra>",
+    )
+    few = {"dtick": 1} if len(series.cores) <= 16 else {}
+    drawing.update_yaxes(autorange="reversed", **few)
+    return drawing.update_layout(hovermode="closest", margin_t=40)
+
+
+def shares(series: ShareSeries, revision: str = "") -> go.Figure:
+    """Stacked areas: what part of all cores each rank had."""
+    drawing = figure("Processor time by rank", SINCE_START, "% of all cores", revision)
+    if not series.lines:
+        return empty(drawing, "no reading of the ranks' processes")
+    for number, trace in enumerate(series.lines):
+        color = NEUTRAL if trace.name == OTHERS else LINE_COLORS[number % len(LINE_COLORS)]
+        drawing.add_scatter(
+            x=trace.x,
+            y=trace.y,
+            name=trace.name,
+            stackgroup="cores",
+            line={"color": color, "width": 0.8},
+            fillcolor=faded(color, 0.55),
+            hovertemplate="%{y:.1f} %",
+        )
+    return drawing.update_yaxes(range=[0, 105])
+
+
+def traffic(network: RateSeries, disk: RateSeries, revision: str = "") -> go.Figure:
+    """Network by interface and disk, side by side."""
+    labels = [(SINCE_START, "network, MB/s"), (SINCE_START, "disk, MB/s")]
+    drawing = panels("Network and disk", labels, revision, 280)
+    if not network.lines and not disk.lines:
+        return empty(drawing, "nothing was sent, read or written, or no reading")
+    draw_lines(drawing, network.lines, "%{y:,.2f} MB/s", column=1)
+    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", column=2)
+    for trace, color in zip(drawing.data[len(network.lines) :], _DISK_COLORS, strict=False):
+        trace.line.color = color
+    drawing.update_traces(showlegend=True)
+    return drawing.update_yaxes(rangemode="tozero")
+
+
+def interfaces(series: RateSeries, revision: str = "") -> go.Figure:
+    """The ranks' own interfaces in a lab."""
+    drawing = figure("Network of the ranks' own interfaces", SINCE_START, "MB/s", revision, 280)
+    if not series.lines:
+        return empty(drawing, "nothing was sent or received yet")
+    draw_lines(drawing, series.lines, "%{y:,.2f} MB/s")
+    return drawing.update_yaxes(rangemode="tozero")
+
+
+def memory(series: MemorySeries, revision: str = "") -> go.Figure:
+    """A line per rank, and the highest peak with what the rank did then."""
+    drawing = figure(f"Memory by rank — {series.kind}", SINCE_START, "GiB", revision)
+    if not series.lines:
+        return empty(drawing, "no memory reading")
+    draw_lines(drawing, series.lines, "%{y:,.3f} GiB")
+    if series.peak is not None:
+        drawing.add_scatter(
+            x=[series.peak.seconds],
+            y=[series.peak.gib],
+            name="peak",
+            text=[series.peak.text],
+            textposition="top left" if _late(series, series.peak.seconds) else "top right",
+            mode="markers+text",
+            marker={"symbol": "diamond", "size": 10, "color": PHASE_COLORS.get(series.peak.phase, NEUTRAL)},
+            showlegend=False,
+            hovertemplate="%{text}",
+        )
+        return drawing.update_yaxes(range=[0, series.peak.gib * _HEADROOM])
+    return drawing.update_yaxes(rangemode="tozero")
+
+
+def _late(series: MemorySeries, seconds: float) -> bool:
+    """Whether a point is in the right half, where a text has its room on the left."""
+    first, last = (pick(pick(trace.x) for trace in series.lines) for pick in (min, max))
+    return seconds > (first + last) / 2

@@ -1,0 +1,47 @@
+"""Drawing of the loss on held-out text, against steps, seconds and bytes on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from workbench.figures.base import LINE_COLORS, NEUTRAL, empty, panels
+
+#: What is on the horizontal axes, its title, and how the numbers of rows are scaled for it.
+PANELS = (
+    ("step", "steps", 1.0),
+    ("seconds", "seconds of training", 1.0),
+    ("wire_bytes", "MB sent by a rank", 1e-6),
+)
+LOSS = "loss, nats per token"
+
+
+def quality(
+    curve: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]], revision: str = ""
+) -> go.Figure:
+    """Three small figures side by side: this run, and the exact baseline if there is one."""
+    labels = [(title, LOSS if number == 0 else "") for number, (_, title, _) in enumerate(PANELS)]
+    drawing = panels("Loss on held-out text", labels, revision, 300)
+    if not curve:
+        return empty(drawing, "no loss on held-out text was recorded")
+    lines = [("this run", curve, LINE_COLORS[1], "solid")]
+    lines += [("exact baseline", baseline, NEUTRAL, "dash")] if baseline else []
+    for column, (key, title, factor) in enumerate(PANELS, 1):
+        for name, rows, color, dash in lines:
+            known = [row for row in rows if row.get(key) is not None]
+            drawing.add_scatter(
+                x=[row[key] * factor for row in known],
+                y=[row["loss"] for row in known],
+                name=name,
+                mode="lines+markers",
+                line={"color": color, "width": 2, "dash": dash},
+                marker={"size": 5},
+                legendgroup=name,
+                showlegend=column == 1,
+                hovertemplate=f"%{{y:.4f}} at %{{x:,.3~f}} {title}",
+                row=1,
+                col=column,
+            )
+    return drawing.update_layout(hovermode="closest").update_xaxes(rangemode="tozero")

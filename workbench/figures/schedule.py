@@ -1,0 +1,197 @@
+"""Drawings of a pipeline schedule: for the page, and as an SVG file for documents.
+
+The numbers behind a drawing of a pipeline schedule: one bar for each action of the very list that ranks execute.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from engine.config.layout import accumulation
+from engine.config.run_config import RunConfig
+from engine.parallel.schedules.actions import Costs, Plan, Work
+from engine.parallel.schedules.registry import plan
+from engine.parallel.schedules.simulate import in_flight, simulate
+from workbench.figures.base import PHASE_COLORS, figure
+
+#: A backward takes twice a forward's time; split, each part takes as long as a forward.
+USUAL = Costs(forward=1.0, backward=2.0, input=1.0, weight=1.0)
+WORDS = {
+    Work.FORWARD: "forward",
+    Work.BACKWARD: "backward",
+    Work.INPUT: "backward, input",
+    Work.WEIGHT: "backward, weights",
+}
+
+
+class Bar(NamedTuple):
+    """One action: its rank, kind, chunk of the rank (0 is nearest the input), and time in forwards."""
+
+    rank: int
+    work: Work
+    micro_batch: int
+    stage: int
+    chunk: int
+    start: float
+    length: float
+
+
+class ScheduleSeries(NamedTuple):
+    """Bars of all ranks; time is counted in forwards of one stage."""
+
+    kind: str
+    ranks: int
+    chunks: int
+    micro_batches: int
+    bars: list[Bar]
+    length: float
+    bubble_fraction: float
+    #: Peak activations of each rank, in stages x micro-batches.
+    in_flight: tuple[float, ...]
+
+    @property
+    def title(self) -> str:
+        """What is drawn, with its two figures of merit."""
+        sizes = f"{self.ranks} ranks x {self.chunks} chunk{'s' * (self.chunks > 1)}"
+        peak = max(self.in_flight)
+        return (
+            f"{self.kind}: {sizes}, {self.micro_batches} micro-batches; "
+            f"bubble {100 * self.bubble_fraction:.0f} %, at most {peak:g} stage activations on a rank"
+        )
+
+
+def schedule_series(kind: str, ranks: int, chunks: int, micro_batches: int) -> ScheduleSeries:
+    """A schedule at the usual costs.
+
+    Raises:
+        ValueError: a number that the kind cannot use; KeyError: an unknown kind.
+    """
+    return series_of(plan(kind, ranks, chunks, micro_batches))
+
+
+def series_of_run(config: RunConfig) -> ScheduleSeries | None:
+    """The schedule of a run; None where there is only one stage."""
+    schedule, ranks = config.schedule, config.parallel.pp
+    if ranks * schedule.chunks == 1:
+        return None
+    return schedule_series(schedule.kind, ranks, schedule.chunks, accumulation(config))
+
+
+def series_of(chosen: Plan) -> ScheduleSeries:
+    """Bars and figures of merit of any plan."""
+    timeline = simulate(chosen, USUAL)
+    bars = []
+    for rank, spans in enumerate(timeline.spans):
+        own = chosen.stages_of(rank)
+        for action, start, end in spans:
+            chunk = own.index(action.stage)
+            bars.append(Bar(rank, action.work, action.micro_batch, action.stage, chunk, start, end - start))
+    return ScheduleSeries(
+        chosen.kind,
+        chosen.ranks,
+        chosen.chunks,
+        chosen.micro_batches,
+        bars,
+        timeline.seconds,
+        timeline.bubble_fraction,
+        in_flight(chosen),
+    )
+
+
+#: A colour for each kind of work, lighter for chunks that come later in the model.
+COLORS = {
+    Work.FORWARD: PHASE_COLORS["forward"],
+    Work.BACKWARD: PHASE_COLORS["backward"],
+    Work.INPUT: "#2F8F83",
+    Work.WEIGHT: PHASE_COLORS["data"],
+}
+#: How much white the last chunk's colour gets, and the brightness from which text on it is black.
+WHITEST, BRIGHT = 0.6, 0.42
+UNIT, ROW, GAP, LEFT, TOP = 24.0, 26, 4, 52, 34
+
+
+def schedule(series: ScheduleSeries) -> go.Figure:
+    """One row a rank, one bar an action."""
+    height = 120 + 34 * series.ranks
+    drawing = figure(series.title, "time, in forwards of one stage", "rank", series.kind, height)
+    for work, name in WORDS.items():
+        bars = [bar for bar in series.bars if bar.work is work]
+        if bars:
+            drawing.add_bar(**_bars(bars, series.chunks), name=name, marker_line_width=0)
+    drawing.update_layout(barmode="overlay", bargap=0.12)
+    drawing.update_yaxes(autorange="reversed", dtick=1)
+    return drawing
+
+
+def _bars(bars: list[Bar], chunks: int) -> dict[str, object]:
+    return {
+        "orientation": "h",
+        "y": [bar.rank for bar in bars],
+        "x": [bar.length for bar in bars],
+        "base": [bar.start for bar in bars],
+        "text": [str(bar.micro_batch) for bar in bars],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "marker": {"color": [_color(bar, chunks) for bar in bars]},
+        "textfont": {"color": [_ink(_color(bar, chunks)) for bar in bars]},
+        "customdata": [[bar.stage, bar.micro_batch] for bar in bars],
+        "hovertemplate": "stage %{customdata[0]}, micro-batch %{customdata[1]}<extra>%{fullData.name}</extra>",
+    }
+
+
+def _color(bar: Bar, chunks: int) -> str:
+    """The colour of a kind of work, with the more white the later the chunk."""
+    white = WHITEST * (bar.chunk / (chunks - 1) if chunks > 1 else 0.0)
+    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in _parts(COLORS[bar.work]))
+
+
+def _ink(color: str) -> str:
+    red, green, blue = _parts(color)
+    return "#000" if (0.299 * red + 0.587 * green + 0.114 * blue) / 255 > BRIGHT else "#fff"
+
+
+def _parts(color: str) -> list[int]:
+    return [int(color[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def schedule_svg(series: ScheduleSeries) -> str:
+    """The same as a file that stands alone; text and lines follow the viewer's light or dark setting."""
+    width = LEFT + UNIT * series.length + 8
+    height = TOP + ROW * series.ranks + 28
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" font-family="system-ui, sans-serif" font-size="11" role="img">',
+        "<style>.t{fill:#333}@media (prefers-color-scheme:dark){.t{fill:#ddd}}</style>",
+        f"<title>{escape(series.title)}</title>",
+        f'<text class="t" x="4" y="16" font-size="12">{escape(series.title)}</text>',
+    ]
+    parts += [
+        f'<text class="t" x="4" y="{TOP + ROW * rank + 16}">rank {rank}</text>'
+        for rank in range(series.ranks)
+    ]
+    parts += [_rectangle(bar, series.chunks) for bar in series.bars]
+    parts += _legend(series, height - 10)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _rectangle(bar: Bar, chunks: int) -> str:
+    x, y = LEFT + UNIT * bar.start, TOP + ROW * bar.rank
+    width, color = UNIT * bar.length - 1, _color(bar, chunks)
+    return (
+        f'<rect x="{x:g}" y="{y}" width="{width:g}" height="{ROW - GAP}" rx="2" fill="{color}"/>'
+        f'<text x="{x + width / 2:g}" y="{y + 15}" fill="{_ink(color)}" text-anchor="middle">{bar.micro_batch}</text>'
+    )
+
+
+def _legend(series: ScheduleSeries, y: float) -> list[str]:
+    parts, x = [], float(LEFT)
+    for work, name in WORDS.items():
+        if any(bar.work is work for bar in series.bars):
+            parts.append(f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{COLORS[work]}"/>')
+            parts.append(f'<text class="t" x="{x + 14:g}" y="{y:g}">{name}</text>')
+            x += 24 + 6.2 * len(name)
+    note = "numbers: micro-batches" + ("; lighter: later chunks" if series.chunks > 1 else "")
+    return [*parts, f'<text class="t" x="{x + 6:g}" y="{y:g}">{note}</text>']

@@ -1,0 +1,276 @@
+"""Drawing of what mattered in a study: shares, effects, and small panels of how values depend on each knob.
+
+The numbers behind the figures of what mattered in a study, made from its document by pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from tuning.spec.objectives import Aim, aim_of
+from workbench.figures.base import (
+    BARE,
+    NEUTRAL,
+    PHASE_COLORS,
+    X_STANDOFF,
+    Y_STANDOFF,
+    axis,
+    empty,
+    figure,
+    frame,
+)
+from workbench.text import words
+from workbench.text.sensitivity import pair
+
+Document = Mapping[str, Any]
+#: More bars than this are not told apart.
+SHOWN_KNOBS, SHOWN_PAIRS = 10, 3
+_LEAST_PART = 0.02
+
+
+class ShareSeries(NamedTuple):
+    """Shares in percent by knob, None where a method says nothing of a knob; ``reason`` where there is none at all."""
+
+    names: list[str]
+    pedanova: list[float | None]
+    fanova: list[float | None]
+    fanova_errors: list[float | None]
+    reason: str
+
+
+class EffectSeries(NamedTuple):
+    """Mean effects by knob, then by pair, in ``unit``. ``ways``: up, down, mixed, none, category or together."""
+
+    names: list[str]
+    effects: list[float]
+    ways: list[str]
+    unit: str
+    score: str
+    reason: str
+
+
+class Panel(NamedTuple):
+    """One knob: for each value what was measured there, and what the model predicts with all else equal."""
+
+    name: str
+    values: list[str]
+    trials: list[int]
+    failed: list[int]
+    means: list[float | None]
+    bests: list[float | None]
+    predicted: list[float | None]
+
+
+class DependenceSeries(NamedTuple):
+    """``left_out``: knobs without two values to compare, and why."""
+
+    panels: list[Panel]
+    left_out: list[str]
+    unit: str
+
+
+def share_series(found: Document) -> ShareSeries:
+    """Of PED-ANOVA and fANOVA, whichever there are."""
+    first, second = found["importance"].get("values") or {}, found["fanova"].get("values") or {}
+    if not first and not second:
+        return ShareSeries([], [], [], [], str(found["importance"].get("reason") or "not known yet"))
+    keys = sorted({*first, *second}, key=lambda key: -max(first.get(key, 0.0), second.get(key, 0.0)))
+    keys, errors = keys[:SHOWN_KNOBS], found["fanova"].get("plus_minus") or {}
+    return ShareSeries(
+        [words.short(key) for key in keys],
+        [_percent(first.get(key)) for key in keys],
+        [_percent(second.get(key)) for key in keys],
+        [_percent(errors.get(key)) for key in keys],
+        "",
+    )
+
+
+def effect_series(part: Document | None, reason: str = "") -> EffectSeries:
+    """Of ``value`` or ``failure`` of SHAP's outcome; None with the reason while there is none."""
+    if part is None or part["knobs"] is None:
+        return EffectSeries([], [], [], "", "", str(part["reason"]) if part else reason)
+    knobs, pairs = part["knobs"][:SHOWN_KNOBS], pairs_that_count(part)
+    score = f"R² {part['r_squared']:.2f}" if "r_squared" in part else f"AUC {part['auc']:.2f}"
+    return EffectSeries(
+        [words.short(row["key"]) for row in knobs] + [pair(row) for row in pairs],
+        [row["effect"] for row in [*knobs, *pairs]],
+        [row["direction"] or "category" for row in knobs] + ["together"] * len(pairs),
+        "%" if part["unit"] == "percent" else "percentage points",
+        f"{part['trials']:,} trials, {score} on trials held out",
+        "",
+    )
+
+
+def pairs_that_count(part: Document) -> list[Document]:
+    """The first few pairs, none that is next to nothing beside the first knob."""
+    least = _LEAST_PART * max((row["effect"] for row in part["knobs"]), default=0.0)
+    return [row for row in part["pairs"][:SHOWN_PAIRS] if row["effect"] > least]
+
+
+def dependence_series(found: Document) -> DependenceSeries:
+    """Knobs with two values or more, those with the largest differences first."""
+    aim = aim_of(found)
+    told = [row for row in found["dependence"] if not row["reason"]]
+    left = [f"{words.short(row['key'])}: {row['reason']}" for row in found["dependence"] if row["reason"]]
+    panels = sorted((_panel_series(row, aim) for row in told), key=_spread, reverse=True)
+    return DependenceSeries(panels, left, aim.unit)
+
+
+def _panel_series(row: Document, aim: Aim) -> Panel:
+    rows = row["values"]
+    return Panel(
+        words.short(row["key"]),
+        [words.choice(row["key"], at["value"]) for at in rows],
+        [at["trials"] for at in rows],
+        [at["failed"] for at in rows],
+        [aim.shown(at["mean"]) for at in rows],
+        [aim.shown(at["best"]) for at in rows],
+        [aim.shown(at["predicted"]) for at in rows],
+    )
+
+
+def _spread(panel: Panel) -> float:
+    known = [value for value in panel.predicted if value is not None]
+    known = known if len(known) > 1 else [value for value in panel.means if value is not None]
+    return max(known) - min(known) if known else 0.0
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+COLUMNS = 4
+_ROW_PIXELS, _HEAD_PIXELS, _BAR_PIXELS = 210, 104, 26
+#: Room above a figure whose legend has three rows where the page is narrow.
+_THREE_ROWS = 104
+MEASURED, PREDICTED, BEST = PHASE_COLORS["backward"], PHASE_COLORS["data"], PHASE_COLORS["optimizer"]
+#: Direction -> what the legend says, and its colour.
+_WAYS = {
+    "up": ("grows with the number", PHASE_COLORS["optimizer"]),
+    "down": ("falls with the number", PHASE_COLORS["communication_exposed"]),
+    "mixed": ("either way", PHASE_COLORS["bubble"]),
+    "category": ("a choice without order", PHASE_COLORS["backward"]),
+    "none": ("no difference", NEUTRAL),
+    "together": ("two knobs together", PHASE_COLORS["data"]),
+}
+
+
+def shares(series: ShareSeries, revision: str = "") -> go.Figure:
+    """Bars of PED-ANOVA and fANOVA side by side; fANOVA's with the standard error of its trees."""
+    title = "Importance of each knob"
+    drawing = figure(title, "share, %", "", revision, _height(2 * len(series.names)))
+    if not series.names:
+        return empty(drawing, _broken(series.reason))
+    bars = (
+        ("PED-ANOVA: sets the best trials apart", series.pedanova, MEASURED, None),
+        ("fANOVA: explains of the spread, alone", series.fanova, PREDICTED, series.fanova_errors),
+    )
+    for name, values, color, errors in bars:
+        if any(value is not None for value in values):
+            drawing.add_bar(
+                y=series.names,
+                x=values,
+                name=name,
+                orientation="h",
+                marker={"color": color, "line": {"width": 0}},
+                error_x={"array": errors, "color": NEUTRAL, "thickness": 1.4} if errors else None,
+                hovertemplate="%{y}: %{x:.1f} %<extra></extra>",
+            )
+    return _bars(drawing)
+
+
+def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
+    """Bars of mean effects, coloured by the way they go."""
+    drawing = figure(title, f"mean effect, {series.unit}", "", revision, _height(len(series.names)))
+    if not series.names:
+        return empty(drawing, _broken(series.reason))
+    for way, (name, color) in _WAYS.items():
+        own = [index for index, found in enumerate(series.ways) if found == way]
+        if own:
+            drawing.add_bar(
+                y=[series.names[index] for index in own],
+                x=[series.effects[index] for index in own],
+                name=name,
+                orientation="h",
+                marker={"color": color, "line": {"width": 0}},
+                hovertemplate="%{y}: %{x:.2f} " + series.unit + "<extra></extra>",
+            )
+    _bars(drawing).update_layout(barmode="stack", margin_t=_THREE_ROWS)
+    return drawing.update_yaxes(categoryorder="array", categoryarray=series.names)
+
+
+def dependence(series: DependenceSeries, revision: str = "") -> go.Figure:
+    """A small panel for each knob, all with the same scale."""
+    title = f"By value of each knob, {series.unit}"
+    if not series.panels:
+        return empty(figure(title, "", "", revision, 240), "no knob has two measured values yet")
+    count = ceil(len(series.panels) / COLUMNS)
+    drawing = make_subplots(
+        rows=count,
+        cols=COLUMNS,
+        shared_yaxes="all",
+        subplot_titles=[panel.name for panel in series.panels],
+        horizontal_spacing=0.03,
+        vertical_spacing=min(0.3, 70 / (count * _ROW_PIXELS)),
+    )
+    drawing.update_layout(frame(title, revision, _HEAD_PIXELS + count * _ROW_PIXELS) | {"hovermode": "x"})
+    drawing.update_layout(margin_t=_HEAD_PIXELS - 8, legend_y=1 + 30 / (count * _ROW_PIXELS))
+    drawing.update_annotations(font={"size": 12.5})
+    drawing.update_xaxes(axis("", X_STANDOFF) | BARE | {"type": "category"})
+    drawing.update_yaxes(axis("", Y_STANDOFF) | {"tickformat": ",~r"})
+    foretold = any(value is not None for panel in series.panels for value in panel.predicted)
+    for index, panel in enumerate(series.panels):
+        _panel(drawing, panel, foretold, (index // COLUMNS + 1, index % COLUMNS + 1))
+    return drawing
+
+
+def _panel(drawing: go.Figure, panel: Panel, foretold: bool, place: tuple[int, int]) -> None:
+    counts = [
+        f"{trials} trials" + (f", {failed} failed" if failed else "")
+        for trials, failed in zip(panel.trials, panel.failed, strict=True)
+    ]
+    looks = (
+        ("mean of the trials that had it", panel.means, "markers", MEASURED, "circle"),
+        ("best of them", panel.bests, "markers", BEST, "triangle-up"),
+        ("predicted, all else equal", panel.predicted, "lines+markers", PREDICTED, "diamond"),
+    )
+    for name, values, mode, color, symbol in looks if foretold else looks[:2]:
+        drawing.add_scatter(
+            x=panel.values,
+            y=values,
+            name=name,
+            legendgroup=name,
+            showlegend=place == (1, 1),
+            mode=mode,
+            marker={"color": color, "size": 8, "symbol": symbol},
+            line={"color": color, "width": 1.5},
+            customdata=counts,
+            hovertemplate="%{y:,.4~g} (%{customdata})" if mode == "markers" else "%{y:,.4~g}",
+            row=place[0],
+            col=place[1],
+        )
+
+
+def _bars(drawing: go.Figure) -> go.Figure:
+    drawing.update_layout(hovermode="closest", margin_t=66, showlegend=True)
+    drawing.update_xaxes(showgrid=True, rangemode="tozero")
+    return drawing.update_yaxes(showgrid=False, autorange="reversed")
+
+
+def _height(bars: int) -> int:
+    return max(240, 150 + _BAR_PIXELS * bars)
+
+
+def _broken(text: str, width: int = 44) -> str:
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + len(word) >= width:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}".strip()
+    return "<br>".join([*lines, line])

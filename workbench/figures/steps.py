@@ -1,0 +1,308 @@
+"""How unevenly the ranks are busy, step after step. Pure.
+
+The numbers behind every figure of a run: one named tuple each, made by a pure function from columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profilers.analysis.communication import MESSAGES
+from profilers.records.schema import PHASES
+from workbench.records.joined import Array, Columns, PickedColumns, common_steps, means_by_step, rows_of
+
+#: Points of a line; more make a browser slow and show nothing new.
+POINTS = 1000
+#: Bars of a stacked chart.
+BARS = 90
+#: Above this many ranks a figure shows the fastest, the median and the slowest one instead of all.
+RANKS = 8
+
+MILLI = 1e3
+MIB = 2**20
+GIB = 2**30
+
+
+class Line(NamedTuple):
+    """One named trace; ``y`` has None where there was no reading."""
+
+    name: str
+    x: list[float]
+    y: list[float | None]
+
+
+class PhaseSeries(NamedTuple):
+    """Milliseconds per phase for each bar: the mean of ``steps_per_bar`` steps from the one in ``steps`` on.
+
+    Steps that were not recorded in detail do not count; a bar that has no others is ``undivided``, else 0 there.
+    """
+
+    rank: str
+    steps: list[int]
+    steps_per_bar: int
+    milliseconds: dict[str, list[float]]
+    undivided: list[float]
+    warmup_until: int | None
+
+
+class Mark(NamedTuple):
+    """A step from which on another configuration holds, and what was changed."""
+
+    step: int
+    text: str
+
+
+class RankSeries(NamedTuple):
+    """Step time of each rank in milliseconds."""
+
+    lines: list[Line]
+    warmup_until: int | None
+
+
+class LossSeries(NamedTuple):
+    """Training loss per step, averaged over the ranks that have one, and the validation loss at the end."""
+
+    steps: list[float]
+    losses: list[float | None]
+    validation: float | None
+
+
+class CollectiveSeries(NamedTuple):
+    """Per operation and axis, for one step of one rank: milliseconds hidden and exposed, MB, GB/s."""
+
+    labels: list[str]
+    calls: list[float]
+    hidden_milliseconds: list[float | None]
+    exposed_milliseconds: list[float | None]
+    megabytes: list[float]
+    bus_gigabytes_per_second: list[float | None]
+
+
+class HostSeries(NamedTuple):
+    """CPU and memory of the host since the run began."""
+
+    cpu_percent: Line
+    memory_gib: Line
+    memory_total_gib: float | None
+
+
+class GpuSeries(NamedTuple):
+    """One line per GPU for each quantity, in percent, GiB and watts."""
+
+    utilization_percent: list[Line]
+    memory_gib: list[Line]
+    power_watts: list[Line]
+
+
+def thin(values: Array, limit: int = POINTS) -> Array:
+    """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch."""
+    count = len(values)
+    if count <= limit:
+        return np.arange(count)
+    width = -(-count // (limit // 2))
+    filled = np.concatenate([values, np.full(-count % width, np.nan)]).reshape(-1, width)
+    starts = np.arange(len(filled)) * width
+    low = np.where(np.isnan(filled), np.inf, filled).argmin(axis=1)
+    high = np.where(np.isnan(filled), -np.inf, filled).argmax(axis=1)
+    picks = np.unique(np.concatenate([starts + low, starts + high]))
+    return np.asarray(picks[picks < count])
+
+
+def line(name: str, x: Array, y: Array, limit: int = POINTS) -> Line:
+    """A thinned trace of plain numbers."""
+    y = np.asarray(y, dtype=float)
+    keep = thin(y, limit)
+    return Line(name, [float(value) for value in x[keep]], plain(y[keep]))
+
+
+def plain(values: Array) -> list[float | None]:
+    """Floats, and None where there is none."""
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
+    """Stacked bars of one rank: neighbouring steps are averaged so that at most ``bars`` remain."""
+    steps = columns.get("step", np.empty(0, dtype=int))
+    per_bar = max(1, -(-len(steps) // bars))
+    starts = np.arange(0, len(steps), per_bar)
+    if not len(steps):
+        return PhaseSeries(rank, [], per_bar, {phase: [] for phase in PHASES}, [], None)
+    means = {phase: _means(columns[f"{phase}_seconds"], starts) * MILLI for phase in PHASES}
+    whole = np.where(np.isnan(means[PHASES[0]]), _means(columns["step_seconds"], starts) * MILLI, 0.0)
+    divided = {phase: np.nan_to_num(values).tolist() for phase, values in means.items()}
+    shown = [int(steps[at]) for at in starts]
+    return PhaseSeries(rank, shown, per_bar, divided, whole.tolist(), warmup_until(columns))
+
+
+def change_marks(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """One mark a step; ``rows`` are a run's changes."""
+    texts: dict[int, list[str]] = {}
+    for row in rows:
+        texts.setdefault(int(row["step"]), []).append(f"{row['key']} = {row['new']}")
+    return [Mark(step, ", ".join(found)) for step, found in sorted(texts.items())]
+
+
+def _means(values: Array, starts: Array) -> Array:
+    """The mean of each stretch over what is known of it; NaN where nothing is."""
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known.astype(float), starts)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
+
+
+def warmup_until(columns: Columns) -> int | None:
+    """The first measured step, if steps before it were warm-up; one after the last while all are."""
+    measured = columns.get("measured", np.empty(0, dtype=bool)).astype(bool)
+    if not len(measured) or measured[0]:
+        return None
+    return int(columns["step"][measured.argmax()] if measured.any() else columns["step"][-1] + 1)
+
+
+def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
+    """For each step that all ranks have written, the columns of the rank that took longest."""
+    ranks = [columns for columns in steps.values() if len(columns.get("step", ()))]
+    if not ranks:
+        return {}
+    common = common_steps([columns["step"] for columns in ranks])
+    seconds = np.stack([columns["step_seconds"][rows_of(columns["step"], common)] for columns in ranks])
+    return PickedColumns(ranks, common, seconds.argmax(axis=0) if len(common) else common)
+
+
+def rank_series(steps: Mapping[int, Columns]) -> RankSeries:
+    """A line per rank; with many ranks only the fastest, the median and the slowest of each step."""
+    written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
+    first = next(iter(written.values()), {})
+    if len(written) > RANKS:
+        return RankSeries(_spread(list(written.values())), warmup_until(first))
+    lines = [
+        line(f"rank {rank}", columns["step"], columns["step_seconds"] * MILLI)
+        for rank, columns in written.items()
+    ]
+    return RankSeries(lines, warmup_until(first))
+
+
+def _spread(ranks: Sequence[Columns]) -> list[Line]:
+    common = common_steps([columns["step"] for columns in ranks])
+    seconds = np.stack([c["step_seconds"][rows_of(c["step"], common)] for c in ranks]) * MILLI
+    spread = {
+        "slowest": seconds.max(axis=0),
+        "median": np.median(seconds, axis=0),
+        "fastest": seconds.min(axis=0),
+    }
+    return [line(name, common, values) for name, values in spread.items()]
+
+
+def loss_series(steps: Mapping[int, Columns], validation: float | None = None) -> LossSeries:
+    """The mean over ranks; ranks without a loss (inner pipeline stages) do not count."""
+    pairs = [(c["step"], c["loss"]) for c in steps.values() if len(c.get("step", ()))]
+    if not pairs:
+        return LossSeries([], [], validation)
+    numbers = np.concatenate([step for step, _ in pairs]).astype(int)
+    losses = np.concatenate([loss for _, loss in pairs]).astype(float)
+    known = np.isfinite(losses)
+    steps_with_loss, means = means_by_step(numbers[known], losses[known])
+    thinned = line("loss", steps_with_loss, means)
+    return LossSeries(thinned.x, thinned.y, validation)
+
+
+def losses_of(
+    losses: Sequence[float | None], validation: float | None = None, first_step: int = 0
+) -> LossSeries:
+    """The loss curve of a summary, which has one value per step from its first one on."""
+    values = np.array([np.nan if loss is None else loss for loss in losses], dtype=float)
+    thinned = line("loss", first_step + np.arange(len(values)), values)
+    return LossSeries(thinned.x, thinned.y, validation)
+
+
+def collective_series(communication: Sequence[Mapping[str, Any]]) -> CollectiveSeries:
+    """The ``communication`` rows of a summary (per step and rank), the longest first."""
+    rows = sorted(communication, key=lambda row: row.get("seconds") or 0.0, reverse=True)
+    return CollectiveSeries(
+        labels=[f"{row['operation']} · {row['axis']}" for row in rows],
+        calls=[float(row["calls"]) for row in rows],
+        hidden_milliseconds=[_hidden(row) for row in rows],
+        exposed_milliseconds=[_scaled(row.get("exposed_seconds"), MILLI) for row in rows],
+        megabytes=[row["bytes"] / 1e6 for row in rows],
+        bus_gigabytes_per_second=[_scaled(row.get("bus_bandwidth"), 1e-9) for row in rows],
+    )
+
+
+def _hidden(row: Mapping[str, Any]) -> float | None:
+    seconds, exposed = row.get("seconds"), row.get("exposed_seconds")
+    # Summaries that older versions wrote still have seconds for messages.
+    return (
+        None
+        if seconds is None or row["operation"] in MESSAGES
+        else max(0.0, seconds - (exposed or 0.0)) * MILLI
+    )
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def host_series(columns: Columns, start_unix: float) -> HostSeries:
+    """CPU percent and used memory over the seconds since ``start_unix``."""
+    seconds = columns.get("time_unix", np.empty(0)) - start_unix
+    total = columns.get("memory_total_bytes", np.empty(0))
+    known = total[np.isfinite(total)]
+    return HostSeries(
+        line("CPU", seconds, columns.get("cpu_fraction", np.empty(0)) * 100),
+        line("memory", seconds, columns.get("memory_used_bytes", np.empty(0)) / GIB),
+        float(known[-1]) / GIB if len(known) else None,
+    )
+
+
+def gpu_series(columns: Columns, start_unix: float) -> GpuSeries:
+    """One line per GPU and quantity."""
+    gpus = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
+
+    def lines(field: str, factor: float) -> list[Line]:
+        return [
+            line(
+                f"GPU {gpu}",
+                (columns["time_unix"] - start_unix)[gpus == gpu],
+                columns[field][gpus == gpu] * factor,
+            )
+            for gpu in np.unique(gpus)
+        ]
+
+    return GpuSeries(
+        lines("utilization_fraction", 100), lines("memory_used_bytes", 1 / GIB), lines("power_watts", 1)
+    )
+
+
+class SkewSeries(NamedTuple):
+    """Busiest minus least busy rank in milliseconds, and the busiest one's number, for each step."""
+
+    steps: list[int]
+    milliseconds: list[float]
+    busiest: list[int]
+
+
+def skew_series(steps: Mapping[int, Columns]) -> SkewSeries:
+    """Busy is the step without exposed communication and bubble, since ranks that wait end together."""
+    written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
+    common = common_steps([columns["step"] for columns in written.values()])
+    common = common[_known(written, common)] if len(written) > 1 else common[:0]
+    if not len(common):
+        return SkewSeries([], [], [])
+    busy = np.stack([_busy(columns)[rows_of(columns["step"], common)] for columns in written.values()])
+    skew = (busy.max(axis=0) - busy.min(axis=0)) * MILLI
+    kept = thin(skew, POINTS)
+    ranks = np.array(list(written))[busy.argmax(axis=0)]
+    return SkewSeries(common[kept].tolist(), skew[kept].tolist(), ranks[kept].tolist())
+
+
+def _known(ranks: Mapping[int, Columns], common: np.ndarray) -> np.ndarray:
+    """Which steps every rank recorded in detail."""
+    busy = [_busy(columns)[rows_of(columns["step"], common)] for columns in ranks.values()]
+    return np.asarray(np.isfinite(busy).all(axis=0))
+
+
+def _busy(columns: Columns) -> np.ndarray:
+    waits = columns["communication_exposed_seconds"] + columns["bubble_seconds"]
+    return np.asarray(columns["step_seconds"] - waits)

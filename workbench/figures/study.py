@@ -1,0 +1,284 @@
+"""Drawing of a study: its trials with their intervals, and which knobs mattered.
+
+The numbers behind the figures of a study, made from its document by pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from tuning.analysis.scoring import LOSS_GUARD, is_lossy
+from tuning.spec.objectives import Aim, aim_of
+from workbench.figures.base import BARE, NEUTRAL, PHASE_COLORS, empty, figure
+
+#: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
+FLOOR_PART = 0.18
+
+
+class Measured(NamedTuple):
+    """A trial with a value and the distances to the ends of its interval; ``words`` say what it was."""
+
+    number: int
+    value: float
+    below: float
+    above: float
+    words: str
+
+
+class Marked(NamedTuple):
+    """A trial without a value: what became of it, and why."""
+
+    number: int
+    outcome: str
+    words: str
+
+
+class TrialSeries(NamedTuple):
+    """Every trial of a study, and the best that could be believed after each of them. ``ruled_out`` have a value, but
+    break a constraint.
+    """
+
+    exact: list[Measured]
+    lossy: list[Measured]
+    repeated: list[Measured]
+    failed: list[Marked]
+    running: list[Marked]
+    best_numbers: list[int]
+    best_values: list[float]
+    baseline: float | None
+    floor: float
+    ruled_out: Sequence[Measured] = ()
+    #: What is not drawn of a long study (``workbench.thinning``).
+    note: str = ""
+
+
+class ImportanceSeries(NamedTuple):
+    """How much each knob sets the best trials apart, the largest share first; or why that is not known."""
+
+    names: list[str]
+    shares: list[float]
+    reason: str
+
+
+def trial_series(document: Mapping[str, Any]) -> TrialSeries:
+    """From the document of a study (``show STUDY --json``)."""
+    rows: list[Mapping[str, Any]] = list(document.get("trials") or [])
+    repeated = [row for row in document.get("confirmations") or [] if row.get("value") is not None]
+    known = [row for row in rows if row.get("value") is not None]
+    aim = aim_of(document)
+    best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(rows)]
+    others = [row for row in rows if row.get("value") is None]
+    groups: dict[str, list[Measured]] = {"exact": [], "lossy": [], "ruled_out": []}
+    for row in known:
+        groups[_group(row)].append(_measured(row, aim))
+    again = [_measured(row, aim) for row in repeated]
+    ends = [
+        end
+        for point in (*chain(*groups.values()), *again)
+        for end in (point.value, point.value - point.below)
+    ]
+    return TrialSeries(
+        exact=groups["exact"],
+        lossy=groups["lossy"],
+        repeated=again,
+        failed=[_marked(row) for row in others if row.get("outcome") not in (None, "running")],
+        running=[_marked(row) for row in others if row.get("outcome") in (None, "running")],
+        best_numbers=[number for number, _ in best],
+        best_values=[value for _, value in best],
+        baseline=aim.shown((document.get("baseline") or {}).get("value")),
+        floor=_floor([end for end in ends if end]),
+        ruled_out=groups["ruled_out"],
+    )
+
+
+def _group(row: Mapping[str, Any]) -> str:
+    if _breaks(row):
+        return "ruled_out"
+    return "lossy" if is_lossy(row["config"]) else "exact"
+
+
+def best_so_far(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """The highest value up to each trial, over those that may win: a lossy one only if the guard allows it."""
+    best: list[tuple[int, float]] = []
+    top = float("-inf")
+    for row in rows:
+        value = row.get("value")
+        if value is not None and value > top and may_win(row):
+            top = float(value)
+        if top > float("-inf"):
+            best.append((int(row["number"]), top))
+    return best
+
+
+def may_win(row: Mapping[str, Any]) -> bool:
+    """Whether a measured trial can be the best one."""
+    broken = row.get("constraints") or {}
+    if _breaks(row):
+        return False
+    if is_lossy(row["config"]):
+        return bool(broken.get(LOSS_GUARD, 1.0) <= 0)
+    return all(violation <= 0 for violation in broken.values())
+
+
+def _breaks(row: Mapping[str, Any]) -> bool:
+    return any(limit["state"] != "satisfied" for limit in row.get("limits") or [])
+
+
+def _floor(values: Sequence[float]) -> float:
+    if not values:
+        return 0.0
+    spread = max(values) - min(values)
+    return max(0.0, min(values) - FLOOR_PART * (spread or max(values)))
+
+
+def _measured(row: Mapping[str, Any], aim: Aim) -> Measured:
+    value = aim.shown(row["value"]) or 0.0
+    low, high = aim.bounds(row.get("low"), row.get("high"))
+    below = value - low if low is not None else 0.0
+    above = high - value if high is not None else 0.0
+    return Measured(int(row["number"]), value, max(0.0, below), max(0.0, above), str(row.get("label") or ""))
+
+
+def _marked(row: Mapping[str, Any]) -> Marked:
+    words = str(row.get("reason") or row.get("label") or "")
+    return Marked(int(row["number"]), str(row.get("outcome") or "running"), words)
+
+
+def importance_series(importance: Mapping[str, Any] | None) -> ImportanceSeries:
+    """From ``importance`` of a study's result."""
+    found = importance or {"values": None, "reason": "is worked out when a study ends"}
+    values = found.get("values")
+    if not values:
+        return ImportanceSeries([], [], str(found.get("reason") or "not known yet"))
+    ordered = sorted(values.items(), key=lambda item: item[1], reverse=True)
+    return ImportanceSeries([name for name, _ in ordered], [float(share) for _, share in ordered], "")
+
+
+TOKENS = Aim()
+EXACT = PHASE_COLORS["backward"]
+LOSSY = PHASE_COLORS["data"]
+REPEATED = PHASE_COLORS["bubble"]
+FAILED = PHASE_COLORS["communication_exposed"]
+BEST = PHASE_COLORS["optimizer"]
+
+#: More points than this are drawn small; more marks than this have their words only under the pointer.
+MANY, MANY_MARKS = 150, 15
+
+_SHORT = {"oom": "out of memory", "predicted_oom": "would not fit"}
+
+
+def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Figure:
+    """A point with its interval for each trial, the best so far as a line, failures along the bottom."""
+    drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
+    if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
+        return empty(drawing, "no trial has been proposed yet")
+    if series.baseline is not None:
+        drawing.add_hline(
+            y=series.baseline,
+            line={"dash": "dot", "color": NEUTRAL, "width": 1.5},
+            annotation={"text": "baseline", "font": {"size": 11, "color": NEUTRAL}},
+            annotation_position="right",
+        )
+        drawing.update_layout(margin_r=62)  # the word stands beside the points
+    drawing.add_scatter(
+        x=series.best_numbers,
+        y=series.best_values,
+        name="best so far",
+        mode="lines",
+        line={"color": BEST, "width": 2, "shape": "hv"},
+        hoverinfo="skip",
+    )
+    _points(drawing, series.exact, ("exact", EXACT, "circle"), aim)
+    _points(drawing, series.lossy, ("lossy compression", LOSSY, "diamond"), aim)
+    _points(drawing, series.ruled_out, ("breaks a constraint", FAILED, "circle-open-dot"), aim)
+    _points(drawing, series.repeated, ("measured again", REPEATED, "circle-open"), aim)
+    _marks(drawing, series.failed, series.floor, {"name": "without a value", "color": FAILED, "symbol": "x"})
+    running = {"name": "running", "color": BEST, "symbol": "triangle-right"}
+    _marks(drawing, series.running, series.floor, running)
+    drawing.update_layout(hovermode="closest").update_xaxes(
+        tickformat="d", dtick=_tick(series), autorangeoptions={"clipmin": -0.5}
+    )
+    if not (series.exact or series.lossy or series.ruled_out or series.repeated):
+        return drawing.update_yaxes(BARE, showticklabels=False, range=[-0.1, 1])
+    return drawing.update_yaxes(tickformat=",~r")
+
+
+def _tick(series: TrialSeries) -> int:
+    numbers = [point.number for point in (*series.exact, *series.ruled_out)] + [
+        mark.number for mark in series.running
+    ]
+    wanted = max(numbers, default=0) / 15
+    if wanted <= 1:
+        return 1
+    power = 10.0 ** int(math.log10(wanted))
+    return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= wanted)
+
+
+def _points(drawing: go.Figure, points: Sequence[Measured], look: tuple[str, str, str], aim: Aim) -> None:
+    name, color, symbol = look
+    if not points:
+        return
+    many = len(points) > MANY
+    drawing.add_scatter(
+        x=[point.number for point in points],
+        y=[point.value for point in points],
+        error_y={
+            "array": [point.above for point in points],
+            "arrayminus": [point.below for point in points],
+            "thickness": 0.7 if many else 1.4,
+            "width": 0 if many else 4,
+        },
+        name=name,
+        mode="markers",
+        marker={"color": color, "size": 5 if many else 9, "symbol": symbol},
+        customdata=[point.words for point in points],
+        hovertemplate=f"trial %{{x}}: %{{y:{aim.tick}}} {aim.unit}<br>%{{customdata}}<extra></extra>",
+    )
+
+
+def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict[str, str]) -> None:
+    if not marks:
+        return
+    many = len(marks) > MANY_MARKS
+    drawing.add_scatter(
+        x=[mark.number for mark in marks],
+        y=[floor] * len(marks),
+        name=look["name"],
+        mode="markers" if many else "markers+text",
+        marker={"color": look["color"], "size": 6 if many else 9, "symbol": look["symbol"]},
+        text=[_SHORT.get(mark.outcome, mark.outcome.replace("_", " ")) for mark in marks],
+        textposition="top center",
+        textfont={"size": 11, "color": look["color"]},
+        customdata=[_wrapped(mark.words) for mark in marks],
+        hovertemplate="trial %{x}<br>%{customdata}<extra></extra>",
+        cliponaxis=False,
+    )
+
+
+def _wrapped(text: str, width: int = 70) -> str:
+    lines, line = [], ""
+    for word in text.split():
+        line, done = (f"{line} {word}".strip(), "") if len(line) + len(word) < width else (word, line)
+        lines += [done] if done else []
+    return "<br>".join([*lines, line])
+
+
+def importance(series: ImportanceSeries, name: Callable[[str], str], revision: str = "") -> go.Figure:
+    """Bars: which knobs made the difference."""
+    drawing = figure("Which knobs mattered", "share of what sets the best apart, %", "", revision, height=380)
+    drawing.update_layout(margin_t=40, hovermode="closest")
+    if not series.names:
+        return empty(drawing, _wrapped(series.reason, 40))
+    drawing.add_bar(
+        y=[name(key) for key in series.names],
+        x=[share * 100 for share in series.shares],
+        orientation="h",
+        marker={"color": EXACT, "line": {"width": 0}},
+        hovertemplate="%{y}: %{x:.0f} %<extra></extra>",
+    )
+    return drawing.update_xaxes(showgrid=True).update_yaxes(showgrid=False, autorange="reversed")

@@ -1,0 +1,1 @@
+"""What a home folder holds: runs, index, inputs, commands, maintenance."""

@@ -1,0 +1,151 @@
+"""The calibration that holds in a home: one JSON document with units in the names, and a fit in words. No torch.
+
+The cluster that a prediction is for, from what a person names: a cluster, its nodes, or nothing for this machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine.config.errors import InputError
+from engine.run.calibration import fingerprint, store
+from engine.run.calibration.table import Calibration, Curve, Kind, Point
+
+if TYPE_CHECKING:
+    from engine.run.calibration.fingerprint import Fingerprint
+    from tuning.predict.target import Target
+
+#: Kind -> what its name, its sizes, its rates and its best rate are called.
+_KEYS: dict[Kind, tuple[str, str, str, str]] = {
+    "gemm": ("dtype", "matrix_size", "flops_per_second", "peak_flops_per_second"),
+    "memory": ("operation", "array_bytes", "bytes_per_second", "peak_bytes_per_second"),
+    "transfer": ("direction", "bytes", "bytes_per_second", "peak_bytes_per_second"),
+    "collective": ("operation", "bytes", "bus_bandwidth", "peak_bandwidth"),
+}
+NOTHING = "—"
+_SECTIONS: dict[str, Kind] = {
+    "gemm": "gemm",
+    "memory": "memory",
+    "transfers": "transfer",
+    "collectives": "collective",
+}
+
+
+def found_here(home: Path) -> store.Found:
+    """What holds for this machine as it is set up now."""
+    return store.find(home, fingerprint.here())
+
+
+def document(home: Path, found: store.Found) -> dict[str, Any]:
+    """The JSON of ``calibrate``: a stale calibration is shown, with what changed since."""
+    now, shown = fingerprint.here(), found.calibration or found.stale
+    return {
+        "home": str(home),
+        "state": "matching" if found.calibration else "stale" if found.stale else "none",
+        "reason": found.reason,
+        "changed": found.stale.fingerprint.differences(now) if found.stale else [],
+        "fingerprint": now.as_dict(),
+        "calibration": shown and _calibration(home, shown),
+    }
+
+
+def _calibration(home: Path, shown: Calibration) -> dict[str, Any]:
+    return {
+        "fingerprint": shown.fingerprint.id,
+        "file": str(store.path_of(home, shown.fingerprint.id)),
+        "measured_unix": shown.measured_unix,
+        "seconds": shown.seconds,
+        "complete": shown.complete,
+        **{section: [_curve(curve) for curve in shown.of(kind)] for section, kind in _SECTIONS.items()},
+    }
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    name, size, rate, peak = _KEYS[curve.kind]
+    ranks = "group_size" if curve.kind == "collective" else "ranks"
+    return {
+        name: curve.name,
+        ranks: curve.ranks,
+        "threads": curve.threads,
+        "device": curve.device,
+        "backend": curve.backend,
+        "measured_unix": curve.measured_unix,
+        peak: curve.peak,
+        "fit": msgspec.to_builtins(curve.fit),
+        "points": [_point(curve, point, size, rate) for point in curve.points],
+    }
+
+
+def _point(curve: Curve, point: Point, size: str, rate: str) -> dict[str, Any]:
+    return {
+        size: point.size,
+        "seconds": point.seconds,
+        "low_seconds": point.low_seconds,
+        "high_seconds": point.high_seconds,
+        "windows": point.windows,
+        "held_out": point.held_out,
+        rate: curve.rate(point),
+    }
+
+
+def segments(curve: Curve) -> list[tuple[str, str, str]]:
+    """Which payloads, alpha and beta, for each segment of a fit; one line without numbers where there is none."""
+    if curve.fit is None:
+        return [("", NOTHING, NOTHING)]
+    lines, above = [], 0.0
+    for part in curve.fit.segments:
+        span = f"> {size(above)}" if above else "all"
+        if part.up_to_bytes is not None:
+            span, above = f"to {size(part.up_to_bytes)}", part.up_to_bytes
+        beta = "any size" if part.bytes_per_second is None else f"{part.bytes_per_second / 1e9:,.2f} GB/s"
+        lines.append((span, f"{part.alpha_seconds * 1e6:,.1f} us", beta))
+    return lines
+
+
+def size(count: float) -> str:
+    """Bytes in the binary unit that suits them."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:,.4g} {name}"
+    return f"{count:,.0f} B"
+
+
+def target_of(
+    home: Path, cluster: str | None, nodes: int | None, ranks: int | None, with_runs: bool = True
+) -> Target:
+    """A cluster by name or file; without one this machine, if it is calibrated.
+
+    ``with_runs``: what finished runs of the home tell of this machine counts.
+
+    Raises:
+        InputError: it is not known, lacks a figure, or there is neither a name nor a calibration.
+    """
+    from tuning.predict import target
+
+    if cluster is not None:
+        return target.named(cluster, nodes, ranks)
+    if nodes is not None:
+        raise InputError("--nodes", nodes, "says how many of a cluster's: name it with --cluster")
+
+    found = found_here(home)
+    if found.calibration is None:
+        remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
+        raise InputError("--cluster", None, remedy)
+    here = target.measured_here(found.calibration)
+    return _with_runs(home, here, found.calibration.fingerprint) if with_runs else here
+
+
+def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
+    from tuning.predict.learn import finished_runs, learn
+    from workbench.home.runs import run_folders
+
+    return learn.learned(here, finished_runs.finished(run_folders(home), home / finished_runs.KEPT), machine)
+
+
+def _example() -> str:
+    from tuning.predict.cluster import catalogue
+
+    return catalogue.names()[0]

@@ -1,0 +1,247 @@
+"""Commands to whoever runs a run or a study, and the answers.
+
+Values that change while a run goes, as people ask for them: checked before anything is sent. No torch.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, load
+from engine.run import commands, run_folder
+from engine.run.ownership import alive
+from engine.validation import live_changes
+from tuning.spec.sampler_choice import ASKED
+from tuning.storage import commands as study_commands
+from tuning.storage.study_folder import StudyReader
+from workbench.home import run_commands as run_orders
+from workbench.home import runs, traces
+from workbench.home.inputs import assignments
+from workbench.home.resolve import Target
+from workbench.text import words
+
+
+def checked(folder: Path, texts: list[str]) -> dict[str, Any]:
+    """``["compression.ratio=0.01"]`` as values that this run can be changed to now.
+
+    Raises:
+        InputError: none is given, one cannot change while a run goes, is not legal for its layout, or the run is a
+            trial of a study.
+    """
+    if not texts:
+        raise InputError("set", None, "give at least one key, for example compression.ratio=0.01")
+    values = assignments(texts)
+    check(folder, values)
+    return values
+
+
+def check(folder: Path, values: dict[str, Any]) -> RunConfig:
+    """The configuration that a run would have then.
+
+    Raises:
+        InputError: as :func:`checked`.
+    """
+    labels = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("labels") or {}
+    if labels.get("study"):
+        key, value = next(iter(values.items()))
+        remedy = f"{folder.name} is a trial of {labels['study']}, which would take the result for the old value's; "
+        raise InputError(
+            key, value, remedy + f"give workbench control {labels['study']} enqueue {key}={value}"
+        )
+    return live_changes.changed(current(folder), values)
+
+
+def current(folder: Path) -> RunConfig:
+    """What a run's configuration is now. InputError if that cannot be read."""
+    return load(folder / run_folder.CONFIG)
+
+
+ANSWER_SECONDS = 5.0
+#: Orders to ranks wait for their next steps.
+ORDER_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+#: Commands that take keys and values.
+_EXAMPLES = {
+    "enqueue": "parallel.tp=2",
+    "pin": "parallel.tp=2",
+    "narrow": "batch.micro_batch=1,2",
+    "widen": "batch.micro_batch=1,2,4",
+    "budget": "trials=40",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a command. ``accepted`` is None while nobody has answered; ``id`` is None if none was sent."""
+
+    id: str | None
+    target: str
+    command: str
+    arguments: dict[str, Any]
+    accepted: bool | None
+    text: str
+    #: What there is to open now.
+    file: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, Any]:
+    """The arguments of a command, from what was typed after it.
+
+    Raises:
+        InputError: something is missing, too much, or not meant for runs.
+    """
+    if target.kind == "run" and action not in ("stop", *commands.KINDS):
+        known = ", ".join(("stop", *commands.KINDS))
+        raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
+    if action in commands.KINDS and target.kind != "run":
+        raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
+    if action == commands.SET:
+        return checked(target.folder, values)
+    if action in commands.STEPS:
+        return dict(commands.arguments_of(action, values))
+    return _of_study(action, values)
+
+
+def _of_study(action: str, values: list[str]) -> dict[str, Any]:
+    if action in _EXAMPLES:
+        if not values:
+            raise InputError(action, None, f"give at least one key, for example {_EXAMPLES[action]}")
+        return assignments(values)
+    if action == "unpin":
+        if not values or any("=" in value for value in values):
+            raise InputError(action, " ".join(values), "give keys without values, for example parallel.tp")
+        return dict.fromkeys(values, "all")
+    if action == "sampler":
+        if len(values) != 1 or values[0] not in ASKED:
+            raise InputError(action, " ".join(values), f"give one of {', '.join(ASKED)}")
+        return {"name": values[0]}
+    if action == "kill":
+        if len(values) != 1 or not values[0].isdecimal():
+            raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
+        return {"trial": int(values[0])}
+    if values:
+        raise InputError(action, " ".join(values), "takes nothing after it")
+    return {}
+
+
+def someone() -> str:
+    """Who sits at the command line, for the journal: several people may steer a study."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}, command line"
+
+
+def ask(
+    target: Target,
+    action: str,
+    arguments: dict[str, Any],
+    by: str = "command line",
+    patience: float = ANSWER_SECONDS,
+) -> Reply:
+    """Send a command and wait a little for the answer.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    ask_kind = _ask_run if target.kind == "run" else _ask_study
+    return ask_kind(target, action, arguments, by, patience)
+
+
+def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
+    view = runs.load(target.folder)
+    if view.state == "ended":
+        return Reply(
+            None, target.id, action, arguments, None, f"{target.id} has ended already: {view.outcome}"
+        )
+    if (refusal := _nobody_takes_orders(view)) is not None:
+        return Reply(None, target.id, action, arguments, False, refusal)
+    if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
+        text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
+        return Reply(None, target.id, action, arguments, False, text)
+    sent = study_commands.send(target.folder, action, arguments, by)
+    if action in commands.KINDS:
+        return _ordered(target, sent, action, arguments, patience)
+    _wait(lambda: runs.load(target.folder).state == "ended", patience)
+    after = runs.load(target.folder)
+    text = (
+        f"{target.id} ended: {after.outcome}"
+        if after.state == "ended"
+        else f"{target.id} stops at its next step"
+    )
+    return Reply(sent, target.id, action, arguments, True, text)
+
+
+def _nobody_takes_orders(view: runs.RunView) -> str | None:
+    """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
+    if "takes_orders" not in view.status or alive(view.status["takes_orders"]):
+        return None
+    return f"{view.id} takes no orders: the process beside its ranks is gone; end it where it was started"
+
+
+def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
+    ranks = int(runs.load(target.folder).status.get("world_size") or 1)
+    patience = max(patience, ORDER_SECONDS)
+    found = run_orders.wait_for(target.folder, sent, ranks, patience)
+    reply = Reply(sent, target.id, action, arguments, *run_orders.told(target.folder, found, ranks))
+    return _traced(target, reply) if action == traces.COMMAND else reply
+
+
+def _traced(target: Target, reply: Reply) -> Reply:
+    """With the one trace of all ranks, if some have recorded theirs."""
+    made = next((trace for trace in traces.of_run(target.folder) if trace.id == reply.id), None)
+    if made is None or made.state != "recorded":
+        return reply
+    try:
+        path = traces.merged(target.folder, made)
+    except traces.MergeError as error:
+        return replace(reply, accepted=False, text=str(error))
+    size = words.gib(path.stat().st_size)
+    text = f"{words.steps(made.first or 0, made.done)} of {len(made.files)} ranks in {path} ({size})"
+    hint = f"open it at https://ui.perfetto.dev; for Holistic Trace Analysis: {path.with_name(traces.EACH)}"
+    return replace(reply, accepted=True, text="; ".join([text, *made.problems, hint]), file=str(path))
+
+
+def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
+    reader = StudyReader(target.folder)
+    before = reader.view()
+    if action == "stop" and not before.alive:
+        text = f"{target.id} is not running; it is {before.state}"
+        return Reply(None, target.id, action, arguments, None, text)
+    sent = study_commands.send(target.folder, action, arguments, by)
+    if not before.alive:
+        text = f"nobody runs {target.id} {_now(target.folder)}; it will be applied when the study is started again"
+        return Reply(sent, target.id, action, arguments, None, text)
+    _wait(lambda: sent in (now := reader.view()).journal.answers or not now.alive, patience)
+    found = reader.view().journal.answers.get(sent)
+    if found is None:
+        text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / run_folder.COMMANDS}"
+        return Reply(sent, target.id, action, arguments, None, text)
+    text = found.reason or f"{action} accepted"
+    return Reply(sent, target.id, action, arguments, found.accepted, text)
+
+
+def _now(folder: Path) -> str:
+    """Where nobody runs a study; of one in a database, other homes may."""
+    from tuning.controllers.open_study import STORAGE
+
+    return "in this home now" if (folder / STORAGE).exists() else "now"
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)

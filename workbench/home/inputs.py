@@ -1,0 +1,284 @@
+"""A run that continues another one, with what was changed while that one went. No torch.
+
+What people type, made into checked values: files, --set, and the rules that hold before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from engine.config import run_config as runconfig
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, load
+from engine.run import run_folder
+from engine.validation import live_changes, rules
+from tuning.space.yaml_loader import StrictLoader
+from workbench.text.output import say
+
+if TYPE_CHECKING:
+    from tuning.spec.study_file import StudyFile
+
+
+def inherited(config: RunConfig, run: Path, given: Collection[str]) -> RunConfig:
+    """A configuration that continues ``run``, with what was changed while that one went, and says so.
+
+    A key keeps its own value if it is one of ``given``, or differs from what the run began with.
+
+    Raises:
+        InputError: such a value is not legal in this layout.
+    """
+    last = run_folder.last_config(run)
+    if last is None:
+        return config
+    first = load(run / run_folder.STARTED)
+    kept = {
+        change.key: change.new
+        for change in live_changes.changes(first, last)
+        if change.key not in given and live_changes.value_of(config, change.key) == change.old
+    }
+    after = config.with_values(kept)
+    try:
+        rules.check(after)
+    except InputError as problem:
+        origin = f"{run.name} was changed to {_point(kept)}; set other values to start with"
+        raise InputError(problem.field, problem.value, f"{problem.remedy} ({origin})") from None
+    if kept:
+        say(f"note: {_point(kept)}, as {run.name} was changed to while it went")
+    return after
+
+
+def _point(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+#: Sections whose keys are dotted names themselves, so that ``--set space.parallel.tp=[1,2]`` is one key.
+_DOTTED_SECTIONS = ("space",)
+
+
+def read_tree(path: Path, field: str) -> dict[str, Any]:
+    """The sections of a YAML or JSON file.
+
+    Raises:
+        InputError: the file is missing, unreadable, malformed, or holds no sections.
+    """
+    try:
+        tree = yaml.load(path.read_text(encoding="utf-8"), StrictLoader)
+    except OSError as error:
+        raise InputError(
+            field, str(path), f"cannot be read ({error.strerror}); give a YAML or JSON file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(field, str(path), "is not a text file; give a YAML or JSON file") from None
+    except yaml.YAMLError as error:
+        raise InputError(field, str(path), f"is not valid YAML: {_where(error)}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        remedy = "holds no sections; write for example  parallel: {tp: 2}"
+        raise InputError(field, str(path), remedy)
+    return tree
+
+
+def parsed(path: Path, sets: list[str]) -> RunConfig:
+    """A configuration with what is set beside it; its rules, and whether its data is there, are not looked at.
+
+    Raises:
+        InputError: the file cannot be read, or a key or a value is wrong.
+    """
+    tree = read_tree(path, "config")
+    for key, value in assignments(sets).items():
+        set_dotted(tree, key, value)
+    return runconfig.parse(tree)
+
+
+def planned(path: Path, sets: list[str]) -> tuple[RunConfig, int | None]:
+    """The configuration of a run's file, or the base and the ranks of a study's.
+
+    Raises:
+        InputError: the file cannot be read, or a key or a value is wrong.
+    """
+    tree = read_tree(path, "config")
+    if not {"base", "space", "ranks"} & set(tree):
+        return parsed(path, sets), None
+    from tuning.spec import study_file
+
+    for key, value in assignments(sets).items():
+        set_dotted(tree, key, value)
+    file = study_file.parse(tree)
+    return file.config, file.ranks
+
+
+def run_config(
+    path: Path, sets: list[str], data: str | None, device: str | None, resume: Path | None = None
+) -> RunConfig:
+    """The configuration a person asks ``train`` for, with every rule checked that can be checked without ranks.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    tree = read_tree(path, "config")
+    values = assignments(sets)
+    values |= {} if data is None else {"data.path": data}
+    values |= {} if device is None else {"device": device}
+    values |= {} if resume is None else {"train.resume": str(resume)}
+    for key, value in values.items():
+        set_dotted(tree, key, value)
+    config = _with_absolute_data(runconfig.parse(tree))
+    rules.check(config)
+    _check_data(config.data.path)
+    return _with_checkpoint(config, values)
+
+
+def study_file(path: Path, sets: list[str], trials: int | None, data: str | None) -> StudyFile:
+    """The study a person asks ``tune`` for. Its text is kept as given where nothing was set beside it.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    from tuning.spec import study_file
+
+    file = study_file.load(path)
+    values = assignments(sets)
+    values |= {} if trials is None else {"trials": trials}
+    text = data if data is not None else values.get("base.data.path", file.config.data.path)
+    if isinstance(text, str) and (data is not None or _absolute(text) != text):
+        values["base.data.path"] = _absolute(text)
+    if values:
+        tree = read_tree(path, "study")
+        for key, value in values.items():
+            set_dotted(tree, key, value)
+        if trials is not None and isinstance(tree.get("budget"), dict) and "trials" in tree["budget"]:
+            set_dotted(tree, "budget.trials", trials)
+        file = study_file.parse(tree)
+    _check_startable(file)
+    return file
+
+
+def assignments(texts: list[str]) -> dict[str, Any]:
+    """``["parallel.tp=2"]`` as dotted keys and values; a value is read as YAML.
+
+    Raises:
+        InputError: a text has no ``=``, or its value is not valid YAML.
+    """
+    return dict(_assignment(text) for text in texts)
+
+
+def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at a dotted key, making sections on the way.
+
+    Raises:
+        InputError: something on the way is a value and not a section.
+    """
+    section, _, rest = key.partition(".")
+    if not rest:
+        tree[section] = value
+        return
+    inner = tree.get(section)
+    inner = tree[section] = {} if inner is None else inner
+    if not isinstance(inner, dict):
+        raise InputError(key, value, f"{section} is {inner!r} and has no keys of its own")
+    if section in _DOTTED_SECTIONS:
+        inner[rest] = value
+    else:
+        set_dotted(inner, rest, value)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError("--set", text, "write it as key=value, for example parallel.tp=2")
+    try:
+        return key.strip(), yaml.load(value, StrictLoader)
+    except yaml.YAMLError as error:
+        raise InputError(key.strip(), value, f"is not a YAML value: {_where(error)}") from None
+
+
+def _where(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else str(problem)
+
+
+def _with_absolute_data(config: RunConfig) -> RunConfig:
+    if config.data.path is None:
+        return config
+    return config.with_values({"data.path": _absolute(config.data.path)})
+
+
+def _with_checkpoint(config: RunConfig, given: Collection[str]) -> RunConfig:
+    """A run to continue as its last checkpoint: what is run stays the same when that run saves another one.
+
+    Values that were changed while that run went stay changed, unless the file or what is set beside it says otherwise.
+    """
+    from engine.checkpoint.resume import find
+
+    found = find(config)
+    if found is None:
+        return config
+    config = config.with_values({"train.resume": str(found.folder)})
+    return inherited(config, found.folder.parent.parent, given)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _check_data(path: str | None) -> None:
+    from engine.model.data import check_path
+
+    check_path(path)
+
+
+def _check_cluster(file: StudyFile, cluster: str) -> None:
+    from tuning.predict import target
+
+    for aim in file.aims:
+        if aim.name in ("joules_per_token", "time_to_loss"):
+            told = "losses" if aim.in_time else "joules"
+            raise InputError("objective", aim.name, f"a model of a cluster does not tell {told}; ask for mfu")
+    if file.constraints is not None and (free := file.constraints.memory_headroom) is not None:
+        remedy = "a model of a cluster tells the peak of a rank, not what is free; bound peak_memory_bytes"
+        raise InputError("constraints.memory_headroom", free, remedy)
+    if file.constraints is not None and (joules := file.constraints.joules_per_token) is not None:
+        remedy = "a model of a cluster does not tell joules; leave it out"
+        raise InputError("constraints.joules_per_token", joules, remedy)
+    for ranks in file.search_space.choices("ranks") if file.search_space.turns_ranks else (file.ranks,):
+        try:
+            target.named(cluster, None, ranks)
+        except InputError as error:
+            raise InputError(f"simulate.cluster: {error.field}", error.value, error.remedy) from None
+
+
+def _check_comparable(file: StudyFile) -> None:
+    """Steps of different numbers of tokens cannot be compared by their seconds: the smallest would win."""
+    in_seconds = any(aim.name == "step_seconds" for aim in file.aims)
+    if in_seconds and any(knob.key == "batch.accumulation" and len(knob.choices) > 1 for knob in file.knobs):
+        remedy = (
+            "batch.accumulation is turned, and a smaller step is no faster; ask for tokens_per_second or mfu"
+        )
+        raise InputError("objective", "step_seconds", remedy)
+
+
+def _check_startable(file: StudyFile) -> None:
+    """What would stop every trial is told before the study's folder exists, so that its name stays free."""
+    from engine.launch.lab import lab
+    from engine.run.devices import selection
+    from tuning.execution import preflight
+    from tuning.spec import sampler_choice
+
+    sampler_choice.check(file.sampler, file.search_space)
+    _check_comparable(file)
+    if file.simulate is not None:
+        _check_cluster(file, file.simulate.cluster)
+        return
+    try:
+        _check_data(file.config.data.path)
+        lab.require(file.config.lab)
+        selection.choose(file.config, file.ranks)
+    except InputError as error:
+        raise InputError(f"base.{error.field}", error.value, error.remedy) from None
+    preflight.check(file)

@@ -1,0 +1,223 @@
+"""Rebuilds everything that is only an index: of runs and studies, and Optuna's file of each study.
+
+Frees the room that old runs take: their records and logs go, what they were and what came out stays.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.checkpoint.checkpoint_folder import CHECKPOINTS
+from engine.config.errors import InputError
+from engine.run import run_folder
+from tuning.storage.study_folder import every_study
+from workbench.home import compaction, runs
+from workbench.home.compaction import compact_all
+from workbench.home.runs import run_folders
+from workbench.home.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """How much there was, what could not be rebuilt or had to be set aside, and how many files were compacted."""
+
+    runs: int
+    studies: int
+    notes: list[str]
+    compacted_files: int = 0
+
+
+def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindexed:
+    """Rebuild all indexes of a home, and compact the records of runs that ended. Nothing else is touched. ``tell`` is
+    told how far that is, where it takes a while.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not home.is_dir():
+        raise InputError("home", str(home), "is not a folder; give another --home")
+    store = Store(home)
+    runs, studies = store.rebuild()
+    notes = [store.note] if store.note else []
+    notes += [note for folder in every_study(home) if (note := _optuna(folder, tell))]
+    compacted = compact_all(run_folders(home))
+    return Reindexed(runs, studies, notes + compacted.notes, compacted.files)
+
+
+def _optuna(folder: Path, tell: Callable[[str], None]) -> str:
+    from tuning.sampling.optuna_export_backlog import rebuild
+
+    try:
+        note = rebuild(folder, lambda words: tell(f"{folder.name}: {words}"))
+    except InputError as error:
+        note = str(error)
+    return f"{folder.name}: {note}" if note else ""
+
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_AGE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_GOING = ".pruned-"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What has to go: details of runs that ended longer ago, and the oldest ones above a size in all."""
+
+    older_than_seconds: float | None
+    larger_than_bytes: int | None
+    checkpoints: bool = False
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Folders of a run that may be removed."""
+        return (run_folder.RECORDS, run_folder.LOGS, *([CHECKPOINTS] if self.checkpoints else []))
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRun:
+    """One run whose details go: how many bytes, and why."""
+
+    id: str
+    bytes: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What was done, or would be if ``applied`` is false. ``compacted_files`` became Parquet, which saved bytes."""
+
+    applied: bool
+    runs: list[PrunedRun] = field(default_factory=list)
+    freed_bytes: int = 0
+    compacted_files: int = 0
+    compacted_raw_bytes: int = 0
+    compacted_parquet_bytes: int | None = None
+    left_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    folder: Path
+    ended_unix: float
+    bytes: int
+
+
+def limits(older: str | None, larger: str | None, checkpoints: bool = False) -> Limits:
+    """Limits from what was typed. InputError for an age or size that cannot be understood."""
+    return Limits(
+        None if older is None else _seconds(older), None if larger is None else _bytes(larger), checkpoints
+    )
+
+
+def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> Pruned:
+    """Remove details of ended runs by age and size, and compact the records of all others.
+
+    Configuration, status and summary stay, so a run can still be listed, shown and exported; checkpoints go only if
+    asked for. Nothing is touched of a run that goes on, and nothing at all unless ``apply`` is true.
+    """
+    done = Pruned(apply)
+    ended = sorted(_ended(home, given), key=lambda run: run.ended_unix)
+    going = _going(ended, given, time.time() if now is None else now)
+    for run in ended:
+        if run.folder.name in going:
+            done.runs.append(PrunedRun(run.folder.name, run.bytes, going[run.folder.name]))
+            done.freed_bytes += run.bytes
+            if apply:
+                _remove(run.folder, given, done)
+        else:
+            _compact(run.folder, done)
+    done.left_bytes = sum(run.bytes for run in ended if run.folder.name not in going)
+    return done
+
+
+def result_line(done: Pruned) -> str:
+    """One line for people."""
+    verb = "were freed" if done.applied else "would be freed"
+    line = f"{done.freed_bytes / 1e6:,.1f} MB of {len(done.runs)} runs {verb}"
+    if done.compacted_files:
+        after = done.compacted_parquet_bytes
+        became = "" if after is None else f", now {after / 1e6:,.1f} MB"
+        verb = "compacted" if done.applied else "to compact"
+        line += (
+            f"; {done.compacted_files} record files {verb} ({done.compacted_raw_bytes / 1e6:,.1f} MB{became})"
+        )
+    return line if done.applied else f"{line}; do it with --apply"
+
+
+def _ended(home: Path, given: Limits) -> Iterator[_Ended]:
+    for folder in runs.run_folders(home):
+        view = runs.load(folder)
+        if view.state != "ended" or compaction.writers_live(view):
+            continue
+        size = sum(_size(folder / part) for part in given.parts)
+        ended = view.status.get("ended_unix") or (folder / run_folder.STATUS).stat().st_mtime
+        yield _Ended(folder, float(ended), size)
+
+
+def _going(ended: list[_Ended], given: Limits, now: float) -> dict[str, str]:
+    """Run -> why its details go."""
+    going: dict[str, str] = {}
+    total = sum(run.bytes for run in ended)
+    for run in (run for run in ended if run.bytes):
+        age = now - run.ended_unix
+        if given.older_than_seconds is not None and age > given.older_than_seconds:
+            going[run.folder.name] = f"ended {age / 86400:.1f} days ago"
+        elif given.larger_than_bytes is not None and total > given.larger_than_bytes:
+            going[run.folder.name] = f"the oldest while all take {total / 1e6:,.1f} MB"
+        else:
+            continue
+        total -= run.bytes
+    return going
+
+
+def _remove(folder: Path, given: Limits, done: Pruned) -> None:
+    """Set aside by one rename each, so that a kill in the middle leaves no half of a record folder."""
+    try:
+        run_folder.update_status(folder, pruned_unix=time.time())
+        for part in given.parts:
+            if (folder / part).is_dir():
+                (folder / part).rename(folder / f"{_GOING}{part}-{time.time_ns()}")
+                (folder / part).mkdir()
+        for leftover in folder.glob(f"{_GOING}*"):
+            shutil.rmtree(leftover)
+    except OSError as error:
+        done.notes.append(f"{folder.name}: not all of it could be removed ({error.strerror})")
+
+
+def _compact(folder: Path, done: Pruned) -> None:
+    raw = compaction.candidates(folder)
+    if not done.applied:
+        done.compacted_files += len(raw)
+        done.compacted_raw_bytes += sum(path.stat().st_size for path in raw)
+        return
+    made = compaction.compact(folder)
+    done.compacted_files += made.files
+    done.compacted_raw_bytes += made.raw_bytes
+    done.compacted_parquet_bytes = (done.compacted_parquet_bytes or 0) + made.parquet_bytes
+    done.notes += made.notes
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _seconds(text: str) -> float:
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise InputError("--older-than", text, "is not an age; write for example 12h, 30d or 8w")
+    return float(found[1]) * _AGE_SECONDS[found[2]]
+
+
+def _bytes(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise InputError("--larger-than", text, "is not a size; write for example 500MB, 20GB or 1GiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])

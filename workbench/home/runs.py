@@ -1,0 +1,251 @@
+"""One run folder, read: configuration, status, summary, and whether its owner still lives. No torch.
+
+Numbers of a run that has no summary yet: one that still goes on, or one that was cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.config.errors import InputError
+from engine.lifecycle import referred, summary_of
+from engine.run import run_folder
+from engine.run.ownership import alive
+from tuning.storage.study_folder import STUDIES
+from workbench.home import run_commands as orders
+from workbench.home.settings import JOBS
+from workbench.records import archive
+
+if TYPE_CHECKING:
+    from engine.config.run_config import RunConfig
+    from profilers.model.rows import ChangeRow, PlanRow
+    from profilers.model.run_summary import RunSummary
+
+#: A run is created before its owner has signed the status; after this long without a signature it is lost.
+SIGNING_SECONDS = 30.0
+LOST_REASON = "the process that ran it is gone and left no ending"
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as its folder tells it. ``state`` is starting, running or ended."""
+
+    id: str
+    folder: Path
+    state: str
+    status: dict[str, Any]
+    outcome: str | None
+    reason: str
+    summary: RunSummary | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Study, trial and purpose, where they apply."""
+        return dict(self.status.get("labels") or {})
+
+    @property
+    def last_lines(self) -> list[str]:
+        """What the rank that caused a bad ending said last."""
+        return list((self.status.get("outcome") or {}).get("last_lines") or [])
+
+    @property
+    def orders(self) -> list[orders.Answer]:
+        """What ranks did when they were asked to, each with its files."""
+        return orders.of_run(self.folder)
+
+    @property
+    def changes(self) -> list[ChangeRow]:
+        """Values that were changed while it went; with the step times around them once it has ended."""
+        if self.summary is not None:
+            return self.summary.changes
+        from profilers.analysis.events import change_rows
+        from profilers.records.reader import RunRecords
+
+        if not (self.folder / run_folder.STARTED).exists():
+            return []
+        return change_rows(RunRecords(self.folder / run_folder.RECORDS))
+
+    @property
+    def plans(self) -> list[PlanRow]:
+        """Plans of compression that it followed so far."""
+        if self.summary is not None:
+            return self.summary.plans
+        from profilers.analysis.events import plan_rows
+        from profilers.records.reader import RunRecords
+
+        if not (self.folder / run_folder.STARTED).exists():
+            return []
+        return plan_rows(RunRecords(self.folder / run_folder.RECORDS))
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Degrees of parallelism and the ZeRO stage."""
+        return layout_of(self.folder, self.status)
+
+    def config(self) -> RunConfig:
+        """The configuration that ran, checked again.
+
+        Raises:
+            InputError: the folder has no readable config.json.
+        """
+        from engine.config import run_config
+
+        return run_config.load(self.folder / run_folder.CONFIG)
+
+
+def run_folders(home: Path) -> Iterator[Path]:
+    """Every run folder of a home, oldest first."""
+    try:
+        names = sorted(os.listdir(home))  # noqa: PTH208  (there may be 10,000)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        status = f"{home}/{name}/{run_folder.STATUS}"
+        if name not in (STUDIES, JOBS) and os.path.isfile(status):  # noqa: PTH113
+            yield home / name
+
+
+def load(folder: Path) -> RunView:
+    """A run folder as it stands now; parts that are missing or unreadable are absent."""
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    state, outcome, reason = ending(status)
+    return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder))
+
+
+def ending(status: dict[str, Any]) -> tuple[str, str | None, str]:
+    """State, ending and reason of a status; a run that lost its owner has ended as lost, or as the hang noted in it."""
+    outcome = status.get("outcome") or {}
+    state = str(status.get("state", "starting"))
+    if state == "ended" or outcome:
+        return "ended", str(outcome.get("ending", "lost")), str(outcome.get("reason", ""))
+    if _deserted(status):
+        hang = status.get("hang") or {}
+        return "ended", str(hang.get("ending", "lost")), str(hang.get("reason", LOST_REASON))
+    return state, None, ""
+
+
+def layout_of(folder: Path, status: dict[str, Any]) -> dict[str, int]:
+    """The layout a status names, else the one its configuration asks for."""
+    layout = status.get("layout")
+    if not isinstance(layout, dict):
+        layout = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("parallel") or {}
+    names = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
+    return {name: int(layout.get(name, usual)) for name, usual in names.items()}
+
+
+def document(view: RunView) -> dict[str, Any]:
+    """The JSON of a run, as ``train`` and ``show`` print it."""
+    about = ("world_size", "backend", "backend_reason", "created_unix", "started_unix", "ended_unix")
+    machine = ("fingerprint", "calibration", "calibration_reason")
+    outcome = view.status.get("outcome") or {}
+    return {
+        "id": view.id,
+        "outcome": view.outcome,
+        "reason": view.reason,
+        "state": view.state,
+        "layout": view.layout,
+        "placement": placement(view.status),
+        **_results(view),
+        "rank": outcome.get("rank"),
+        "phase": outcome.get("phase"),
+        "last_lines": view.last_lines,
+        "orders": [answer.as_dict() for answer in view.orders],
+        "changes": [asdict(row) for row in view.changes],
+        "plans": [asdict(row) for row in view.plans],
+        "labels": view.labels,
+        **{name: view.status.get(name) for name in about + machine},
+        "folder": str(view.folder),
+        "config": run_folder.read_json(view.folder / run_folder.CONFIG),
+    }
+
+
+def placement(status: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The device of each rank, and its host where that is known; None where ranks are in order."""
+    order, in_lab = status.get("placement"), status.get("lab_hosts")
+    if not order:
+        return None
+    hosts = {rank: host["name"] for host in status.get("hosts") or [] for rank in host["ranks"]}
+    hosts |= {rank: f"lab host {host}" for rank, host in enumerate(in_lab or [])}
+    return [{"rank": rank, "device": device, "host": hosts.get(rank)} for rank, device in enumerate(order)]
+
+
+_EMPTY_RESULTS: dict[str, Any] = {
+    "first_step": 0,
+    "resumed": None,
+    "left_alone": {},
+    "outer": None,
+    "checkpoints": [],
+    "measured_from_step": None,
+    "losses": [],
+    "quality": [],
+    "gradient_norms": [],
+    "step_seconds": None,
+    "tokens_per_second": None,
+    "phases": None,
+    "exposed_seconds_by_axis": {},
+    "hidden_seconds_by_axis": {},
+    "pipeline": None,
+    "gaps": [],
+    "warmup_steps": None,
+    "warmup_steps_found": None,
+    "clocks": [],
+    "rank_skew_seconds": None,
+    "slowest_rank": None,
+    "slowest_rank_host": None,
+    "slowest_rank_share": None,
+    "communication": [],
+    "peak_bandwidth_reason": None,
+    "message_seconds_reason": None,
+    "wire_bytes_per_step": None,
+    "wire_bytes_measured": None,
+    "wire_bytes_reason": None,
+    "peak_memory_bytes": None,
+    "peak_memory_phase": None,
+    "peak_memory_rank": None,
+    "memory": [],
+    "hosts": [],
+    "mfu": None,
+    "environment": [],
+    "findings": [],
+    "verdicts": [],
+}
+
+
+def _results(view: RunView) -> dict[str, Any]:
+    found = view.summary.as_dict() if view.summary else {}
+    ours = ("id", "outcome", "reason", "state", "layout", "world_size", "backend")
+    return _EMPTY_RESULTS | {key: value for key, value in found.items() if key not in ours}
+
+
+def _summary(folder: Path) -> RunSummary | None:
+    from profilers.model.run_summary import RunSummary
+
+    found = run_folder.read_json(folder / run_folder.SUMMARY)
+    try:
+        return RunSummary.from_dict(found) if found else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _deserted(status: dict[str, Any]) -> bool:
+    if "owner" in status:
+        return not alive(status["owner"])
+    return time.time() - float(status.get("created_unix") or 0) > SIGNING_SECONDS
+
+
+def with_numbers_so_far(view: RunView) -> RunView:
+    """The same view, with a summary of the records that are there by now."""
+    if view.summary is not None:
+        return view
+    try:
+        config = view.config()
+    except InputError:
+        return view
+    records = archive.records(view.folder / run_folder.RECORDS)
+    backend = str(view.status.get("backend", "none"))
+    return replace(view, summary=summary_of(config, view.id, backend, records, referred(view.folder)))

@@ -1,0 +1,378 @@
+"""One line per run and per study: what lists show, and how it is read from a folder.
+
+The SQLite index of runs and studies: brought up to date at each look, and never the truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from tuning.storage import controllers
+from tuning.storage.study_folder import RESULT, history, list_studies, parts
+from workbench.home import runs
+from workbench.home.runs import run_folders
+from workbench.home.settings import INDEX
+from workbench.home.transfer import landing
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in one line."""
+
+    id: str
+    created_unix: float
+    started_unix: float | None
+    ended_unix: float | None
+    state: str
+    outcome: str | None
+    reason: str
+    layout: dict[str, int]
+    world_size: int | None
+    backend: str | None
+    tokens_per_second: float | None
+    step_seconds: float | None
+    study: str | None
+    trial: str | None
+    purpose: str | None
+    owner: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """A study in one line. ``best_value`` is as its objective keeps values (``tuning.spec.objectives``)."""
+
+    name: str
+    updated_unix: float
+    state: str
+    trials_done: int | None
+    trials_total: int | None
+    objective: str | None
+    best_value: float | None
+    gain_verdict: str | None
+    result_line: str | None
+    owner: dict[str, Any] | None
+    controllers: list[dict[str, Any]]
+
+
+def run_row(folder: Path) -> RunRow:
+    """The row of a run folder."""
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
+    outcome = status.get("outcome") or {}
+    labels = status.get("labels") or {}
+    return RunRow(
+        id=folder.name,
+        created_unix=float(status.get("created_unix") or 0.0),
+        started_unix=status.get("started_unix"),
+        ended_unix=status.get("ended_unix"),
+        state=str(status.get("state", "starting")),
+        outcome=outcome.get("ending"),
+        reason=str(outcome.get("reason", "")),
+        layout=runs.layout_of(folder, status),
+        world_size=status.get("world_size"),
+        backend=status.get("backend"),
+        tokens_per_second=summary.get("tokens_per_second"),
+        step_seconds=(summary.get("step_seconds") or {}).get("median"),
+        study=labels.get("study"),
+        trial=labels.get("trial"),
+        purpose=labels.get("purpose"),
+        owner=status.get("owner"),
+    )
+
+
+def study_row(folder: Path) -> StudyRow:
+    """The row of a study folder."""
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
+    return StudyRow(
+        name=folder.name,
+        updated_unix=float(status.get("updated_unix") or folder.stat().st_mtime),
+        state=str(status.get("state", "new")),
+        trials_done=status.get("trials_done"),
+        trials_total=status.get("trials_total"),
+        objective=result.get("objective"),
+        best_value=(result.get("best") or {}).get("value"),
+        gain_verdict=(result.get("gain") or {}).get("verdict"),
+        result_line=result.get("result_line"),
+        owner=status.get("owner"),
+        controllers=list(status.get("controllers") or ()),
+    )
+
+
+def run_now(row: RunRow) -> RunRow:
+    """The row with the ending it has by now: a run whose owner is gone is lost."""
+    if row.state == "ended" and row.outcome:
+        return row
+    status: dict[str, Any] = {"state": row.state, "created_unix": row.created_unix}
+    status |= {"outcome": {"ending": row.outcome, "reason": row.reason}} if row.outcome else {}
+    status |= {"owner": row.owner} if row.owner else {}
+    state, outcome, reason = runs.ending(status)
+    return replace(row, state=state, outcome=outcome, reason=reason)
+
+
+def study_now(row: StudyRow) -> StudyRow:
+    """The row with the state it has by now: a study whose owner is gone is interrupted."""
+    names = ("state", "owner", "controllers", "updated_unix")
+    if row.state not in controllers.HELD or controllers.is_alive(
+        {name: getattr(row, name) for name in names}
+    ):
+        return row
+    return replace(row, state="interrupted", controllers=[])
+
+
+_VERSION = 2
+_LOCK_SECONDS = 2.0
+#: Changed rows up to which they are asked for by name.
+_FEW = 500
+#: Columns that hold a tree as JSON.
+_TREES = frozenset({"layout", "owner", "controllers"})
+Row = TypeVar("Row", RunRow, StudyRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Row]):
+    """How one kind of row is kept: its table, key column, and how it is read from a folder."""
+
+    name: str
+    key: str
+    row: type[Row]
+    read: Callable[[Path], Row]
+    files: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names, in the order of the row's fields."""
+        return [field.name for field in fields(self.row)]
+
+
+RUNS = Table("runs", "id", RunRow, run_row, (run_folder.STATUS, run_folder.SUMMARY))
+STUDIES = Table("studies", "name", StudyRow, study_row, (run_folder.STATUS, RESULT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Values of rows to write, by key and signature, and keys of folders that are gone."""
+
+    rows: dict[tuple[str, str], list[Any]]
+    gone: list[tuple[str]]
+
+
+class Store:
+    """Lists of runs and studies of one home. Safe to use from several threads and processes."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._path = home / INDEX
+        #: What was wrong with the index at the last look, if anything; nothing is lost by it.
+        self.note: str | None = None
+        self._runs, self._studies = Kept[RunRow](RUNS), Kept[StudyRow](STUDIES)
+
+    def runs(self, study: str | None = None) -> list[RunRow]:
+        """All runs, newest first; of one study, under all its names, if it is named."""
+        found = self.lists()[0]
+        names = None if study is None else history(self._home, study)
+        return found if names is None else [row for row in found if row.study in names]
+
+    def studies(self) -> list[StudyRow]:
+        """All studies, the one that changed last first."""
+        return self.lists()[1]
+
+    def lists(self) -> tuple[list[RunRow], list[StudyRow]]:
+        """Both, of the same moment."""
+        with self._synced() as index:
+            runs = [run_now(row) for row in self._runs.rows(index)]
+            studies = [study_now(row) for row in self._studies.rows(index)]
+        runs.sort(key=_age, reverse=True)
+        return runs, sorted(studies, key=lambda row: row.updated_unix, reverse=True)
+
+    def rebuild(self) -> tuple[int, int]:
+        """Make all of the index anew from the folders; the numbers of runs and studies."""
+        with self._synced(anew=True) as index:
+            return len(select(index, RUNS)), len(select(index, STUDIES))
+
+    @contextlib.contextmanager
+    def _synced(self, anew: bool = False) -> Iterator[sqlite3.Connection]:
+        index = self._open(anew)
+        try:
+            yield index
+        finally:
+            index.close()
+
+    def _open(self, anew: bool) -> sqlite3.Connection:
+        self.note = None
+        if not self._home.exists():
+            return self._in_memory(None)
+        if not self._home.is_dir():
+            raise InputError("home", str(self._home), "is not a folder; give another --home")
+        landing.finish(self._home)
+        try:
+            return self._on_disk(anew)
+        except sqlite3.OperationalError as error:
+            return self._in_memory(f"{INDEX} cannot be used now ({error}); the folders were read instead")
+        except sqlite3.DatabaseError as error:
+            return self._anew(error)
+
+    def _on_disk(self, anew: bool = False) -> sqlite3.Connection:
+        index = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
+        return _prepared(index, self._home, anew)
+
+    def _in_memory(self, note: str | None) -> sqlite3.Connection:
+        self.note = note
+        return _prepared(sqlite3.connect(":memory:", isolation_level=None), self._home)
+
+    def _anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+        aside = self._path.with_name(f"{INDEX}.broken-{time.time_ns()}")
+        try:
+            self._path.replace(aside)
+            index = self._on_disk()
+        except (OSError, sqlite3.DatabaseError):
+            return self._in_memory(f"{INDEX} is broken ({error}); the folders were read instead")
+        self.note = f"{INDEX} was broken ({error}); it was set aside as {aside.name} and made anew"
+        return index
+
+
+class Kept(Generic[Row]):
+    """The rows of a table as they were read last: of thousands only those that changed are read again."""
+
+    def __init__(self, table: Table[Row]) -> None:
+        self._table: Table[Row] = table
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, Row]] = {}
+
+    def rows(self, index: sqlite3.Connection) -> list[Row]:
+        """Every row of the table now."""
+        table = self._table
+        with self._lock:
+            marks = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
+            if any(known != self._known.get(key, ("",))[0] for key, known in marks.items()):
+                self._read(index, marks)
+            self._known = {key: self._known[key] for key in marks}
+            return [row for _, row in self._known.values()]
+
+    def _read(self, index: sqlite3.Connection, marks: dict[str, str]) -> None:
+        changed = [key for key, mark in marks.items() if mark != self._known.get(key, ("",))[0]]
+        keys = changed if len(changed) <= _FEW else None
+        for row in select(index, self._table, keys):
+            key = str(getattr(row, self._table.key))
+            self._known[key] = marks[key], row
+
+
+def select(index: sqlite3.Connection, table: Table[Row], keys: Sequence[str] | None = None) -> list[Row]:
+    """Every row of a table, or those of some keys."""
+    query = f"SELECT {', '.join(table.columns)} FROM {table.name}"
+    if keys is not None:
+        query += f" WHERE {table.key} IN ({', '.join('?' * len(keys))})"
+    found = index.execute(query, keys or ())
+    return [table.row(*map(_decoded, table.columns, values)) for values in found]
+
+
+def _prepared(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
+    """Make the index agree with the folders, in one transaction: whoever reads it meanwhile sees all of it or what was
+    there before.
+    """
+    try:
+        ready = {table.name: _changes(index, table, folders, anew) for table, folders in _listed(home)}
+        if anew or not _has_tables(index) or any(found.rows or found.gone for found in ready.values()):
+            with _writing(index):
+                _write(index, home, ready, anew)
+    except BaseException:
+        index.close()
+        raise
+    return index
+
+
+def _write(index: sqlite3.Connection, home: Path, ready: dict[str, _Changes], anew: bool) -> None:
+    """Nobody else writes now, but somebody may have since the changes were found: they are looked for again. Rows that
+    were read before are taken over if their files are still the same.
+    """
+    if anew or not _has_tables(index):
+        _make_tables(index)
+    for table, folders in _listed(home):
+        found = _changes(index, table, folders, ready=ready[table.name].rows)
+        marks = ", ".join("?" * (len(table.columns) + 1))
+        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", found.gone)
+        rows = [(*values, signature) for (_, signature), values in found.rows.items()]
+        index.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", rows)
+
+
+@contextlib.contextmanager
+def _writing(index: sqlite3.Connection) -> Iterator[None]:
+    index.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        index.execute("COMMIT")
+    except BaseException:
+        if index.in_transaction:
+            index.execute("ROLLBACK")
+        raise
+
+
+def _has_tables(index: sqlite3.Connection) -> bool:
+    return bool(index.execute("PRAGMA user_version").fetchone()[0] == _VERSION)
+
+
+def _make_tables(index: sqlite3.Connection) -> None:
+    for table in (RUNS, STUDIES):
+        index.execute(f"DROP TABLE IF EXISTS {table.name}")
+        columns = ", ".join([*table.columns, "signature", f"PRIMARY KEY ({table.key})"])
+        index.execute(f"CREATE TABLE {table.name} ({columns})")
+    index.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _listed(home: Path) -> list[tuple[Table[Any], list[Path]]]:
+    return [(RUNS, list(run_folders(home))), (STUDIES, list_studies(home))]
+
+
+def _changes(
+    index: sqlite3.Connection,
+    table: Table[Any],
+    folders: list[Path],
+    anew: bool = False,
+    ready: dict[tuple[str, str], list[Any]] | None = None,
+) -> _Changes:
+    """What changed on disk since the table was written, or all of it; ``ready`` are rows that were read already."""
+    seen = {folder.name: _signature(folder, table.files) for folder in folders}
+    known: dict[str, str] = {}
+    if _has_tables(index) and not anew:
+        known = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
+    rows = {}
+    for folder in folders:
+        mark = (folder.name, seen[folder.name])
+        if known.get(folder.name) != mark[1]:
+            rows[mark] = (ready or {}).get(mark) or _encoded(table.read(folder))
+    return _Changes(rows, [(key,) for key in known.keys() - seen.keys()])
+
+
+def _signature(folder: Path, files: tuple[str, ...]) -> str:
+    parts = []
+    for name in files:
+        try:
+            found = os.stat(f"{folder}/{name}")  # noqa: PTH116  (there may be 10,000)
+            parts.append(f"{found.st_mtime_ns}.{found.st_size}.{found.st_ino}")
+        except OSError:
+            parts.append("-")
+    return " ".join(parts)
+
+
+def _encoded(row: RunRow | StudyRow) -> list[Any]:
+    values = [getattr(row, field.name) for field in fields(row)]
+    return [json.dumps(value) if isinstance(value, dict | list) else value for value in values]
+
+
+def _decoded(column: str, value: Any) -> Any:
+    return json.loads(value) if column in _TREES and value is not None else value
+
+
+def _age(row: RunRow) -> tuple[float, str]:
+    return row.created_unix, row.id

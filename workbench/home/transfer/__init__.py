@@ -1,0 +1,1 @@
+"""A study as one file, out of one home and into another."""

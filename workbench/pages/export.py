@@ -1,0 +1,146 @@
+"""Page Export: the exact configuration of a run or of a study's winner, to look at and to take away."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import streamlit as st
+
+from engine.config.run_config import flatten
+from workbench.analysis import studies
+from workbench.export import bundle
+from workbench.export.bundle import Bundle
+from workbench.export.targets import TARGETS
+from workbench.home import resolve, runs
+from workbench.home.resolve import Target
+from workbench.pages.widgets.shared import (
+    from_link,
+    guarded,
+    heading,
+    home,
+    metrics,
+    nothing_yet,
+    run_rows,
+    study_rows,
+    to_link,
+    within_reach,
+)
+from workbench.pages.widgets.trial_table import followed
+from workbench.text import words
+
+PROVENANCE = "provenance.json"
+LANGUAGES = {"json": "json", "sh": "bash", "md": "markdown", "yaml": "yaml", "py": "python"}
+
+
+def page() -> None:
+    """Choose, look, download."""
+    heading(
+        "Export",
+        "The winner leaves as a folder that trains the same layout again, without the workbench's page.",
+    )
+    names = _names()
+    if not names:
+        nothing_yet("There is nothing to export yet.", "workbench train examples/train.yaml")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", key="export-choice"):
+        options = within_reach("export", list(names))
+        from_link("export", options)
+        chosen = st.selectbox(
+            "Run or study",
+            options,
+            key="export",
+            format_func=names.__getitem__,
+            width=560,
+        )
+        target = st.selectbox("Target", list(TARGETS), key="target", width=200)
+    to_link("export", chosen)
+    guarded(lambda: _offer(chosen, target))
+
+
+def _names() -> dict[str, str]:
+    """Studies first: the run they recommend is what people want most."""
+    named = {row.name: f"{row.name} — study, {words.spoken(row.state)}" for row in study_rows()}
+    for row in run_rows():
+        rate = f", {row.tokens_per_second:,.0f} tokens/s" if row.tokens_per_second else ""
+        state = words.spoken(row.outcome or row.state)
+        named[row.id] = f"{row.id} — {words.layout(row.layout)}, {state}{rate}"
+    return named
+
+
+def _offer(chosen: str, target: str) -> None:
+    asked = resolve.resolve(home(), chosen)
+    which, made = _made(asked, target)
+    if asked.kind == "study":
+        st.caption(f":material/emoji_events: Of study {asked.id} you get {which}.")
+    _provenance(json.loads(made.files.get(PROVENANCE, "{}")))
+    st.download_button(
+        "Download as zip",
+        bundle.zipped(made),
+        file_name=f"{made.name}-{target}.zip",
+        mime="application/zip",
+        key="download",
+        type="primary",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+    _files(made)
+    with st.expander("The same on the command line", icon=":material/terminal:", key="export-command"):
+        st.code(f"workbench export {asked.id} --to {target} --out {made.name}", language="bash")
+
+
+def _made(asked: Target, target: str) -> tuple[str, Bundle]:
+    """Which run of a study it is, and its files; of a large study worked out once until something changes."""
+
+    def make() -> tuple[str, Bundle]:
+        run, which = studies.recommended_run(home(), asked)
+        return which, TARGETS[target](home(), runs.load(run.folder))
+
+    if asked.kind == "run":
+        return make()
+    study = followed(asked.id)
+    return study.more(f"export to {target}", study.seen().document, make)
+
+
+def _provenance(document: dict[str, Any]) -> None:
+    """Where the configuration comes from, and what was measured with it."""
+    measured = document.get("measured") or {}
+    rate = measured.get("tokens_per_second_interval") or {}
+    step = measured.get("step_seconds") or {}
+    machine = document.get("measured_on") or {}
+    between = words.interval(rate.get("low"), rate.get("high"))
+    origin = (
+        f"study {document['study']}, trial {document['trial']}" if document.get("study") else "a single run"
+    )
+    metrics(
+        {
+            "Run": (str(document.get("outcome")), origin),
+            "Tokens/s": (words.number(measured.get("tokens_per_second")), between),
+            "Step time": (
+                words.seconds(step.get("median")),
+                f"{measured.get('measured_steps', 0)} measured steps",
+            ),
+            "Ranks": (
+                words.number(machine.get("world_size")),
+                f"{machine.get('backend')} on {machine.get('host')}",
+            ),
+        },
+        "export-numbers",
+    )
+
+
+def _files(made: Bundle) -> None:
+    views = st.tabs([*made.files, "Provenance, in short"], key="export-files")
+    for view, (name, text) in zip(views, made.files.items(), strict=False):
+        with view:
+            language = LANGUAGES.get(name.rpartition(".")[2])
+            st.code(text, language=language, line_numbers=True, height=420)
+    with views[-1]:
+        flat = flatten(json.loads(made.files.get(PROVENANCE, "{}")))
+        shown = {key: value for key, value in flat.items() if not isinstance(value, list | dict)}
+        rows = {"what": list(shown), "value": [words.value(value) for value in shown.values()]}
+        st.dataframe(rows, key="export-provenance", hide_index=True, height=420)
+
+
+if __name__ == "__main__":
+    page()

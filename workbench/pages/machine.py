@@ -1,0 +1,156 @@
+"""Page Machine: what this machine was measured to reach, whether that still holds, and how its last selftest ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import streamlit as st
+
+from engine.run.calibration import fingerprint, store
+from engine.run.calibration.table import Calibration, Curve
+from workbench.figures import calibration
+from workbench.home.calibrations import found_here, segments, size
+from workbench.pages.machine_selftest import selftest
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import guarded, heading, home, table
+from workbench.text import words
+
+_TRUST = (
+    "Full points were fitted with T(S) = alpha + S / beta; hollow points were not and only tell the fit's error. "
+    "A point is the median of windows of calls, by the clock of the slowest rank. Percent of the measured peak, on the "
+    "page of a run, is of the best point of its operation and group size."
+)
+_NAMES = {"cpu": "processor", "memory_gib": "memory, GiB", "gpus": "GPUs", "nccl": "NCCL"}
+
+
+def page() -> None:
+    """The calibration that holds here; else the newest one and what changed; else what to do."""
+    heading("Machine", "What this machine reaches, as `workbench calibrate` measured it on real ranks.")
+    guarded(_draw)
+
+
+def _draw() -> None:
+    found = found_here(home())
+    shown = found.calibration or found.stale
+    if shown is None:
+        _empty()
+    else:
+        _state(found, shown)
+        _measured(shown)
+    selftest()
+    with st.expander("This machine's fingerprint", expanded=shown is None):
+        _fingerprint(fingerprint.here(), found.stale)
+
+
+def _empty() -> None:
+    with st.container(border=True, key="machine-empty"):
+        st.markdown("**This machine is not calibrated.**")
+        st.caption("Without it, runs tell no percent of the measured peak. Measure it with:")
+        st.code(store.COMMAND, language="bash")
+
+
+def _state(found: store.Found, shown: Calibration) -> None:
+    when = f"Measured {words.when(shown.measured_unix)}, {words.ago(shown.measured_unix)}"
+    with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
+        if found.calibration:
+            st.badge("holds", icon=":material/check_circle:", color="green")
+        else:
+            st.badge("stale", icon=":material/history:", color="orange")
+        st.markdown(f"**`{shown.fingerprint.id}`**", width="content")
+        st.caption(f"{when}, in {words.seconds(shown.seconds)}", width="content")
+        if not shown.complete:
+            st.badge("interrupted", icon=":material/stop_circle:", color="gray")
+    if found.reason:
+        st.warning(found.reason, icon=":material/warning:")
+
+
+def _measured(shown: Calibration) -> None:
+    left, right = st.columns([1.6, 1])
+    with left:
+        _collectives(shown)
+    with right:
+        drawn = calibration.gemm(calibration.gemm_series(shown))
+        chart(drawn, "machine-gemm", "FLOP/s of matrix products by size and dtype")
+        _bandwidths([*shown.of("memory"), *shown.of("transfer")])
+    st.caption(_TRUST)
+
+
+def _collectives(shown: Calibration) -> None:
+    groups = {f"{backend}, {ranks:,} ranks": (backend, ranks) for backend, ranks in calibration.groups(shown)}
+    if not groups:
+        st.caption("No collective was measured: with one rank there is nothing to send.")
+        return
+    labels = list(groups)
+    label = labels[-1]
+    if len(labels) > 1:
+        label = st.segmented_control(
+            "Group", labels, default=label, required=True, key="machine-group", label_visibility="collapsed"
+        )
+    chosen = groups.get(label or "", groups[labels[-1]])
+    series = calibration.bandwidth_series(shown, *chosen)
+    chart(calibration.bandwidth(series), "machine-bandwidth", "Bus bandwidth by payload, with the fit")
+    _fits([curve for curve in shown.of("collective") if (curve.backend, curve.ranks) == chosen])
+
+
+def _fits(curves: list[Curve]) -> None:
+    rows: list[dict[str, Any]] = []
+    for curve in curves:
+        errors = curve.fit
+        for span, alpha, beta in segments(curve):
+            rows.append(
+                {
+                    "operation": curve.name.replace("_", " "),
+                    "for S": span,
+                    "alpha": alpha,
+                    "beta": beta,
+                    "median error": words.percent(errors.median_error if errors else None, 1),
+                    "largest error": words.percent(errors.largest_error if errors else None, 1),
+                    "best bus bandwidth, GB/s": None if curve.peak is None else curve.peak / 1e9,
+                }
+            )
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    number = st.column_config.NumberColumn(format="%,.3f")
+    table(columns, "machine-fits", {"best bus bandwidth, GB/s": number})
+
+
+def _bandwidths(curves: list[Curve]) -> None:
+    if not curves:
+        return
+    table(
+        {
+            "bytes per second": [curve.name.replace("_", " ") for curve in curves],
+            "ranks": [curve.ranks for curve in curves],
+            "up to": [size(curve.points[-1].size) for curve in curves],
+            "largest, GB/s": [(curve.rate(curve.points[-1]) or 0.0) / 1e9 for curve in curves],
+            "best, GB/s": [None if curve.peak is None else curve.peak / 1e9 for curve in curves],
+        },
+        "machine-memory",
+        {name: st.column_config.NumberColumn(format="%,.1f") for name in ("largest, GB/s", "best, GB/s")},
+    )
+
+
+def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> None:
+    parts = now.as_dict()
+    columns = {
+        "": [_NAMES.get(name, name.replace("_", " ")) for name in parts],
+        "now": [_part(part) for part in parts.values()],
+    }
+    if stale is not None:
+        columns["when it was calibrated"] = [_part(part) for part in stale.fingerprint.as_dict().values()]
+    # What differs from machine to machine is longer than its name: a GPU with its clocks takes a line.
+    table(columns, "machine-fingerprint", {"": st.column_config.TextColumn(width="small")})
+
+
+def _part(value: object) -> str:
+    if isinstance(value, list):
+        known = Counter(map(str, value))
+        return (
+            ", ".join(f"{many} x {name}" if many > 1 else name for name, many in known.items())
+            or words.NOTHING
+        )
+    return words.NOTHING if value is None else str(value)
+
+
+if __name__ == "__main__":
+    page()

@@ -1,0 +1,21 @@
+"""The frame around all pages: title, icon and navigation."""
+
+import streamlit as st
+
+from workbench.pages.widgets.shared import ASSETS, PAGES
+
+
+def main() -> None:
+    """Show the page that was asked for."""
+    icon = str(ASSETS / "icon.svg")
+    st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
+    st.logo(icon)
+    pages = [
+        st.Page(path, title=name, url_path=name.lower(), default=name == "Runs")
+        for name, path in PAGES.items()
+    ]
+    st.navigation(pages, position="top").run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""What ranks write on request: how far it is while they are at it, and the files.
+
+The next steps of a running job as a trace: a button, how far it is, and the files.
+
+Values that change while a run goes: a form for the live keys, and what became of what was asked.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from engine.run import commands, run_folder
+from engine.run.commands import SET
+from engine.validation import live_changes
+from tuning.storage.commands import send
+from workbench.home import control, run_commands, traces
+from workbench.home import run_commands as run_orders
+from workbench.home.inputs import assignments
+from workbench.home.run_commands import Waiting
+from workbench.home.traces import Trace
+from workbench.pages.widgets.shared import guarded, home, pressed, table
+from workbench.text import words
+
+REFRESH_SECONDS = 1.0
+SNAPSHOT = "snapshot"
+
+
+def draw_commands(found: dict[str, Any]) -> None:
+    """Moves by itself while the run goes on."""
+    going = found["state"] != "ended"
+    st.fragment(_draw_commands, run_every=REFRESH_SECONDS if going else None)(found["id"], going)
+
+
+def _draw_commands(run_id: str, going: bool) -> None:
+    guarded(lambda: _command_parts(home() / run_id, going))
+
+
+def _command_parts(folder: Path, going: bool) -> None:
+    """Traces have a tab of their own for how far they are."""
+    given = [one for one in run_commands.of_run(folder) if one.command != SET]
+    waiting = run_commands.waiting(folder, SNAPSHOT)
+    for one in waiting:
+        if going:
+            st.progress(one.fraction, f"Memory snapshot: {_far(one)}")
+        else:
+            st.caption(
+                f":material/warning: The run ended with {one.answered} of {one.ranks} snapshots written."
+            )
+    if given:
+        _table(given)
+    elif not waiting:
+        command = f"workbench control {folder.name} {SNAPSHOT}"
+        st.caption(f"For a snapshot of each rank's memory while a run goes: `{command}`.")
+
+
+def _far(order: Waiting) -> str:
+    if order.first is None:
+        return "asked; ranks begin two steps after they have seen it."
+    if order.state == "recording":
+        return f"recording {words.steps(order.first, order.steps)}, {order.done} of {order.steps} done."
+    return f"{order.answered} of {order.ranks} ranks have written theirs."
+
+
+def _table(given: list[run_commands.Answer]) -> None:
+    st.markdown("**Written on request**")
+    table(
+        {
+            "command": [row.command for row in given],
+            "step": [row.step for row in given],
+            "rank": [row.rank for row in given],
+            "files": [", ".join(row.files) for row in given],
+            "remark": [row.problem or row.note for row in given],
+        },
+        "run-orders",
+        {"step": st.column_config.NumberColumn(format="%,d")},
+    )
+
+
+VIEWER = "https://ui.perfetto.dev"
+
+
+def draw_trace(found: dict[str, Any]) -> None:
+    """Moves by itself while the run goes on, and while a trace is merged."""
+    folder = home() / found["id"]
+    going = found["state"] != "ended"
+    known = traces.of_run(folder)
+    moving = going or any(trace.files and trace.merged is None for trace in known)
+    finished = [trace for trace in known if trace.merged is not None]
+    shown = frozenset(trace.id for trace in finished)
+    st.fragment(_draw_trace, run_every=REFRESH_SECONDS if moving else None)(found["id"], going, shown)
+    # Not in the part that moves: each new drawing of a download button makes a click on the one before it void.
+    for trace in finished:
+        _ended(folder, trace)
+    if any(trace.files for trace in known):
+        st.caption(
+            f":material/info: Open the file at {VIEWER}, which reads it in your browser; for Holistic Trace Analysis "
+            f"there is a folder `{traces.EACH}` beside it. The steps of a trace, and those before and after it, take "
+            "longer than others: they do not count as measured."
+        )
+
+
+def _draw_trace(run_id: str, going: bool, shown: frozenset[str]) -> None:
+    guarded(lambda: _trace_parts(home() / run_id, going, shown))
+
+
+def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
+    """What is not in ``shown``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
+    known = traces.of_run(folder)
+    if any(trace.merged is not None and trace.id not in shown for trace in known):
+        st.rerun()
+    busy = next((trace for trace in known if trace.under_way), None)
+    if going:
+        _button(folder, busy)
+    elif not known:
+        st.caption("No trace was recorded; that takes a run that goes on.")
+    if busy is not None:
+        _progress(busy)
+    for trace in known:
+        if not trace.under_way and trace.id not in shown:
+            _ended(folder, trace)
+
+
+def _button(folder: Path, busy: Trace | None) -> None:
+    least, most = commands.BOUNDS[traces.COMMAND]
+    with st.container(horizontal=True, vertical_alignment="bottom", key="trace-ask"):
+        steps = st.number_input(
+            "Steps", least, most, commands.STEPS[traces.COMMAND], key="trace-steps", width=140
+        )
+        asked = pressed(
+            st.button,
+            "Record the next steps",
+            "trace-start",
+            icon=":material/radio_button_checked:",
+            type="primary",
+            disabled=busy is not None,
+        )
+    if asked and busy is None:
+        send(folder, traces.COMMAND, {"steps": int(steps)}, by="page")
+        st.rerun(scope="fragment")
+
+
+def _progress(trace: Trace) -> None:
+    if trace.first is None:
+        st.progress(0.0, "Asked; ranks begin two steps after they have seen it.")
+        return
+    named = words.steps(trace.first, trace.steps)
+    if trace.state == "writing":
+        st.progress(1.0, f"Recorded {named}; ranks write their files.")
+    else:
+        st.progress(trace.done / trace.steps, f"Recording {named}: {trace.done} of {trace.steps} done.")
+
+
+def _ended(folder: Path, trace: Trace) -> None:
+    with st.container(border=True, gap="xsmall", key=f"trace-{trace.id}"):
+        if trace.files and trace.first is not None:
+            _files(folder, trace, trace.first)
+        else:
+            st.markdown("**Nothing was recorded**")
+        for problem in trace.problems:
+            st.caption(f":material/warning: {problem}.")
+
+
+def _files(folder: Path, trace: Trace, first: int) -> None:
+    ranks = f"{len(trace.files)} rank{'s' if len(trace.files) > 1 else ''}"
+    title, button = st.columns([3, 1], vertical_alignment="center")
+    title.markdown(f"**{words.steps(first, trace.done).capitalize()}**, {ranks}")
+    try:
+        path = _merged(folder, trace)
+    except traces.MergeError as error:
+        title.caption(f":material/warning: {error}")
+        return
+    if path is None:
+        seconds = time.monotonic() - _merging()[1][trace.files[0]].since
+        title.caption(
+            f":material/hourglass_top: The ranks' files are merged into one: {words.rough(seconds)} so far."
+        )
+        return
+    title.caption(f"`{path}`")
+    button.download_button(
+        f"Download, {words.gib(path.stat().st_size)}",
+        path.read_bytes,
+        file_name=f"{folder.name}-{path.parent.name}.json.gz",
+        mime="application/gzip",
+        key=f"trace-download-{trace.id}",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+
+
+class _Merge(NamedTuple):
+    """``since`` is monotonic."""
+
+    future: Future[Path]
+    since: float
+
+
+@st.cache_resource
+def _merging() -> tuple[ThreadPoolExecutor, dict[Path, _Merge]]:
+    """One after the other for all browsers, and what became of each by its first file."""
+    return ThreadPoolExecutor(1, "merge"), {}
+
+
+def _merged(folder: Path, trace: Trace) -> Path | None:
+    """The merged file, once it is there. MergeError if it cannot be; tried again when the server starts again."""
+    if trace.merged is not None:
+        return trace.merged
+    pool, known = _merging()
+    if trace.files[0] not in known:
+        known[trace.files[0]] = _Merge(pool.submit(traces.merged, folder, trace), time.monotonic())
+    future = known[trace.files[0]].future
+    return future.result() if future.done() else None
+
+
+def draw_live_settings(found: dict[str, Any]) -> None:
+    """Moves by itself while the run goes on."""
+    going = found["state"] != "ended"
+    if going or found["changes"]:
+        st.fragment(_draw, run_every=REFRESH_SECONDS if going else None)(found["id"], going)
+
+
+def _draw(run_id: str, going: bool) -> None:
+    guarded(lambda: _live_parts(home() / run_id, going))
+
+
+def _live_parts(folder: Path, going: bool) -> None:
+    st.markdown("**Changed while it goes**" if going else "**Changed while it went**")
+    if going:
+        _form(folder)
+    answers = run_orders.of_run(folder)
+    _asked(folder, {answer.id: answer for answer in reversed(answers) if answer.command == commands.SET})
+
+
+def _form(folder: Path) -> None:
+    config = control.current(folder)
+    with st.form("turn", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
+        key = st.selectbox(
+            "Key",
+            sorted(live_changes.LIVE),
+            key="turn-key",
+            width=260,
+            format_func=lambda one: f"{one} (now {words.value(live_changes.value_of(config, one))})",
+        )
+        text = st.text_input("New value", key="turn-value", width=160)
+        clicked = pressed(st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:")
+    if clicked:
+        _send(folder, key, text)
+
+
+def _send(folder: Path, key: str, text: str) -> None:
+    """What can be known to be illegal is said at once and not sent."""
+    try:
+        values = assignments([f"{key}={text}"])
+        control.check(folder, values)
+        send(folder, commands.SET, values, by="page")
+    except InputError as error:
+        st.error(str(error), icon=":material/error:")
+
+
+def _asked(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
+    """Every change that was asked for, the newest first, with what became of it."""
+    rows = []
+    for path in sorted((folder / run_folder.COMMANDS).glob("*.json"), reverse=True):
+        asked = run_folder.read_json(path) or {}
+        if asked.get("command") == commands.SET:
+            answer = answers.get(path.stem)
+            wanted = ", ".join(f"{key}={value}" for key, value in (asked.get("arguments") or {}).items())
+            rows.append((wanted, asked.get("by"), answer))
+    if rows:
+        table(
+            {
+                "asked for": [wanted for wanted, _, _ in rows],
+                "by": [by for _, by, _ in rows],
+                "step": [answer and answer.step for _, _, answer in rows],
+                "what became of it": [_became(answer) for _, _, answer in rows],
+            },
+            "run-turned",
+            {"step": st.column_config.NumberColumn(format="%,d")},
+        )
+
+
+def _became(answer: run_orders.Answer | None) -> str:
+    if answer is None:
+        return "ranks have not come to it"
+    return f"refused: {answer.problem}" if answer.problem else answer.told

@@ -1,0 +1,157 @@
+"""The host's processors, network and disk, the ranks' shares of them, and the memory of each rank over time.
+
+What a rank of a run has to hold by formula, beside what it was measured to hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from engine.config.errors import InputError
+from engine.config.run_config import parse
+from engine.footprint.footprint import Footprint, largest
+from engine.validation import rules
+from workbench.figures import host
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import table
+from workbench.records.live import Snapshot
+from workbench.text import words
+
+
+def start_of(seen: Snapshot) -> float:
+    """When the run began, in unix seconds: the origin of every time axis."""
+    return float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
+
+
+def draw_host(seen: Snapshot) -> None:
+    """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
+    seen = of_chosen_host(seen, "run-host")
+    start = start_of(seen)
+    processors(seen, "run")
+    network = host.network_series(seen.network, seen.host, start)
+    disk = host.disk_series(seen.host, start)
+    chart(host.traffic(network, disk, seen.id), "run-traffic", "Network by interface, and disk")
+    if seen.interfaces:
+        ranks = int(seen.status.get("world_size") or 0)
+        lines = host.interface_series(seen.interfaces, start, ranks)
+        chart(host.interfaces(lines, seen.id), "run-interfaces", "Network of the ranks' own interfaces")
+        links(seen)
+    for event in seen.launcher_events:
+        if event.kind == "readings_missing":
+            st.caption(f":material/warning: Not available: {'; '.join(event.data.get('functions') or [])}.")
+        if event.kind == "sampler":
+            st.caption(f":material/info: {_cost(event.data, seen)}")
+
+
+def links(seen: Snapshot) -> None:
+    """How much of each link's rate the ranks use."""
+    used = host.link_uses(seen)
+    if not used:
+        return
+    number = st.column_config.NumberColumn(format="%,.2f")
+    columns = {name: [getattr(row, field) for row in used] for name, field in host.TITLES.items()}
+    formats = {name: number for name in columns if "/s" in name or "%" in name}
+    table(columns, "run-links", formats)
+
+
+def of_chosen_host(seen: Snapshot, key: str) -> Snapshot:
+    """The readings of one of several hosts; nothing is asked where there is one."""
+    if len(seen.hosts) < 2:
+        return seen
+    return seen.of_host(st.selectbox("Host", list(seen.hosts), key=key))
+
+
+def processors(seen: Snapshot, page: str) -> None:
+    """Cores, and the ranks' shares of them, side by side."""
+    start = start_of(seen)
+    left, right = st.columns(2)
+    with left:
+        cores = host.core_series(seen.cores, start)
+        chart(host.cores(cores, seen.id), f"{page}-cores", "How busy each core was over time")
+    with right:
+        shares = host.share_series(seen.processes, seen.host, seen.cores, start)
+        chart(host.shares(shares, seen.id), f"{page}-shares", "Share of the processors by rank")
+
+
+def _cost(told: dict[str, Any], seen: Snapshot) -> str:
+    times = seen.host.get("time_unix", np.empty(0))
+    seconds = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    share = f", {words.percent(told['cpu_seconds'] / seconds, 2)} of one core" if seconds else ""
+    return f"These readings took {words.seconds(told['cpu_seconds'])} of processor time{share}."
+
+
+def memory(seen: Snapshot, key: str) -> None:
+    """The memory timeline."""
+    drawn = host.memory_series(seen.memory, start_of(seen))
+    chart(host.memory(drawn, seen.id), key, "Memory by rank over time, with the peak")
+
+
+def where(found: dict[str, Any]) -> str:
+    """Whose peak it was, and during what."""
+    rank, phase = found.get("peak_memory_rank"), found.get("peak_memory_phase")
+    if rank is None:
+        return "of the largest rank"
+    return f"rank {rank}, {words.spoken(phase)}" if phase else f"of rank {rank}"
+
+
+def draw_memory(found: dict[str, Any]) -> None:
+    """Nothing for a configuration that could not run."""
+    row = _largest(found["config"])
+    if row is None:
+        return
+    with st.container(border=True, key="run-memory-parts"):
+        st.markdown("**What a rank must hold**")
+        parts = _parts(row)
+        table(
+            {
+                "by formula": list(parts),
+                "MiB": [size / 2**20 for size in parts.values()],
+                "share": [size / row.total_bytes * 100 for size in parts.values()],
+            },
+            "run-memory-table",
+            {
+                "MiB": st.column_config.NumberColumn(format="%,.1f"),
+                "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
+            },
+        )
+        st.caption(_beside(row, found))
+
+
+def _largest(tree: dict[str, Any] | None) -> Footprint | None:
+    try:
+        config = parse(tree or {})
+        rules.check(config)
+    except InputError:
+        return None
+    return largest(config)
+
+
+def _parts(row: Footprint) -> dict[str, int]:
+    return {
+        "parameters": row.parameter_bytes,
+        "gradients": row.gradient_bytes,
+        "optimizer state": row.optimizer_bytes,
+        "activations at the peak": row.activation_bytes,
+        "buffers of communication": row.buffer_bytes,
+        "together": row.total_bytes,
+    }
+
+
+def _beside(row: Footprint, found: dict[str, Any]) -> str:
+    """Which rank it is, and what was measured."""
+    stages = ", ".join(map(str, row.stages))
+    flying = "1 micro-batch" if row.in_flight == 1 else f"{row.in_flight:,g} micro-batches"
+    where = f"Rank {row.rank:,} (stage {stages}), which holds most, with {flying} in flight."
+    moved = (
+        f" Offloading keeps {words.gib(row.host_bytes)} more in the host's memory." if row.host_bytes else ""
+    )
+    peak = found["peak_memory_bytes"]
+    if peak is None:
+        return where + moved
+    return (
+        f"{where}{moved} Measured at the peak of the largest rank: **{words.gib(peak)}**. On a CPU that is the whole "
+        "process, with Python, torch and what kernels need for themselves; on a GPU what tensors take."
+    )

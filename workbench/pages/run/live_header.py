@@ -1,0 +1,148 @@
+"""The upper part of the Live page: what runs, how far it is, and what each rank is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from engine.config.layout import Layout
+from workbench.figures.steps import slowest_rank
+from workbench.pages.widgets.shared import badge, metrics, table_height
+from workbench.records.joined import Columns
+from workbench.records.live import WINDOW_STEPS, Snapshot
+from workbench.text import words
+
+SHOWN_RANKS = 8
+PHASES_IN_SHORT = {"communication_exposed": "communication"}
+
+
+def header(seen: Snapshot, state: str, ending: str | None) -> None:
+    """Badges, numbers, progress, and the reason if it ended badly."""
+    with st.container(horizontal=True, vertical_alignment="center", key="live-badges"):
+        badge(ending or state)
+        st.markdown(f"**`{seen.id}`**", width="content")
+        _labels(seen)
+    outcome = seen.status.get("outcome") or seen.status.get("hang") or {}
+    if outcome.get("reason"):
+        st.warning(outcome["reason"], icon=words.look(ending or "hang")[1])
+    slowest = slowest_rank(seen.steps)
+    metrics(_numbers(seen, slowest, seen.running and ending is None), "live-numbers")
+    done, wanted = _steps(seen, slowest)
+    st.progress(min(1.0, done / wanted) if wanted else 0.0)
+
+
+def _labels(seen: Snapshot) -> None:
+    labels = seen.status.get("labels") or {}
+    if labels.get("study"):
+        st.badge(
+            f"{labels['study']} · trial {labels.get('trial', '?')}", icon=":material/tune:", color="violet"
+        )
+    st.badge(words.layout(seen.status.get("layout")), icon=":material/grid_view:", color="blue")
+    backend = seen.status.get("backend")
+    if backend:
+        st.caption(
+            f"{backend}: {seen.status.get('backend_reason') or 'no reason was noted'}", width="content"
+        )
+
+
+def _steps(seen: Snapshot, slowest: Columns) -> tuple[int, int]:
+    wanted = (seen.config.get("train") or {}).get("steps") or 0
+    done = int(slowest["step"][-1]) + 1 if len(slowest.get("step", ())) else 0
+    return done, int(wanted)
+
+
+def _numbers(seen: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
+    done, wanted = _steps(seen, slowest)
+    recent = {name: values[-WINDOW_STEPS:] for name, values in slowest.items()}
+    step_seconds = float(np.median(recent["step_seconds"])) if done else None
+    exposed = _exposed_share(recent) if done else None
+    tokens = _tokens_per_step(seen.config)
+    left = (wanted - done) * step_seconds if step_seconds and goes_on else None
+    note = f"median of the last {min(done, WINDOW_STEPS)} steps" if done else ""
+    return {
+        "Step": (f"{done:,} of {wanted:,}", f"about {words.rough(left)} left" if left else ""),
+        "Step time": (words.seconds(step_seconds), note),
+        "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
+        "Communication": (words.percent(exposed), "waited for, slowest rank" if done else ""),
+        "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
+        "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
+    }
+
+
+def _exposed_share(recent: Mapping[str, Any]) -> float | None:
+    """Of the steps that were recorded in detail."""
+    waited = recent["communication_exposed_seconds"]
+    known = np.isfinite(waited)
+    return float(waited[known].sum() / recent["step_seconds"][known].sum()) if known.any() else None
+
+
+def _tokens_per_step(config: Mapping[str, Any]) -> int | None:
+    batch, data = config.get("batch") or {}, config.get("data") or {}
+    try:
+        return int(batch["global_batch"]) * int(data["sequence_length"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _last_loss(seen: Snapshot) -> float | None:
+    known = [columns["loss"][np.isfinite(columns["loss"])] for columns in seen.steps.values()]
+    last = [float(losses[-1]) for losses in known if len(losses)]
+    return sum(last) / len(last) if last else None
+
+
+def _peak(seen: Snapshot) -> float | None:
+    for name in ("cuda_peak_bytes", "peak_rss_bytes"):
+        columns = [memory[name] for memory in seen.memory.values()]
+        peaks = [
+            float(np.max(values[np.isfinite(values)])) for values in columns if np.isfinite(values).any()
+        ]
+        if peaks:
+            return max(peaks)
+    return None
+
+
+def ranks_table(seen: Snapshot) -> None:
+    """One line per rank: its place, step and phase; its host, where there are several."""
+    st.markdown("**Ranks**")
+    if not seen.ranks:
+        st.caption("No rank has reported yet.")
+        return
+    _, wanted = _steps(seen, {})
+    layout = seen.status.get("layout") or {}
+    st.dataframe(
+        {
+            "rank": [rank.rank for rank in seen.ranks],
+            **_hosts(seen),
+            "place": [_place(layout, rank.rank) for rank in seen.ranks],
+            "step": [rank.step for rank in seen.ranks],
+            "phase": [PHASES_IN_SHORT.get(rank.phase, rank.phase) for rank in seen.ranks],
+        },
+        key="live-ranks",
+        hide_index=True,
+        height=table_height(len(seen.ranks), SHOWN_RANKS),
+        column_config={
+            "rank": st.column_config.NumberColumn(width=46),
+            "host": st.column_config.TextColumn(width=92),
+            "place": st.column_config.TextColumn(width=92),
+            "step": st.column_config.ProgressColumn(max_value=max(wanted, 1), format="%d"),
+            "phase": st.column_config.TextColumn(width=120),
+        },
+    )
+
+
+def _hosts(seen: Snapshot) -> dict[str, list[str]]:
+    if len(set(seen.rank_hosts.values())) < 2:
+        return {}
+    return {"host": [seen.rank_hosts.get(rank.rank, words.NOTHING) for rank in seen.ranks]}
+
+
+def _place(layout: Mapping[str, int], rank: int) -> str:
+    try:
+        at = Layout(layout["dp"], layout["tp"], layout["pp"], layout["cp"]).coordinates(rank)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return words.NOTHING
+    named = {"dp": at.dp, "tp": at.tp, "pp": at.pp}
+    return " ".join(f"{axis}{place}" for axis, place in named.items() if layout[axis] > 1) or "alone"

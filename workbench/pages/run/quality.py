@@ -1,0 +1,57 @@
+"""A run's loss on held-out text, and for a lossy one what the exact baseline of the same seed and data has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from engine.config.lossy import lossy
+from workbench.analysis import quality
+from workbench.figures import quality as quality_figures
+from workbench.home import runs
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import home
+from workbench.terminal import quality as quality_words
+
+#: Looking for a baseline reads the configuration of every run.
+_LASTS_SECONDS = 20
+
+
+def draw(found: dict[str, Any]) -> None:
+    """Nothing for an exact run without a curve."""
+    rows = found.get("quality") or []
+    if lossy(quality.values_of(home() / found["id"])):
+        _beside(found["id"], found["state"])
+    elif len(rows) > 1:
+        st.markdown("**Loss on held-out text**")
+        _chart(rows, [], found["id"])
+
+
+def _beside(run: str, state: str) -> None:
+    try:
+        told = _report(home(), run, state)
+    except InputError as problem:  # it was changed meanwhile
+        st.caption(str(problem))
+        return
+    st.markdown("**Quality: beside the exact baseline**")
+    for line in quality_words.lines(told):
+        st.caption(f":material/balance: {line}")
+    if told["command"]:
+        st.code(told["command"], language="shell")
+    _chart(told["curve"], told["baseline_curve"], run)
+    for note in told["notes"]:
+        st.caption(f":material/info: {note}.")
+
+
+def _chart(curve: list[dict[str, Any]], baseline: list[dict[str, Any]], run: str) -> None:
+    drawing = quality_figures.quality(curve, baseline, run)
+    chart(drawing, "run-quality", "Loss on held-out text against steps, seconds and bytes")
+
+
+@st.cache_data(ttl=_LASTS_SECONDS, max_entries=16, show_spinner=False)
+def _report(place: Path, run: str, state: str) -> dict[str, Any]:
+    """``state`` makes a run that has ended another one."""
+    return quality.report(place, runs.load(place / run))

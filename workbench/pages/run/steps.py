@@ -1,0 +1,141 @@
+"""The anatomy of a step: lanes of all ranks on one time axis, axes, bubble, skew, gaps, warm-up and clocks.
+
+Where the time of a run's steps went: by phase, by rank, and what was changed on the way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from engine.run import run_folder
+from profilers.records.schema import PHASES
+from workbench.figures import base, lanes, steps
+from workbench.figures import steps as skew
+from workbench.figures.lanes import lanes_note
+from workbench.figures.steps import RANKS
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import home, table
+from workbench.records import archive
+from workbench.records.live import Snapshot
+from workbench.text import step as step_text
+from workbench.text import words
+
+FRESH_SECONDS = 2.0
+
+
+def draw_anatomy(seen: Snapshot, found: dict[str, Any]) -> None:
+    """Lanes first, then what they come to over the whole run."""
+    _one_step(home() / seen.id / run_folder.RECORDS, seen)
+    left, right = st.columns(2)
+    with left:
+        by_axis = (found.get("exposed_seconds_by_axis") or {}, found.get("hidden_seconds_by_axis") or {})
+        drawn = lanes.exposed_by_axis(*by_axis, seen.id)
+        chart(drawn, "run-axes", "Exposed and hidden communication by axis")
+        st.caption(f":material/info: {step_text.AXES}")
+    with right:
+        chart(lanes.skew(skew.skew_series(seen.steps), seen.id), "run-skew", "Skew between ranks by step")
+        st.caption(f":material/person_alert: {step_text.straggler(found)}")
+    for line in step_text.findings(found):
+        st.markdown(f":material/straighten: {line}")
+    _gaps(found.get("gaps") or [])
+
+
+@st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
+def _steps(folder: Path) -> tuple[list[int], list[int]]:
+    records = archive.records(folder)
+    return lanes.kept_steps(records), records.ranks()
+
+
+@st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
+def _lanes(folder: Path, step: int, ranks: tuple[int, ...]) -> lanes.LaneSeries:
+    return lanes.lane_series(archive.records(folder), step, ranks)
+
+
+def _one_step(folder: Path, seen: Snapshot) -> None:
+    steps, ranks = _steps(folder)
+    if not steps:
+        empty = base.figure("One step by rank", "ms since the step's start", "", seen.id)
+        text = (
+            "no span was kept yet: those of every eighth step and of slow ones are, with profile.collectives"
+        )
+        chart(base.empty(empty, text), "run-lanes", "Lanes of one step, none yet")
+        return
+    with st.container(horizontal=True, key="run-lanes-choice"):
+        step = st.selectbox("Step", steps[::-1], key="run-lanes-step", width=160, format_func=words.number)
+        chosen = ranks[:RANKS]
+        if len(ranks) > RANKS:
+            chosen = st.multiselect("Ranks", ranks, chosen, key="run-lanes-ranks") or chosen
+    drawn = _lanes(folder, step, tuple(chosen))
+    chart(lanes.lanes(drawn, f"{seen.id}-{step}"), "run-lanes", "Phases, actions and collectives by rank")
+    st.caption(f":material/schedule: {lanes_note(drawn)}")
+
+
+def _gaps(rows: list[dict[str, Any]]) -> None:
+    """The costliest gaps between named phases."""
+    if not rows:
+        return
+    st.markdown("**Gaps in which nothing named ran**")
+    numbers = st.column_config.NumberColumn
+    table(
+        {
+            "between": [step_text.between(row) for row in rows],
+            "ms per step": [row["seconds"] * 1e3 for row in rows],
+            "longest, ms": [row["longest_seconds"] * 1e3 for row in rows],
+            "on rank": [row["rank"] for row in rows],
+            "in step": [row["step"] for row in rows],
+        },
+        "run-gaps",
+        {
+            "ms per step": numbers(
+                format="%,.3f", help="Mean over ranks and the steps whose spans were kept."
+            ),
+            "longest, ms": numbers(format="%,.3f"),
+            "in step": numbers(format="%,d"),
+        },
+    )
+
+
+def draw_steps(seen: Snapshot, found: dict[str, Any]) -> None:
+    """Charts on the left, the typical step's phases on the right."""
+    left, right = st.columns([2.3, 1])
+    with left:
+        drawn = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
+        marks = steps.change_marks(found["changes"])
+        chart(base.marked(base.phases(drawn, seen.id), marks), "run-phases", "Step time by phase")
+        ranks = base.ranks(steps.rank_series(seen.steps), seen.id)
+        chart(base.marked(ranks, marks), "run-rank-steps", "Step time by rank")
+        for text in words.changes(found["changes"]):
+            st.caption(f":material/tune: Changed {text}.")
+    with right:
+        st.markdown("**Where a typical step goes**")
+        _phase_table(found["phases"] or {})
+        if found.get("mfu_reason"):
+            st.caption(f"MFU: {found['mfu_reason']}.")
+        for note in found.get("notes") or []:
+            st.caption(f":material/info: {note}.")
+
+
+def _phase_table(phases: dict[str, float]) -> None:
+    if not phases:
+        st.caption("No step was measured.")
+        return
+    whole = sum(phases.values())
+    named = [phase for phase in PHASES if phases.get(phase)]
+    st.dataframe(
+        {
+            "phase": [base.PHASE_NAMES[phase] for phase in named] + ["step"],
+            "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
+            "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
+        },
+        key="run-phase-table",
+        hide_index=True,
+        height="content",
+        column_config={
+            "phase": st.column_config.TextColumn(width=150),
+            "ms": st.column_config.NumberColumn(format="%,.2f", width=65),
+            "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
+        },
+    )

@@ -1,0 +1,147 @@
+"""What a run's step is bound by: one card a verdict, and thresholds that can be changed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import streamlit as st
+
+from engine.config.errors import InputError
+from profilers.model.verdict import Thresholds, Verdict, judge, rate
+from workbench.analysis.verdicts import below, thresholds_of
+from workbench.text import words
+
+#: Threshold -> what is compared with it.
+_MEANINGS = {
+    "input": "Of the step: waiting for data.",
+    "host": "Of the step: between the phases, or a GPU without work.",
+    "exposed": "Of the step: waiting for communication, for each operation and axis.",
+    "bubble": "Of the step: waiting for one's turn by the schedule.",
+    "straggler": "Of the step: what the slowest rank is behind the median of the others.",
+    "memory": "Of the memory there is: what was in use at the most.",
+    "clock": "Of the time: with a clock that is held down.",
+}
+_COLUMNS = 4
+
+
+def draw(found: dict[str, Any]) -> None:
+    """Nothing for a run that measured no step."""
+    findings = _verdicts(found.get("findings"))
+    if not findings:
+        _cards(_verdicts(found["verdicts"]))
+        return
+    wanted = _asked(found)
+    rated, verdicts = rate(findings, wanted), judge(findings, wanted)
+    _cards(verdicts)
+    if text := ", ".join(_short(one) for one in below(rated, verdicts)):
+        st.caption(f"Below their thresholds: {text}.")
+    with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):
+        _controls(found, wanted)
+
+
+def _verdicts(rows: list[dict[str, Any]] | None) -> list[Verdict]:
+    return msgspec.convert(rows or [], list[Verdict])
+
+
+def _cards(verdicts: list[Verdict]) -> None:
+    for place, verdict in enumerate(verdicts):
+        with st.container(border=True, gap="xxsmall", key=f"run-verdict-{place}"):
+            with st.container(horizontal=True, vertical_alignment="center"):
+                icon = "check_circle" if verdict.share is None and verdict.threshold is None else "lightbulb"
+                name = _sentence(words.bottleneck(verdict.name, verdict.axis))
+                st.markdown(f":material/{icon}: **{name}**", width="content")
+                if verdict.share is not None:
+                    share = words.percent(verdict.share, 1)
+                    limit = f"{verdict.threshold_name} {words.percent(verdict.threshold)}"
+                    st.badge(f"{share}, threshold {limit}", color="orange")
+                if verdict.gain is not None:
+                    gain = words.percent(verdict.gain.fraction, 1)
+                    st.badge(
+                        f"up to {gain} of a step to gain", color="green", help=f"= {verdict.gain.formula}"
+                    )
+            st.markdown(f"{_sentence(_escaped(verdict.evidence))}.")
+            st.caption(f"Turn next: {_keys(verdict)}.")
+            if verdict.gain is not None:
+                st.caption(
+                    f"Expect at most {words.percent(verdict.gain.fraction, 1)} = {verdict.gain.formula}."
+                )
+
+
+def _keys(verdict: Verdict) -> str:
+    """The advice, with keys of the configuration set as code."""
+    text = verdict.knob
+    for key in sorted(verdict.knobs, key=len, reverse=True):
+        text = re.sub(rf"{re.escape(key)}(?!\w)", f"`{key}`", text)
+    return text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("$", r"\$").replace("~", r"\~")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _short(found: Verdict) -> str:
+    name = words.bottleneck(found.name, found.axis)
+    return f"{name} {words.percent(found.share, 1)} ({words.percent(found.threshold)})"
+
+
+def _asked(found: dict[str, Any]) -> Thresholds:
+    """The run's own thresholds, with those that were changed on this page in their place."""
+    usual = asdict(_own(found))
+    return Thresholds(
+        **{
+            name: st.session_state.get(_key(found, name), fraction * 100) / 100
+            for name, fraction in usual.items()
+        }
+    )
+
+
+def _own(found: dict[str, Any]) -> Thresholds:
+    try:
+        return thresholds_of(found["config"])
+    except InputError:
+        return Thresholds()
+
+
+def _controls(found: dict[str, Any], wanted: Thresholds) -> None:
+    columns = st.columns(_COLUMNS)
+    for place, (name, fraction) in enumerate(asdict(wanted).items()):
+        st.session_state.setdefault(_key(found, name), round(fraction * 100, 6))
+        columns[place % _COLUMNS].number_input(
+            f"{name}, %",
+            help=_MEANINGS[name],
+            min_value=0.0,
+            max_value=100.0,
+            step=1.0,
+            format="%g",
+            key=_key(found, name),
+        )
+    changed = [
+        f"--threshold {name}={after:g}"
+        for (name, before), after in zip(asdict(_own(found)).items(), asdict(wanted).values(), strict=True)
+        if abs(after - before) > 1e-9
+    ]
+    st.button(
+        "As the run has them",
+        on_click=lambda: _reset(found),
+        disabled=not changed,
+        key="run-thresholds-reset",
+    )
+    if changed:
+        st.caption("The same on the command line:")
+        st.code(f"workbench show {found['id']} {' '.join(changed)}", language="bash")
+
+
+def _reset(found: dict[str, Any]) -> None:
+    for name, fraction in asdict(_own(found)).items():
+        st.session_state[_key(found, name)] = round(fraction * 100, 6)
+
+
+def _key(found: dict[str, Any], name: str) -> str:
+    return f"run-threshold-{name}-{found['id']}"

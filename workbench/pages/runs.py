@@ -1,0 +1,224 @@
+"""Page Runs: everything that ran in this home, newest first, and the details of one."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from workbench.home.store import RunRow, StudyRow
+from workbench.pages.run import details
+from workbench.pages.study import details as study_details
+from workbench.pages.study import transfer
+from workbench.pages.widgets.shared import (
+    MOST_OPTIONS,
+    from_link,
+    guarded,
+    heading,
+    home,
+    nothing_yet,
+    redraw_on_change,
+    run_rows,
+    show_store_note,
+    study_rows,
+    table_height,
+    to_link,
+    within_reach,
+)
+from workbench.text import words
+
+KINDS = ("Everything", "Runs", "Studies")
+SHOWN_ROWS = 9
+
+
+class Line(NamedTuple):
+    """A run or a study as a line of the table."""
+
+    id: str
+    kind: str
+    when: float
+    outcome: str
+    layout: str
+    rate: float | None
+    step_milliseconds: float | None
+    part_of: str
+    note: str
+
+
+def page() -> None:
+    """A table to choose from; below it what was chosen."""
+    title, bring = st.columns([3, 1], vertical_alignment="bottom")
+    with title:
+        heading("Runs", f"Everything that ran in {home()}, newest first.")
+    with bring.container(horizontal=True, horizontal_alignment="right"):
+        transfer.upload()
+    transfer.imported()
+    show_store_note()
+    redraw_on_change(_outcomes)
+    lines = all_lines(run_rows(), study_rows())
+    if not lines:
+        nothing_yet("Nothing has run here yet.", "workbench train examples/train.yaml")
+        return
+    shown = _filtered(lines)
+    if not shown:
+        st.info("No run or study matches the filter.", icon=":material/filter_alt:")
+        return
+    _table(shown[:MOST_OPTIONS])
+    _left_out(shown)
+    chosen = _chosen([line.id for line in shown])
+    kind = next(line.kind for line in lines if line.id == chosen)
+    guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
+
+
+def _outcomes() -> list[tuple[str, str]]:
+    """What is there, and how it stands."""
+    runs = [(row.id, row.outcome or row.state) for row in run_rows()]
+    return runs + [(row.name, row.state) for row in study_rows()]
+
+
+def all_lines(runs: Sequence[RunRow], studies: Sequence[StudyRow]) -> list[Line]:
+    """Runs and studies together, newest first."""
+    lines = [_run_line(row) for row in runs] + [_study_line(row) for row in studies]
+    return sorted(lines, key=lambda line: line.when, reverse=True)
+
+
+def _run_line(row: RunRow) -> Line:
+    return Line(
+        id=row.id,
+        kind="run",
+        when=row.created_unix,
+        outcome=row.outcome or row.state,
+        layout=words.layout(row.layout),
+        rate=row.tokens_per_second,
+        step_milliseconds=None if row.step_seconds is None else row.step_seconds * 1e3,
+        part_of=f"{row.study} · trial {row.trial}" if row.study else "",
+        note=row.reason,
+    )
+
+
+def _study_line(row: StudyRow) -> Line:
+    rate = row.best_value if row.objective in (None, "tokens_per_second") else None
+    done = f"{row.trials_done} of {row.trials_total} trials" if row.trials_total else ""
+    return Line(row.name, "study", row.updated_unix, row.state, "", rate, None, done, row.result_line or "")
+
+
+def _filtered(lines: list[Line]) -> list[Line]:
+    with st.container(horizontal=True, vertical_alignment="bottom", key="runs-filter"):
+        text = st.text_input(
+            "Filter",
+            key="filter",
+            placeholder="id, study, layout or reason",
+            icon=":material/search:",
+            width=340,
+        )
+        kind = st.segmented_control("Kind", KINDS, default=KINDS[0], required=True, key="kind")
+        outcomes = sorted({line.outcome for line in lines})
+        wanted = st.pills(
+            "Ended as", outcomes, selection_mode="multi", key="outcomes", format_func=words.spoken
+        )
+    return [line for line in lines if matches(line, text or "", kind or KINDS[0], wanted)]
+
+
+def matches(line: Line, text: str, kind: str, outcomes: Sequence[str]) -> bool:
+    """Whether a line passes the filters; every word has to occur somewhere in it."""
+    heap = " ".join((line.id, line.layout, line.part_of, line.note, words.spoken(line.outcome))).lower()
+    right_kind = kind == KINDS[0] or kind.lower().startswith(line.kind[:3])
+    return (
+        right_kind
+        and (not outcomes or line.outcome in outcomes)
+        and all(w in heap for w in text.lower().split())
+    )
+
+
+def _table(shown: list[Line]) -> None:
+    st.dataframe(
+        {
+            "id": [line.id for line in shown],
+            "kind": [line.kind for line in shown],
+            "when": [datetime.fromtimestamp(line.when) for line in shown],
+            "outcome": [[words.spoken(line.outcome)] for line in shown],
+            "layout": [line.layout for line in shown],
+            "tokens/s": [line.rate for line in shown],
+            "step, ms": [line.step_milliseconds for line in shown],
+            "study": [line.part_of for line in shown],
+            "note": [line.note for line in shown],
+        },
+        key="runs-table",
+        hide_index=True,
+        height=table_height(len(shown), SHOWN_ROWS),
+        placeholder=words.NOTHING,
+        column_config=_columns(),
+        on_select=lambda: _select([line.id for line in shown]),
+        selection_mode="single-row",
+    )
+
+
+def _left_out(shown: list[Line]) -> None:
+    """What the table does not show of thousands, and all of it to download."""
+    if len(shown) <= MOST_OPTIONS:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key="runs-left-out"):
+        st.caption(
+            f"Shown are the newest {MOST_OPTIONS:,} of {len(shown):,}; the filter looks at all of them."
+        )
+        st.download_button(
+            "All as CSV",
+            lambda: as_csv(shown),
+            file_name="runs.csv",
+            mime="text/csv",
+            key="runs-csv",
+            icon=":material/download:",
+            type="tertiary",
+            on_click="ignore",
+        )
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """Lines as a file, times as ISO 8601 in UTC."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(Line._fields)
+    for line in lines:
+        when = datetime.fromtimestamp(line.when, UTC).isoformat(timespec="seconds")
+        out.writerow([when if name == "when" else value for name, value in line._asdict().items()])
+    return text.getvalue()
+
+
+def _columns() -> dict[str, Any]:
+    states = list(words.LOOKS)
+    colors: Any = [words.LOOKS[state][0] for state in states]
+    spoken = [words.spoken(state) for state in states]
+    return {
+        "id": st.column_config.TextColumn(width=175, pinned=True),
+        "kind": st.column_config.TextColumn(width=55),
+        "when": st.column_config.DatetimeColumn(width=125, format="DD MMM HH:mm:ss"),
+        "outcome": st.column_config.MultiselectColumn(width=120, options=spoken, color=colors),
+        "layout": st.column_config.TextColumn(width=125),
+        "tokens/s": st.column_config.NumberColumn(width=85, format="%,.0f"),
+        "step, ms": st.column_config.NumberColumn(width=80, format="%,.1f"),
+        "study": st.column_config.TextColumn(width=140),
+        "note": st.column_config.TextColumn(width=330),
+    }
+
+
+def _select(ids: list[str]) -> None:
+    rows = st.session_state["runs-table"]["selection"]["rows"]
+    if rows and rows[0] < len(ids):
+        st.session_state["id"] = ids[rows[0]]
+
+
+def _chosen(known: list[str]) -> str:
+    ids = within_reach("id", known)
+    from_link("id", ids)
+    st.space("small")
+    chosen = st.selectbox("Details of", ids, key="id", width=420)
+    to_link("id", chosen)
+    return chosen
+
+
+if __name__ == "__main__":
+    page()

@@ -1,0 +1,222 @@
+"""Environment variables as knobs of a new study: those that can act here, what they do, and their values.
+
+Which knobs a new study turns, and between which values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from engine.config.environment import silent
+from engine.config.environment_catalog import VARIABLES
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run.devices import selection
+from tuning.space.defaults import offered_environment
+from tuning.space.knobs import parse_space
+from workbench.pages.widgets import forms
+from workbench.pages.widgets.shared import grid, wrong_value
+from workbench.text import words
+
+TITLES = {
+    "parallel.tp": "Tensor parallel (tp)",
+    "parallel.pp": "Pipeline parallel (pp)",
+    "parallel.cp": "Context parallel (cp)",
+    "parallel.cp_method": "Context parallel by",
+    "parallel.ep": "Expert parallel (ep)",
+    "parallel.zero_stage": "ZeRO stage",
+    "parallel.shard_ranks": "Ranks per sharded copy",
+    "batch.micro_batch": "Micro-batch",
+    "memory.recompute": "Recompute",
+    "memory.recompute_layers": "Recomputed layers",
+    "memory.offload": "Offload to host",
+    "memory.parameters": "Parameters in",
+    "schedule.kind": "Pipeline schedule",
+    "schedule.chunks": "Stages per rank",
+    "compression.method": "Gradient compression",
+    "compression.ratio": "Compression ratio",
+    "compression.rank": "PowerSGD rank",
+    "outer.method": "Outer loop",
+    "outer.period": "Steps a round",
+    "overlap.bucket_mb": "Bucket size, MB",
+    "overlap.prefetch": "Layers gathered ahead",
+    "overlap.gather_with_optimizer": "Gather beside the update",
+    "overlap.tp_chunks": "Tensor parallel in chunks",
+    "overlap.delay": "Steps gradients come late",
+    "compression.weights": "Weights sent in",
+    "compression.experts": "Expert tokens sent in",
+    "compile": "torch.compile",
+}
+
+
+def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
+    """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first."""
+    with st.container(border=True, key="new-space"):
+        st.markdown("**What is searched**")
+        st.caption("Taken out, a knob stays at its default. dp follows from ranks / (tp x pp x cp).")
+        chosen = st.pills(
+            "Knobs",
+            list(offered),
+            selection_mode="multi",
+            default=[key for key in offered if key in usual],
+            key=f"new-knobs-{len(offered)}-{len(usual)}",
+            format_func=title,
+            label_visibility="collapsed",
+        )
+        turned = [key for key in offered if key in chosen]
+        places = grid(len(turned), COLUMNS)
+        return {key: _values(place, key, offered[key]) for place, key in zip(places, turned, strict=False)}
+
+
+def title(key: str) -> str:
+    """A knob's name."""
+    return TITLES.get(key, key)
+
+
+def _values(place: Any, key: str, offered: Any) -> Any:
+    if isinstance(offered, dict):
+        return _range(place, key, offered)
+    chosen = place.multiselect(
+        title(key),
+        offered,
+        default=offered,
+        key=f"new-space-{words.identifier(key)}",
+        format_func=partial(words.choice, key),
+        accept_new_options=_takes_more(key),
+        help=f"`{key}`",
+        wrap=True,
+    )
+    return [number(item) for item in chosen]
+
+
+def _takes_more(key: str) -> bool:
+    return key in ("batch.micro_batch", "overlap.bucket_mb")
+
+
+def number(item: Any) -> Any:
+    """A value that was typed in is a text; the study file says what is wrong with one that is no number."""
+    if not isinstance(item, str):
+        return item
+    try:
+        return int(item) if item.lstrip("-").isdigit() else float(item)
+    except ValueError:
+        return item
+
+
+def _range(place: Any, key: str, offered: dict[str, Any]) -> dict[str, Any]:
+    with place:
+        low, high = st.columns(2)
+        name = words.identifier(key)
+        ends = {
+            "low": low.number_input(
+                f"{title(key)}, from", value=offered["low"], format="%g", key=f"new-low-{name}"
+            ),
+            "high": high.number_input("to", value=offered["high"], format="%g", key=f"new-high-{name}"),
+        }
+    return offered | ends
+
+
+CHOSEN = "new-environment"
+COLUMNS = 3
+
+
+def environment_knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
+    """Those keys of a study's ``space``; what is wrong with one is said below its values."""
+    kind, reason = _devices(config, ranks)
+    offered = offered_environment(kind, ranks, os.cpu_count() or 1)
+    kept = [key for key in st.session_state.get(CHOSEN, []) if key not in offered]
+    st.markdown("**Environment variables of the ranks**")
+    chosen = st.multiselect(
+        "Variables to turn",
+        [*offered, *kept],
+        key=CHOSEN,
+        format_func=_named,
+        placeholder=forms.UNSET,
+        filter_mode="contains",
+        select_all=False,
+        help="Each becomes a knob of its own. (`space.environment`)",
+    )
+    if left := len(VARIABLES) - len(offered):
+        st.caption(f"{len(offered)} of {len(VARIABLES)} can act here, {left} cannot: {reason}.")
+    usual = offered_environment("cuda", max(2, ranks), os.cpu_count() or 1)
+    return {
+        key: _environment_values(place, key, usual[key], config, _silent(key, kind, ranks))
+        for place, key in zip(grid(len(chosen), COLUMNS), chosen, strict=False)
+    }
+
+
+def problem(key: str, values: list[Any], config: RunConfig) -> str | None:
+    """What is wrong with the values of a variable, in one line."""
+    try:
+        parse_space({key: values}, config)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _devices(config: RunConfig, ranks: int) -> tuple[str, str]:
+    """Kind of device that ranks run on here, and why; GPUs that are asked for and missing are still meant."""
+    try:
+        chosen = selection.choose(config, ranks)
+    except InputError as error:
+        return config.device, error.remedy
+    where = "on GPUs" if chosen.kind == "cuda" else "on the CPU, over gloo"
+    return chosen.kind, f"{_count(ranks)} {where} ({chosen.reason})"
+
+
+def _count(ranks: int) -> str:
+    return "one rank runs" if ranks == 1 else f"{ranks} ranks run"
+
+
+def _silent(key: str, kind: str, ranks: int) -> str | None:
+    return silent(key.rpartition(".")[2], kind, ranks)
+
+
+def _named(key: str) -> str:
+    name = key.rpartition(".")[2]
+    return f"{name}: {VARIABLES[name].does}"
+
+
+def _environment_values(
+    place: Any, key: str, usual: list[Any], config: RunConfig, silent_here: str | None
+) -> list[Any]:
+    field = forms.field(RunConfig, key)
+    all_there = [False, True] if field.kind is bool else field.options
+    with place.container(gap="xsmall"):
+        chosen = st.multiselect(
+            _label(key),
+            [None, *(all_there or usual[1:])],
+            default=usual,
+            key=f"new-space-{words.identifier(key)}",
+            format_func=partial(words.choice, key),
+            accept_new_options=not all_there,
+            help=_help(key),
+            wrap=True,
+        )
+        values = [number(item) for item in chosen]
+        if wrong := silent_here or problem(key, values, config):
+            wrong_value(wrong)
+        else:
+            st.caption(_allowed(key, field))
+    return values
+
+
+def _label(key: str) -> str:
+    in_bytes = VARIABLES[key.rpartition(".")[2]].does.startswith("bytes ")
+    return f"{words.short(key)}, bytes" if in_bytes else words.short(key)
+
+
+def _allowed(key: str, field: forms.FormField) -> str:
+    since = VARIABLES[key.rpartition(".")[2]].since
+    known = "" if since == "any" else f"Known from {since} on."
+    return " ".join(part for part in (forms.bounds_said(field), known) if part)
+
+
+def _help(key: str) -> str:
+    known = VARIABLES[key.rpartition(".")[2]]
+    return f"{words.UNSET}: as the machine has it. [Documentation]({known.source}) (`{key}`)"

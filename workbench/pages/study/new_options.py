@@ -1,0 +1,178 @@
+"""What few studies change: how trials race and are measured again, what proposes, and which studies came before.
+
+What a new study aims at: its objectives, the price of a rank, what the winner must keep, and what may be used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from tuning.execution import device_slices
+from tuning.spec.objectives import KNOWN
+from tuning.spec.study_file import StudyFile
+from tuning.spec.terms import Budget, Constraints, Racing
+from workbench.pages.study import new_knobs
+from workbench.pages.widgets import forms
+from workbench.pages.widgets.shared import study_rows, wrong_value
+from workbench.text import words
+
+#: As the study file has them; None: its own default.
+FIELDS = {
+    "sampler": None,
+    "prior": None,
+    "seed": None,
+    "confirm_repeats": None,
+    "confirm_runners_up": None,
+    "loss_guard.threshold": None,
+}
+RACING = {"settle": None, "least_steps": None, "spread": None}
+COLUMNS = 3
+
+
+def advanced(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keys of a study file, by dotted names, where they are not the defaults; and what its space has beside."""
+    with st.expander("Advanced", icon=":material/tune:", key="new-advanced"):
+        found = forms.changed(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
+        found |= _racing() | _side_by_side(config, ranks) | _inherit()
+        return found, new_knobs.environment_knobs(config, ranks)
+
+
+def _racing() -> dict[str, Any]:
+    st.markdown("**Racing**")
+    races = st.toggle(
+        "Trials that cannot win any more, or whose steps have settled, end early",
+        True,
+        key="new-study-racing",
+        help="Off, every trial takes all its steps. (`racing`)",
+    )
+    if not races:
+        return {"racing": False}
+    found = forms.changed(Racing, forms.section(Racing, RACING, "new-racing", COLUMNS))
+    return {"racing": found} if found else {}
+
+
+def _side_by_side(config: RunConfig, ranks: int) -> dict[str, Any]:
+    st.markdown("**Trials at once**")
+    place, beside = st.columns([1, 2], vertical_alignment="bottom")
+    asked = place.number_input(
+        "Trials side by side",
+        1,
+        value=None,
+        key="new-study-side-by-side",
+        placeholder=forms.UNSET,
+        help="So many at once, each on its own part of this host's devices. Baseline and confirmation run alone. "
+        "(`side_by_side`)",
+    )
+    with beside:
+        _room(asked or 1, config, ranks)
+    return {"side_by_side": asked} if asked and asked > 1 else {}
+
+
+def _room(asked: int, config: RunConfig, ranks: int) -> None:
+    """What is wrong with so many at once on this host, or how many there can be."""
+    try:
+        if asked > 1:
+            device_slices.slices(asked, ranks, config)
+        found = device_slices.room(ranks, config)
+    except InputError as error:
+        if asked > 1:
+            wrong_value(str(error))
+        return
+    most, there = found.most(ranks), f"this host has {words.several(len(found.devices), found.what)}"
+    st.caption(f"At most {most} here: {there}, and a trial has {words.several(ranks, 'ranks')}.")
+
+
+def _inherit() -> dict[str, Any]:
+    names = [row.name for row in study_rows()]
+    if not names:
+        return {}
+    chosen = st.multiselect(
+        "Earlier studies to learn from",
+        names,
+        key="new-study-inherit",
+        placeholder=forms.UNSET,
+        help="The same question on the same machine: their trials count for the sampler. Otherwise their best points "
+        "are measured first. (`inherit`)",
+    )
+    return {"inherit": chosen} if chosen else {}
+
+
+LOSS = "time_to_loss"
+KEPT = {
+    "memory_headroom": None,
+    "max_step_seconds": None,
+    "joules_per_token": None,
+    "money_per_billion_tokens": None,
+}
+USED = {"wall_seconds": None, "gpu_hours": None, "money": None}
+
+
+def aims(base: dict[str, Any]) -> dict[str, Any]:
+    """Those parts of a study file, where they are not the defaults; what a loss to reach needs goes into ``base``."""
+    with st.container(border=True, key="new-aims"):
+        st.markdown("**What is wanted**")
+        found = _objective(base)
+        with st.expander("Price, constraints and budgets", icon=":material/payments:", key="new-terms"):
+            found |= _sections()
+    return found
+
+
+def _objective(base: dict[str, Any]) -> dict[str, Any]:
+    wide, narrow = st.columns([3, 1])
+    chosen = wide.multiselect(
+        "Objectives",
+        list(KNOWN),
+        ["tokens_per_second"],
+        key="new-objectives",
+        format_func=lambda name: KNOWN[name].title,
+        help="With several, the result is their front: configurations that no other one beats in all of them.",
+    )
+    asked: list[Any] = [{LOSS: _loss(base)} if name == LOSS else name for name in chosen]
+    if len(chosen) < 2:
+        return {"objective": asked[0]} if asked and asked != ["tokens_per_second"] else {}
+    best = narrow.selectbox(
+        "The best is decided by", chosen, key="new-prefer", format_func=lambda name: KNOWN[name].title
+    )
+    return {"objective": asked} | ({"prefer": best} if best != chosen[0] else {})
+
+
+def _loss(base: dict[str, Any]) -> float:
+    """The loss to reach; how often it is looked at belongs to every run."""
+    left, right = st.columns(2)
+    target = left.number_input(
+        "Loss to reach, on held-out text", 0.01, value=3.0, key="new-target-loss", format="%g"
+    )
+    every = right.number_input("Looked at after every so many steps", 1, value=4, key="new-validate-every")
+    base.setdefault("train", {})["validate_every"] = every
+    return float(target)
+
+
+def _sections() -> dict[str, Any]:
+    price = _price()
+    used = forms.section(Budget, USED, "new-budget", 3)
+    kept = forms.section(Constraints, KEPT, "new-constraints", 4)
+    found = {"price": price, "constraints": kept, "budget": used}
+    given = {
+        name: {key: value for key, value in section.items() if value is not None}
+        for name, section in found.items()
+    }
+    return {name: section for name, section in given.items() if section}
+
+
+def _price() -> dict[str, Any]:
+    left, right = st.columns(2)
+    hourly = left.number_input(
+        "Price of a rank's hour",
+        0.0,
+        value=None,
+        key="new-price-per-gpu-hour",
+        format="%g",
+        placeholder=forms.UNSET,
+        help="Of its GPU, or of its share of a machine where ranks run on CPUs. Money is not counted without it.",
+    )
+    currency = right.text_input("Currency", "USD", key="new-price-currency").strip()
+    return {"per_gpu_hour": hourly, "currency": currency} if hourly else {}

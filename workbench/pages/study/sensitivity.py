@@ -1,0 +1,177 @@
+"""What mattered in a study: importance, effects, dependence and neighbours, and buttons that work out more of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from tuning.sensitivity import job
+from tuning.sensitivity.job import METHODS, NAMES, needed
+from tuning.sensitivity.report import document
+from tuning.storage import study_folder
+from tuning.storage.study_folder import StudyView
+from workbench.figures import sensitivity
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import guarded, home, pressed, table
+from workbench.pages.widgets.trial_table import followed
+from workbench.services import jobs
+from workbench.text import words
+from workbench.text.sensitivity import loss, stands
+
+REFRESH_SECONDS = 1.0
+#: What fANOVA has by then is kept.
+LIMIT_SECONDS = 600
+Document = Mapping[str, Any]
+
+
+def draw(view: StudyView) -> None:
+    """The section on a study's page."""
+    with st.expander("What mattered", icon=":material/insights:", expanded=True, key="study-mattered"):
+        guarded(lambda: _parts(view))
+
+
+def _parts(view: StudyView) -> None:
+    found = followed(view.name).more("mattered", _signature(view), lambda: document(view))
+    if found["reason"]:
+        st.caption(found["reason"])
+        return
+    st.caption(
+        f"{found['trials']:,} trials ended: {found['measured']:,} measured, {found['failed']:,} failed "
+        f"because of {'its' if found['failed'] == 1 else 'their'} configuration."
+    )
+    _asking(view.name, found)
+    _importance(found)
+    _effects(found)
+    _dependence(found)
+    _neighbours(found)
+
+
+def _signature(view: StudyView) -> tuple[float, ...]:
+    names = (study_folder.JOURNAL, study_folder.RESULT, job.FOLDER)
+    found = [path.stat() for name in names if (path := view.folder / name).exists()]
+    return tuple(number for stat in found for number in (stat.st_mtime, stat.st_size))
+
+
+def _asking(name: str, found: Document) -> None:
+    """Buttons, and how far the process is that one of them started; redrawn by itself while it runs."""
+    job = _job(name)
+    moving = job is not None and job.alive
+    st.fragment(_buttons, run_every=REFRESH_SECONDS if moving else None)(name, found, moving)
+
+
+def _job(name: str) -> jobs.Job | None:
+    """The newest process that was asked about this study."""
+    asked = (job for job in jobs.listed(home()) if job.arguments[:2] == ("sensitivity", name))
+    return next(asked, None)
+
+
+def _buttons(name: str, found: Document, was_moving: bool) -> None:
+    job = _job(name)
+    moving = job is not None and job.alive
+    if moving != was_moving:
+        st.rerun()
+    with st.container(horizontal=True, vertical_alignment="center", key="mattered-ask"):
+        for method in METHODS:
+            done = found[method]["known"] and not found[method]["note"]
+            off = moving or done or bool(needed(method))
+            label = f"{NAMES[method]}: worked out" if done else f"Work out {NAMES[method]}"
+            if pressed(st.button, label, f"ask-{method}", icon=":material/calculate:", disabled=off):
+                asked = ["sensitivity", name, "--method", method, "--limit", str(LIMIT_SECONDS)]
+                jobs.start(home(), asked)
+                st.rerun()
+        if job is not None and moving and pressed(st.button, "Stop", "ask-stop", icon=":material/stop:"):
+            jobs.end(job, patience_seconds=2.0)
+            st.rerun()
+    _said(job, moving)
+    for words_ in dict.fromkeys(f"{NAMES[method]} {needed(method)}" for method in METHODS if needed(method)):
+        st.caption(f":material/extension: {words_}")
+
+
+def _said(job: jobs.Job | None, moving: bool) -> None:
+    """Of a process that runs its last words; of one that ended badly what was wrong."""
+    if job is None:
+        return
+    lines = [line for line in jobs.last_lines(job.log) if line.strip()]
+    if moving:
+        st.caption(f":material/hourglass_top: {lines[-1] if lines else 'starting'}")
+    elif lines and lines[-1].startswith("error:"):
+        st.error(lines[-1].removeprefix("error: "), icon=":material/error:")
+
+
+def _importance(found: Document) -> None:
+    series = sensitivity.share_series(found)
+    chart(
+        sensitivity.shares(series, found["study"]),
+        "mattered-importance",
+        "Importance of each knob by PED-ANOVA and fANOVA",
+    )
+    fanova, told = found["fanova"], found["importance"].get("trials")
+    if told:
+        st.caption(f"PED-ANOVA: {told:,} measured trials.")
+    if fanova.get("values"):
+        together = words.percent(fanova["interactions"])
+        st.caption(
+            f"fANOVA: {fanova['trials']:,} measured trials, {fanova['trees']} trees; knobs together explain {together}."
+            + _old(fanova)
+        )
+    elif fanova["known"]:
+        st.caption(f"fANOVA: {fanova['reason']}.")
+
+
+def _effects(found: Document) -> None:
+    shap = found["shap"]
+    titles = {"value": "SHAP: what moves a trial's value", "failure": "SHAP: what moves the chance to fail"}
+    for column, (part, title) in zip(st.columns(2), titles.items(), strict=True):
+        series = sensitivity.effect_series(shap.get(part), str(shap.get("reason") or ""))
+        with column:
+            chart(
+                sensitivity.effects(series, title, found["study"]),
+                f"mattered-{part}",
+                f"{title}, by knob",
+            )
+            if series.score:
+                st.caption(f"{series.score}.{_old(shap)}")
+
+
+def _old(part: Document) -> str:
+    return f" {part['note'].capitalize()}." if part.get("note") else ""
+
+
+def _dependence(found: Document) -> None:
+    series = sensitivity.dependence_series(found)
+    drawing = sensitivity.dependence(series, found["study"])
+    chart(drawing, "mattered-dependence", "Measured and predicted values by value of each knob")
+    notes = [*series.left_out, "means are of whatever else the search tried with a value"]
+    st.caption("; ".join(notes) + ".")
+
+
+def _neighbours(found: Document) -> None:
+    winner, rows = found["winner"], found["neighbours"]
+    if winner is None:
+        st.caption("Nothing was measured yet, so there is no winner to step away from.")
+        return
+    st.markdown(f"**One step from the winner**, trial {winner['trial']}: `{winner['label']}`")
+    table(
+        {
+            "knob": [words.short(row["key"]) for row in rows],
+            "winner": [words.choice(row["key"], row["winner_value"]) for row in rows],
+            "neighbour": [words.choice(row["key"], row["value"]) for row in rows],
+            "loses, %": [row["loss_percent"] for row in rows],
+            "interval": [loss(row)[1] for row in rows],
+            "stands on": [stands(row) for row in rows],
+        },
+        "mattered-neighbours",
+        {
+            "knob": st.column_config.TextColumn(width=170),
+            "winner": st.column_config.TextColumn(width=64),
+            "neighbour": st.column_config.TextColumn(width=76),
+            "loses, %": st.column_config.NumberColumn(width=64, format="%.1f"),
+            "interval": st.column_config.TextColumn(width=112),
+            "stands on": st.column_config.TextColumn(width=580),
+        },
+    )
+    st.caption(
+        "Intervals: 95 % of measured ones; of predicted ones what 90 % of held-out trials were off by."
+    )

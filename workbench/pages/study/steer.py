@@ -1,0 +1,264 @@
+"""Budgets of a study that goes on, and how its winner is confirmed: one field each, and one button.
+
+A point by hand: one choice per knob of the study's space, sent to its owner.
+
+Steering a study from its page: where it goes now, what was asked of it by whom, and a form to ask for more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from engine.config.errors import InputError
+from tuning.space.knobs import Knob
+from tuning.space.space import Space
+from tuning.spec.sampler_choice import ASKED
+from tuning.spec.study_file import StudyFile
+from tuning.storage import mask
+from tuning.storage.commands import send
+from tuning.storage.study_folder import StudyView
+from workbench.pages.study import new_knobs
+from workbench.pages.widgets import forms, pending
+from workbench.pages.widgets.shared import pressed, table
+from workbench.text import words
+
+BUDGET_COLUMNS = 3
+
+
+class Limit(NamedTuple):
+    """One that can be changed: its name in the command, what stands in it now, and its smallest value."""
+
+    name: str
+    label: str
+    now: float | None
+    low: float
+
+
+def limits(file: StudyFile) -> list[Limit]:
+    """All that this study can have; money only with a price."""
+    asked = file.budget
+    found = [
+        Limit("trials", "Trials", file.trials, 1),
+        Limit("seconds", "Seconds of trials, in all", file.budget_seconds, 1.0),
+        Limit("gpu_hours", forms.LABELS["gpu_hours"], asked.gpu_hours if asked else None, 0.0),
+    ]
+    if file.price is not None:
+        found.append(Limit("money", f"Money, {file.price.currency}", asked.money if asked else None, 0.0))
+    return [
+        *found,
+        Limit("confirm_repeats", forms.LABELS["confirm_repeats"], file.confirm_repeats, 0),
+        Limit("confirm_runners_up", forms.LABELS["confirm_runners_up"], file.confirm_runners_up, 0),
+    ]
+
+
+def budget_form(file: StudyFile) -> dict[str, Any]:
+    """What is asked for with this click: the limits that were changed; nothing without one."""
+    places = st.columns(BUDGET_COLUMNS)
+    known = limits(file)
+    wanted = {
+        each.name: _field(places[place % BUDGET_COLUMNS], each, file.name) for place, each in enumerate(known)
+    }
+    changed = {each.name: wanted[each.name] for each in known if wanted[each.name] not in (None, each.now)}
+    clicked = pressed(
+        st.button, "Change the budget", "steer-budget", icon=":material/timer:", disabled=not changed
+    )
+    return changed if clicked else {}
+
+
+def _field(place: Any, limit: Limit, study: str) -> Any:
+    whole = isinstance(limit.low, int)
+    return place.number_input(
+        limit.label,
+        limit.low,
+        None,
+        limit.now,
+        1 if whole else None,
+        "%d" if whole else "%g",
+        key=f"steer-{limit.name.replace('_', '-')}-{study}",
+        placeholder=forms.UNSET,
+    )
+
+
+ENQUEUE_COLUMNS = 4
+
+
+def enqueue_form(view: StudyView) -> None:
+    """Choices as they stand in the best trial so far; what the owner answers is shown above."""
+    if view.file is None or not view.alive:
+        return
+    space = view.file.search_space
+    with st.expander("Add a point by hand", icon=":material/add_circle:", key="by-hand"):
+        follows = f"dp follows from {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
+        st.caption(f"{follows}The owner answers above.")
+        with st.form("enqueue", border=False):
+            values = _choices(view, space)
+            if pressed(st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"):
+                _send_points(view, space, values)
+
+
+def _choices(view: StudyView, space: Space) -> dict[str, Any]:
+    start = _start(view, space)
+    columns = st.columns(ENQUEUE_COLUMNS)
+    return {
+        knob.key: _choice(columns[place % ENQUEUE_COLUMNS], knob, start.get(knob.key), view.name)
+        for place, knob in enumerate(space.knobs)
+    }
+
+
+def _start(view: StudyView, space: Space) -> dict[str, Any]:
+    known = [trial for trial in view.journal.trials if trial.value is not None]
+    best = max(known, key=lambda trial: trial.value or 0.0, default=None)
+    return best.config if best else space.baseline[0]
+
+
+def _choice(column: Any, knob: Knob, now: Any, study: str) -> Any:
+    key, label = f"by-hand-{study}-{knob.key}", words.short(knob.key)
+    if knob.is_range:
+        step = 1 if knob.integer else None
+        inside = now if knob.contains(now) else knob.low
+        return column.number_input(label, knob.low, knob.high, inside, step, key=key, help=knob.key)
+    options = list(knob.grid())
+    place, spoken = options.index(now) if now in options else 0, partial(words.choice, knob.key)
+    return column.selectbox(label, options, place, format_func=spoken, key=key, help=knob.key)
+
+
+def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
+    """Only the values that act at this point are named, so that the answer is easy to read."""
+    try:
+        point = space.completed(values)
+    except InputError as error:
+        st.error(str(error), icon=":material/error:")
+        return
+    sent = send(view.folder, "enqueue", point, by="page")
+    pending.remember(view.name, sent, f"enqueue {words.point(point)}")
+
+
+SHOWN_EVENTS = 50
+_BUDGETS = {"seconds": "s of trials", "gpu_hours": "GPU-hours"}
+
+
+def course(document: Mapping[str, Any]) -> None:
+    """Sampler with its reason, mask, budget and history in a few quiet lines; then every command so far."""
+    sampler = document.get("sampler") or {}
+    if not sampler:
+        return
+    known = document.get("budget_settings") or {}
+    named = _BUDGETS | {"money": (document.get("price") or {}).get("currency", "of money")}
+    budget = ", ".join(f"{words.value(value)} {named.get(name, name)}" for name, value in known.items())
+    st.caption(f":material/explore: Sampler **{sampler['name']}** ({sampler['reason']}) · budget: {budget}")
+    for earlier in document.get("inherited") or []:
+        st.caption(f":material/history: {earlier['words']}")
+    if document.get("continues"):
+        st.caption(f":material/fork_right: continues {', '.join(document['continues'])}, with all trials")
+    if document.get("mask"):
+        kept = "; ".join(
+            f"{words.short(key)}: {_values(key, left)}" for key, left in document["mask"].items()
+        )
+        st.caption(f":material/filter_alt: proposals keep to {kept}")
+    _events(document.get("steering") or [])
+
+
+def _values(key: str, left: Any) -> str:
+    if isinstance(left, dict):
+        return f"{words.value(left['low'])} to {words.value(left['high'])}"
+    return ", ".join(words.choice(key, value) for value in left)
+
+
+def _events(events: list[Mapping[str, Any]]) -> None:
+    if not events:
+        return
+    newest = events[::-1][:SHOWN_EVENTS]
+    with st.expander(f"Commands so far ({len(events)})", icon=":material/history:", key="steering"):
+        table(
+            {
+                "when": [
+                    time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event["at_unix"])) for event in newest
+                ],
+                "by": [event["by"] for event in newest],
+                "command": [_said(event) for event in newest],
+                "answer": ["accepted" if event["accepted"] else "refused" for event in newest],
+                "reason": [event["reason"] for event in newest],
+            },
+            key="steering-table",
+        )
+
+
+def _said(event: Mapping[str, Any]) -> str:
+    given = " ".join(f"{key}={_given(key, value)}" for key, value in event["arguments"].items())
+    return f"{event['command']} {given}".strip()
+
+
+def _given(key: str, value: Any) -> str:
+    return ",".join(words.choice(key, one) for one in (value if isinstance(value, list) else [value]))
+
+
+def steer_form(view: StudyView) -> None:
+    """What to keep to, for how long, and with which sampler; the owner answers above."""
+    if view.file is None or not view.alive:
+        return
+    with st.expander("Steer the search", icon=":material/explore:", key="steer"):
+        st.caption("What is masked is not proposed; it is never told as a failure. The owner answers above.")
+        limited, sampler = st.columns([3, 1], vertical_alignment="bottom", gap="large")
+        with limited:
+            _mask(view, list(view.file.search_space.knobs))
+        with sampler:
+            _sampler(view)
+        st.markdown("**Budgets and confirmation**")
+        if asked_for := budget_form(view.file):
+            _send_command(view, "budget", asked_for)
+
+
+def _mask(view: StudyView, knobs: list[Knob]) -> None:
+    by_key = {knob.key: knob for knob in knobs}
+    which, values = st.columns(2, vertical_alignment="bottom")
+    key = which.selectbox("Knob", list(by_key), format_func=words.short, key="steer-knob")
+    with values:
+        left = _ends(by_key[key]) if by_key[key].is_range else _some(by_key[key])
+    with st.container(horizontal=True, key="steer-buttons"):
+        look = {"disabled": not left}
+        if pressed(st.button, "Keep to these", "steer-narrow", icon=":material/filter_alt:", **look):
+            _send_command(view, "narrow", {key: left})
+        if pressed(st.button, "Open these too", "steer-widen", icon=":material/open_in_full:", **look):
+            _send_command(view, "widen", {key: left})
+        if pressed(st.button, "All again", "steer-all", icon=":material/filter_alt_off:"):
+            _send_command(view, "unpin", {key: mask.ALL})
+
+
+def _ends(knob: Knob) -> str:
+    low, high = st.columns(2)
+    name = words.identifier(knob.key)
+    ends = (
+        low.number_input("From", value=float(knob.low or 0.0), format="%g", key=f"steer-low-{name}"),
+        high.number_input("to", value=float(knob.high or 0.0), format="%g", key=f"steer-high-{name}"),
+    )
+    whole = [int(end) if knob.integer else end for end in ends]
+    return f"{whole[0]}{mask.SEPARATOR}{whole[1]}"
+
+
+def _some(knob: Knob) -> list[Any]:
+    chosen = st.multiselect(
+        "Values",
+        list(knob.grid()),
+        format_func=partial(words.choice, knob.key),
+        key=f"steer-values-{knob.key}",
+        accept_new_options=True,
+        wrap=True,
+        help="One that was not declared can be typed in and opened: the study then goes on as a linked successor.",
+    )
+    return [new_knobs.number(item) for item in chosen]
+
+
+def _sampler(view: StudyView) -> None:
+    name = st.selectbox("Sampler", ASKED, key=f"steer-sampler-{view.name}")
+    if pressed(st.button, "Use it", "steer-sampler", icon=":material/casino:"):
+        _send_command(view, "sampler", {"name": name})
+
+
+def _send_command(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
+    sent = send(view.folder, command, arguments, by="page")
+    pending.remember(view.name, sent, _said({"command": command, "arguments": arguments}))

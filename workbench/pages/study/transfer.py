@@ -1,0 +1,98 @@
+"""A study as one file on the page: taken away from its details, brought in above the list."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from typing import Any
+
+import streamlit as st
+
+from workbench.home.transfer import export_study
+from workbench.pages.widgets.shared import guarded, home, pressed
+from workbench.services import jobs
+from workbench.text import words
+
+UPLOAD = "given.study.zip"
+#: Unpacking takes a second or two; a large study with its records longer.
+PATIENCE_SECONDS = 300.0
+LOOK_SECONDS = 0.1
+
+
+def download(name: str) -> None:
+    """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
+    st.download_button(
+        "Take it along",
+        lambda: packed(name),
+        file_name=f"{name}{export_study.SUFFIX}",
+        mime="application/zip",
+        key="study-download",
+        icon=":material/download:",
+        type="tertiary",
+        on_click="ignore",
+        help="The whole study as one file, without the records of its runs. Elsewhere: workbench study import FILE",
+    )
+
+
+def packed(name: str) -> bytes:
+    """A study's file as it stands now."""
+    memory = io.BytesIO()
+    export_study.write(home(), name, memory)
+    return memory.getvalue()
+
+
+def upload() -> None:
+    """Choose a file, perhaps another name, and press the button; what the command line refuses is shown."""
+    done = st.session_state.get("study-imports", 0)  # after each import it is closed, and empty again
+    with st.popover("Bring a study in", icon=":material/upload:", key=f"study-upload-{done}"):
+        given = st.file_uploader("A study's file", type="zip", key=f"study-file-{done}")
+        name = st.text_input(
+            "Its name here",
+            key=f"study-name-{done}",
+            placeholder="as it was",
+            help="A name that no study has yet.",
+        )
+        look = {"icon": ":material/upload:", "disabled": given is None}
+        if pressed(st.button, "Import", "study-import", **look) and given:
+            guarded(lambda: _import(given.getvalue(), name.strip()))
+
+
+def imported() -> None:
+    """What has just come in, once."""
+    if lines := st.session_state.pop("study-imported", None):
+        st.success("  \n".join(map(words.escaped, lines)), icon=":material/check:")
+
+
+def _import(data: bytes, name: str) -> None:
+    folder = jobs.new_folder(home())
+    try:
+        (folder / UPLOAD).write_bytes(data)
+        renamed = ["--name", name] if name else []
+        job = jobs.start(home(), ["study", "import", str(folder / UPLOAD), *renamed, "--json"])
+        with st.spinner("Unpacking the study ..."):
+            found = _outcome(job)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if found is None:
+        st.error(jobs.last_error(job), icon=":material/error:")
+        return
+    said = f"{found['study']} is here with {found['trials']} trials and {found['runs']} runs"
+    st.session_state["study-imported"] = [said, *found["notes"]]
+    st.session_state["study-imports"] = st.session_state.get("study-imports", 0) + 1
+    st.query_params["id"] = found["study"]
+    st.rerun()
+
+
+def _outcome(job: jobs.Job) -> dict[str, Any] | None:
+    """The document that the command printed; None if it ended badly, or not in time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while job.alive and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    try:
+        text = job.log.read_text("utf-8")
+        found = json.loads(text[text.index("{") :])
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,193 @@
+"""Watching a study: how it stands, its trials as they arrive, and the buttons that steer it."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from tuning.spec.objectives import aim_of
+from tuning.storage import study_folder
+from tuning.storage.commands import send
+from tuning.storage.study_folder import StudyView
+from workbench.figures import study as study_figures
+from workbench.figures.study import importance_series
+from workbench.pages.study import details, steer
+from workbench.pages.study.details import confirmation, numbers, result_line, why_it_wins
+from workbench.pages.widgets import pending, trial_table
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import (
+    PAGES,
+    badge,
+    from_link,
+    guarded,
+    home,
+    metrics,
+    nothing_yet,
+    pressed,
+    redraw_on_change,
+    study_rows,
+    to_link,
+)
+from workbench.pages.widgets.trial_table import Study, study, trial_chart, trials_table
+from workbench.services import jobs
+from workbench.text import study as study_words
+from workbench.text import words
+from workbench.text.trial_list import all_rows
+
+REFRESH_SECONDS = 1.0
+SHOWN_ANSWERS = 4
+#: An owner looks for commands many times a second; after this long something is wrong.
+PATIENCE_SECONDS = 15.0
+
+
+def watch() -> None:
+    """Chooser, the part that moves, and the form for a point by hand."""
+    names = [row.name for row in study_rows()]
+    redraw_on_change(lambda: [(row.name, row.state) for row in study_rows()])
+    if not names:
+        nothing_yet("There is no study yet.", "workbench tune examples/quickstart.yaml")
+        return
+    _go_on_with_the_latest(names)
+    from_link("study", names)
+    name = st.selectbox("Study", names, key="study", width=420)
+    to_link("study", name)
+    st.fragment(_moving, run_every=REFRESH_SECONDS)(name)
+    trial_table.download(name, "tune-trials-csv")
+    guarded(lambda: steer.steer_form(study(name).view))
+    guarded(lambda: steer.enqueue_form(study(name).view))
+
+
+def _go_on_with_the_latest(names: list[str]) -> None:
+    """A study that was being watched, or is linked to, may go on under another name."""
+    for place in (st.session_state, st.query_params):
+        name = place.get("study")
+        if name and name not in names:
+            place["study"] = study_folder.latest(home() / study_folder.STUDIES / str(name)).name
+
+
+def _moving(name: str) -> None:
+    guarded(lambda: _draw(name))
+
+
+def _draw(name: str) -> None:
+    found = study(name)
+    _headline(found)
+    _answers(found.view)
+    steer.course(found.document)
+    result_line(found.document)
+    metrics(numbers(found.document), "tune-numbers")
+    why_it_wins(found.document)
+    details.terms(found.document, "tune")
+    confirmation(found.document)
+    left, right = st.columns([2.1, 1])
+    with left:
+        trial_chart(found, "tune-trials")
+    with right:
+        known = importance_series(found.document.get("importance"))
+        chart(
+            study_figures.importance(known, words.short, name), "tune-importance", "Importance of each knob"
+        )
+    st.markdown("**Trials**")
+    shown = trial_table.chosen(all_rows(found.document), "tune-trial-table")
+    trials_table(shown, found.acts, "tune-trial-table", aim_of(found.document))
+
+
+def _headline(found: Study) -> None:
+    view, status = found.view, found.view.status
+    badges, buttons = st.columns([2.2, 1], vertical_alignment="center")
+    with badges.container(horizontal=True, vertical_alignment="center", key="tune-badges"):
+        badge(view.state)
+        st.markdown(f"**`{view.name}`**", width="content")
+        if view.alive and status.get("phase"):
+            st.badge(str(status["phase"]), icon=":material/search:", color="violet")
+        for run in _runs_now(view):
+            st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
+        if words_of_crew := _crew(view):
+            st.caption(words_of_crew)
+        if lag := found.document.get(study_folder.LAG):
+            st.caption(lag)
+    done, total = found.document.get("trials_done") or 0, found.document.get("trials_total") or 0
+    with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
+        _buttons(view, unfinished=done < total)
+    st.progress(min(1.0, done / total) if total else 0.0)
+
+
+def _runs_now(view: StudyView) -> list[str]:
+    """Runs of this home that the study's controllers measure now."""
+    if not view.alive:
+        return []
+    found = [trial.run for trial in view.journal.under_way if trial.run and (home() / trial.run).is_dir()]
+    return found or [str(run) for run in (view.status.get("current_run"),) if run]
+
+
+def _crew(view: StudyView) -> str:
+    """Who works on a study and at what, where they are several."""
+    members = view.status.get("controllers") or []
+    return study_words.controllers(members) if view.alive and len(members) > 1 else ""
+
+
+def _buttons(view: StudyView, unfinished: bool) -> None:
+    if view.state == "interrupted" or (view.state == "ended" and unfinished):
+        if pressed(st.button, "Continue", "continue", icon=":material/play_arrow:", type="primary"):
+            _continue(view)
+        return
+    if view.state == "paused":
+        if pressed(st.button, "Resume", "resume", icon=":material/play_arrow:", type="primary"):
+            _ask(view, "resume")
+    elif pressed(st.button, "Pause", "pause", icon=":material/pause:", disabled=view.state != "running"):
+        _ask(view, "pause")
+    if pressed(st.button, "Stop", "stop", icon=":material/stop:", disabled=not view.alive):
+        _ask(view, "stop")
+
+
+def _ask(view: StudyView, command: str) -> None:
+    """Leave a command in the study's folder; the answer comes with a later look."""
+    sent = send(view.folder, command, by="page")
+    pending.remember(view.name, sent, command)
+
+
+def _continue(view: StudyView) -> None:
+    """An interrupted study goes on from its journal when its file is given again."""
+    started = jobs.start(home(), ["tune", str(view.folder / study_folder.STUDY)])
+    st.session_state["job"] = (view.name, started.id)
+
+
+def _answers(view: StudyView) -> None:
+    """What became of the commands of this browser, the newest first."""
+    _job_failure(view)
+    for key, said, at in pending.of_study(view.name)[:SHOWN_ANSWERS]:
+        _answer(view, key, said, time.time() - at)
+
+
+def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None:
+    answer = view.journal.answers.get(key)
+    if answer is None:
+        _unanswered(view, said, waited_seconds)
+    elif answer.accepted:
+        st.caption(f":material/check: {said}: accepted{_because(answer.reason)}")
+    else:
+        st.caption(f":material/block: {said}: refused{_because(answer.reason)}")
+
+
+def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
+    if not view.alive:
+        st.caption(
+            f":material/schedule: {said}: nobody runs this study; it is answered when the study continues"
+        )
+    elif waited_seconds > PATIENCE_SECONDS:
+        st.caption(f":material/schedule: {said}: no answer for {waited_seconds:.0f} s; the owner may be busy")
+    else:
+        st.caption(f":material/schedule: {said}: asked, waiting for the answer")
+
+
+def _because(reason: str) -> str:
+    return f" — {reason}" if reason else ""
+
+
+def _job_failure(view: StudyView) -> None:
+    """The last line of a process that this browser started for the study, if it ended badly."""
+    name, job_id = st.session_state.get("job") or ("", "")
+    job = next((job for job in jobs.listed(home()) if job.id == job_id), None) if name == view.name else None
+    if job is not None and not job.alive and view.state == "interrupted":
+        st.error(jobs.last_error(job), icon=":material/error:")

@@ -1,0 +1,45 @@
+"""Page Tune: start a study from a form, watch its trials arrive, and steer it."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from workbench.pages.study import new, watch
+from workbench.pages.widgets.shared import from_link, guarded, heading, study_rows, to_link
+
+WATCH, NEW = "watch", "new"
+VIEWS = {WATCH: ":material/monitoring: Watch", NEW: ":material/add: New study"}
+
+
+def page() -> None:
+    """One of two views."""
+    title, switch = st.columns([3, 1], vertical_alignment="bottom")
+    with title:
+        heading("Tune", "A study measures one configuration after the other and steers to the fastest.")
+    _follow_a_started_study()
+    from_link("view", list(VIEWS), WATCH if study_rows() else NEW)
+    switch = switch.container(horizontal=True, horizontal_alignment="right")
+    view = switch.segmented_control(
+        "View",
+        list(VIEWS),
+        required=True,
+        key="view",
+        format_func=VIEWS.__getitem__,
+        label_visibility="collapsed",
+    )
+    to_link("view", view or WATCH)
+    guarded(new.form if view == NEW else watch.watch)
+
+
+def _follow_a_started_study() -> None:
+    """Turn to the study that the form has just started; its widgets are drawn only after this."""
+    started = st.session_state.pop("started", None)
+    if started:
+        st.session_state["view"] = WATCH
+        st.session_state["study"] = started
+        to_link("view", WATCH)
+        to_link("study", started)
+
+
+if __name__ == "__main__":
+    page()

@@ -1,0 +1,1 @@
+"""Chart, forms and tables that pages share."""

@@ -1,0 +1,190 @@
+"""Widgets made from the fields of a pydantic model: label, help, bounds and choices come from the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import streamlit as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from workbench.text import words
+
+UNSET = "not set"
+#: Labels of fields whose own name says too little outside their section.
+LABELS = {
+    "batch.micro_batch": "Micro-batch of the baseline",
+    "confirm_repeats": "Rounds of confirmation, at most",
+    "confirm_runners_up": "Runners-up in a round",
+    "data.path": "Data: a UTF-8 file or folder",
+    "gpu_hours": "GPU-hours of all ranks",
+    "least_steps": "Measured steps before, at least",
+    "joules_per_token": "Joules a token, at most",
+    "loss_guard.threshold": "Loss guard, fraction",
+    "max_step_seconds": "Seconds a step, at most",
+    "memory_headroom": "Memory that stays free, fraction",
+    "memory.limit_gib": "Memory limit per CPU rank, GiB",
+    "model.experts": "Experts per block",
+    "money": "Money",
+    "money_per_billion_tokens": "Money per billion tokens, at most",
+    "prior": "Predictions tell what to try first",
+    "seed": "Seed of the search",
+    "settle": "Settled within, fraction",
+    "spread": "Noise from run to run, fraction",
+    "train.seed": "Seed of the training",
+    "train.steps": "Steps per trial",
+    "train.warmup": "Warm-up steps",
+    "wall_seconds": "Seconds that trials take, in all",
+}
+#: What an empty field stands for.
+HINTS = {"data.path": "empty: the text that comes with Python"}
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """What a widget needs to know about one field. ``exclusive`` bounds are not allowed themselves."""
+
+    key: str
+    label: str
+    help: str
+    kind: type
+    default: Any
+    optional: bool
+    low: float | None = None
+    high: float | None = None
+    low_exclusive: bool = False
+    high_exclusive: bool = False
+    options: tuple[Any, ...] = ()
+
+
+def field(model: type[BaseModel], key: str) -> FormField:
+    """The field at a dotted key, sections being models themselves. KeyError if there is none."""
+    section, info = _find(model, key)
+    kind, optional, options, bounds = _resolved(info.annotation, list(info.metadata))
+    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
+    found = FormField(
+        key=key,
+        label=_label(key),
+        help="",
+        kind=kind,
+        default=info.get_default(call_default_factory=True, validated_data={}),
+        optional=optional,
+        low=low,
+        high=high,
+        low_exclusive="gt" in bounds,
+        high_exclusive="lt" in bounds,
+        options=options,
+    )
+    text = " ".join(part for part in (info.description or _first_line(section), bounds_said(found)) if part)
+    return FormField(
+        **{**{name: getattr(found, name) for name in found.__slots__}, "help": f"{text} (`{key}`)"}
+    )
+
+
+def _find(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo]:
+    section, *rest = key.split(".")
+    info = model.model_fields[section]
+    if not rest:
+        return model, info
+    inner = info.annotation
+    if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        raise KeyError(key)
+    return _find(inner, ".".join(rest))
+
+
+def _resolved(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[Any, ...], dict[str, float]]:
+    """The plain type below Optional, Annotated and Literal, and every bound on the way."""
+    bounds = {name: found for item in metadata for name, found in _bounds_of(item).items()}
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        kind, optional, options, deeper = _resolved(inner, more)
+        return kind, optional, options, bounds | deeper
+    if origin in (Union, UnionType):
+        inner = next(option for option in get_args(annotation) if option is not NoneType)
+        kind, _, options, deeper = _resolved(inner, [])
+        return kind, True, options, bounds | deeper
+    if origin is Literal:
+        options = get_args(annotation)
+        return type(options[0]), False, options, bounds
+    return annotation if isinstance(annotation, type) else str, False, (), bounds
+
+
+def _bounds_of(item: Any) -> dict[str, float]:
+    if isinstance(item, FieldInfo):
+        return {name: found for inner in item.metadata for name, found in _bounds_of(inner).items()}
+    return {
+        name: getattr(item, name)
+        for name in ("ge", "gt", "le", "lt")
+        if getattr(item, name, None) is not None
+    }
+
+
+def _label(key: str) -> str:
+    name = key.rpartition(".")[2].replace("_", " ")
+    return LABELS.get(key, name[:1].upper() + name[1:])
+
+
+def _first_line(model: type[BaseModel]) -> str:
+    return " ".join((model.__doc__ or "").strip().partition("\n\n")[0].replace("``", "`").split())
+
+
+def bounds_said(found: FormField) -> str:
+    """What a value must be, as a sentence; empty if it may be any."""
+    parts = []
+    if found.low is not None:
+        parts.append(f"{'above' if found.low_exclusive else 'at least'} {found.low:,.12g}")
+    if found.high is not None:
+        parts.append(f"{'below' if found.high_exclusive else 'at most'} {found.high:,.12g}")
+    return f"Must be {' and '.join(parts)}." if parts else ""
+
+
+def widget(found: FormField, key: str, value: Any = None, place: Any = st) -> Any:
+    """Draws the widget for a field and returns what stands in it; ``value`` is used in place of the default."""
+    start = found.default if value is None else value
+    if found.options:
+        place_of = found.options.index(start) if start in found.options else 0
+        return place.selectbox(found.label, found.options, place_of, key=key, help=found.help)
+    if found.kind is bool:
+        return place.checkbox(found.label, bool(start), key=key, help=found.help)
+    if found.kind in (int, float):
+        return _number(found, key, start, place)
+    hint = HINTS.get(found.key, UNSET) if found.optional else None
+    typed = place.text_input(found.label, start or "", key=key, help=found.help, placeholder=hint)
+    return (typed.strip() or None) if found.optional else typed.strip()
+
+
+def _number(found: FormField, key: str, start: Any, place: Any) -> Any:
+    kind = found.kind
+    low = None if found.low is None else kind(found.low)
+    high = None if found.high is None else kind(found.high)
+    if kind is int and high is not None and found.high_exclusive:
+        high -= 1
+    return place.number_input(
+        found.label,
+        min_value=low,
+        max_value=high,
+        value=None if start is None else kind(start),
+        step=1 if kind is int else None,
+        format="%d" if kind is int else "%g",
+        key=key,
+        help=found.help,
+        placeholder=UNSET if found.optional else None,
+    )
+
+
+def section(model: type[BaseModel], keys: Mapping[str, Any], prefix: str, columns: int) -> dict[str, Any]:
+    """A grid of widgets, one per key; the values of the mapping stand in them at first (None: the default)."""
+    places = st.columns(columns)
+    return {
+        key: widget(field(model, key), f"{prefix}-{words.identifier(key)}", value, places[number % columns])
+        for number, (key, value) in enumerate(keys.items())
+    }
+
+
+def changed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the defaults: the rest would only make a file long."""
+    return {key: value for key, value in values.items() if value != field(model, key).default}

@@ -1,0 +1,182 @@
+"""What all pages use: the home folder, its lists, snapshots for all browsers, and small pieces of layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import streamlit as st
+
+from engine.config.errors import WorkbenchError
+from workbench.home.settings import home_folder
+from workbench.home.store import RunRow, Store, StudyRow
+from workbench.records.live import LiveRuns, Snapshot
+from workbench.text import words
+
+ASSETS = Path(__file__).parents[1] / "assets"
+PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export", "Machine")}
+#: A list that another browser asked for within this time is shown again.
+FRESH_SECONDS = 0.8
+LOOK_SECONDS = 2.0
+#: A chooser offers, and a list shows, so many at a time: a browser that gets 10,000 with each change is slow.
+MOST_OPTIONS = 500
+ROW_PIXELS = 33
+
+
+def home() -> Path:
+    """The home folder that this server shows."""
+    return home_folder()
+
+
+@st.cache_resource
+def _live_runs() -> LiveRuns:
+    return LiveRuns()
+
+
+def snapshot(run_id: str) -> Snapshot:
+    """A look at a run, made once for all browsers."""
+    return _live_runs().snapshot(home() / run_id)
+
+
+@st.cache_resource
+def _store(home: Path) -> Store:
+    return Store(home)
+
+
+@st.cache_resource(ttl=FRESH_SECONDS, show_spinner=False)
+def _lists(home: Path) -> tuple[list[RunRow], list[StudyRow], str | None]:
+    store = _store(home)
+    try:
+        return *store.lists(), store.note
+    except (WorkbenchError, OSError) as error:
+        return [], [], str(error)
+
+
+def run_rows() -> list[RunRow]:
+    """All runs, newest first."""
+    return _lists(home())[0]
+
+
+def study_rows() -> list[StudyRow]:
+    """All studies, the one that changed last first."""
+    return _lists(home())[1]
+
+
+def redraw_on_change(signature: Callable[[], object]) -> None:
+    """Runs the whole page again once a list that it shows has changed: something began, ended or went away."""
+    st.fragment(_look, run_every=LOOK_SECONDS)(signature, signature())
+
+
+def _look(signature: Callable[[], object], drawn: object) -> None:
+    if signature() != drawn:
+        st.rerun()
+
+
+def pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -> bool:
+    """Draws a button; true once for each click.
+
+    Streamlit's own answer is not enough for what must happen once: a run that is interrupted by another is
+    repeated with the same click. Its callback is called once, so the click is kept here until somebody takes it.
+    """
+    clicked = f"clicked-{key}"
+    draw(label, key=key, on_click=lambda: st.session_state.update({clicked: True}), **options)
+    return bool(st.session_state.pop(clicked, False))
+
+
+def within_reach(key: str, options: Sequence[str]) -> list[str]:
+    """Of thousands of options the first ones, and those that this chooser shows or is linked to."""
+    places = (st.query_params.get(key), st.session_state.get(f"linked-{key}"), st.session_state.get(key))
+    first, known = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
+    return first + [name for name in dict.fromkeys(places) if name in known]
+
+
+def from_link(key: str, options: Sequence[str], first: str | None = None) -> None:
+    """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``."""
+    asked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
+    if asked != last and asked in options:
+        st.session_state[key] = asked
+    if st.session_state.get(key) not in options:
+        st.session_state[key] = last if last in options else first or options[0]
+
+
+def to_link(key: str, chosen: str) -> None:
+    """After a chooser was drawn: keep its value in the address, so that it can be sent to somebody."""
+    st.query_params[key] = st.session_state[f"linked-{key}"] = chosen
+
+
+def show_store_note() -> None:
+    """What was wrong with the index, if anything."""
+    if note := _lists(home())[2]:
+        st.warning(note, icon=":material/warning:")
+
+
+def heading(title: str, caption: str) -> None:
+    """A page's title with one quiet line below it."""
+    with st.container(gap="xxsmall"):
+        st.title(title, anchor=False)
+        st.caption(caption)
+
+
+def badge(state: str | None, label: str | None = None) -> None:
+    """A coloured badge for an ending or a state."""
+    color, icon = words.look(state or "")
+    st.badge(label or words.spoken(state), icon=icon, color=color)  # type: ignore[arg-type]
+
+
+def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
+    """A row of tiles: label -> (value, a quiet line below it)."""
+    with st.container(key=key):
+        for column, (label, (value, below)) in zip(st.columns(len(values)), values.items(), strict=True):
+            with column.container(border=True, gap="xxsmall"):
+                st.metric(label, value)
+                st.caption(below or "&nbsp;")
+
+
+def table(columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] | None = None) -> None:
+    """A read-only table; a column without any value is left out."""
+    shown = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    st.dataframe(
+        shown, key=key, hide_index=True, column_config=config, height="content", placeholder=words.NOTHING
+    )
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """In another unit; None stays None."""
+    return None if value is None else value * factor
+
+
+def table_height(rows: int, most: int) -> int | Literal["content"]:
+    """All rows of a table, or as many as are allowed and a half, so that one sees that there are more."""
+    return "content" if rows <= most else round((most + 1.5) * ROW_PIXELS)
+
+
+def nothing_yet(text: str, command: str) -> None:
+    """An empty page that says what to do."""
+    with st.container(border=True):
+        st.markdown(f"**{text}**")
+        st.page_link(
+            PAGES["Tune"], label="Start a study here", icon=":material/tune:", query_params={"view": "new"}
+        )
+        st.caption("or on the command line:")
+        st.code(command, language="bash")
+
+
+def grid(count: int, columns: int) -> list[Any]:
+    """Places row by row, so that what stands beside each other begins at one height."""
+    return [place for _ in range(0, count, columns) for place in st.columns(columns)]
+
+
+def wrong_value(line: str) -> None:
+    """What is wrong with a field, below or beside it."""
+    st.markdown(f":small[:red[:material/error: {words.escaped(line)}]]")
+
+
+def guarded(part: Callable[[], None]) -> None:
+    """Runs a part of a page; what a file or the command line refuses becomes a line on the page."""
+    try:
+        part()
+    except WorkbenchError as error:
+        st.error(str(error), icon=":material/error:")
+    except OSError as error:
+        st.error(f"a file cannot be read: {error}", icon=":material/error:")

@@ -1,0 +1,179 @@
+"""Which of a study's thousands of trials a table shows, and all of them to download.
+
+A study as the pages need it: its folder read once for all browsers, and its trials as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from tuning.spec.objectives import Aim, aim_of
+from tuning.storage import study_folder
+from tuning.storage.study_folder import StudyView
+from workbench.analysis.studies import FollowedStudies, FollowedStudy
+from workbench.figures import study as study_figures
+from workbench.figures.study import TrialSeries, trial_series
+from workbench.figures.thinning import thinned
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import home, table_height
+from workbench.text import trial_list, words
+from workbench.text.trial_list import Row
+
+SHOWN_ROWS = 12
+TOKENS = Aim()
+_VALUES = {
+    "tokens/s": st.column_config.NumberColumn(width=74, format="%,.0f"),
+    "s": st.column_config.NumberColumn(width=74, format="%,.1f"),
+    "ms": st.column_config.NumberColumn(width=74, format="%,.1f"),
+}
+_ANY_VALUE = st.column_config.NumberColumn(width=110, format="%,.4g")
+
+
+class Study(NamedTuple):
+    """A study's folder, and the document that ``show STUDY --json`` would print now."""
+
+    view: StudyView
+    document: Mapping[str, Any]
+
+    def acts(self, key: str, config: Mapping[str, Any]) -> bool:
+        """Whether a knob changes anything at a point: no ratio without top-k, no schedule without pipeline."""
+        file = self.view.file
+        return key in config and (file is None or file.search_space.is_active(key, dict(config)))
+
+
+def study(name: str) -> Study:
+    """The study as it stands; of its files only what is new is read.
+
+    Raises:
+        InputError: there is no such study.
+    """
+    found = followed(name).seen()
+    return Study(found.view, found.document)
+
+
+def followed(name: str) -> FollowedStudy:
+    """A study that is read as it grows, for all browsers."""
+    return _followed_studies().study(home() / study_folder.STUDIES / name)
+
+
+@st.cache_resource
+def _followed_studies() -> FollowedStudies:
+    return FollowedStudies()
+
+
+def trial_chart(found: Study, key: str) -> None:
+    """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out."""
+    name, aim = found.view.name, aim_of(found.document)
+    series, drawing = followed(name).more("trial-chart", found.document, lambda: _drawn(found, aim))
+    chart(drawing, key, f"{aim.title}, with intervals")
+    if series.note:
+        st.caption(series.note)
+
+
+def _drawn(found: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
+    series = thinned(trial_series(found.document))
+    return series, study_figures.trials(series, found.view.name, aim)
+
+
+def trials_table(
+    rows: Sequence[Mapping[str, Any]],
+    acts: Callable[[str, Mapping[str, Any]], bool],
+    key: str,
+    aim: Aim = TOKENS,
+) -> None:
+    """One line per trial, the newest first; a knob that does nothing at a point is left blank."""
+    newest = list(rows)[::-1]
+    keys = list(dict.fromkeys(name for row in newest for name in row.get("config") or {}))
+    varying = [name for name in keys if not name.startswith("parallel.")]
+    st.dataframe(
+        {
+            "trial": [row["number"] for row in newest],
+            "outcome": [[words.spoken(row.get("outcome") or "running")] for row in newest],
+            aim.unit: [aim.shown(row.get("value")) for row in newest],
+            "95 % interval": [words.around(*aim.bounds(row.get("low"), row.get("high"))) for row in newest],
+            "layout": [_layout(row.get("config") or {}) for row in newest],
+            **{
+                words.short(name): [
+                    words.choice(name, row["config"][name]) if acts(name, row.get("config") or {}) else ""
+                    for row in newest
+                ]
+                for name in varying
+            },
+            "seconds": [row.get("seconds") or None for row in newest],
+            "proposed by": [_source(row) for row in newest],
+            "reason": [row.get("reason") or "" for row in newest],
+        },
+        key=key,
+        hide_index=True,
+        height=table_height(len(newest), SHOWN_ROWS),
+        placeholder=words.NOTHING,
+        column_config=_columns() | {aim.unit: _VALUES.get(aim.unit, _ANY_VALUE)},
+    )
+
+
+def _columns() -> dict[str, Any]:
+    states = list(words.LOOKS)
+    colors: Any = [words.LOOKS[state][0] for state in states]
+    spoken = [words.spoken(state) for state in states]
+    text = st.column_config.TextColumn
+    return {
+        "trial": st.column_config.NumberColumn(width=46, pinned=True),
+        "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
+        "95 % interval": text(width=108),
+        "layout": text(width=100),
+        **{name: text(width=74) for name in words.SHORT.values()},
+        "compression": text(width=90),
+        "micro-batch": text(width=82),
+        "seconds": st.column_config.NumberColumn(width=60, format="%.1f"),
+        "proposed by": text(width=84),
+        "reason": text(width=360),
+    }
+
+
+def _layout(config: Mapping[str, Any]) -> str:
+    parallel = {name: value for name, value in config.items() if name.startswith("parallel.")}
+    return words.layout({name.removeprefix("parallel."): value for name, value in parallel.items()})
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    if row.get("confirms") is not None:
+        return f"measures {row['confirms']} again"
+    if row.get("retry_of") is not None:
+        return f"retry of {row['retry_of']}"
+    return {"enqueued": "by hand"}.get(str(row.get("source")), str(row.get("source") or ""))
+
+
+def chosen(rows: Sequence[Row], key: str) -> list[Row]:
+    """The rows that were chosen above the table; all of a short list, without a choice."""
+    if len(rows) <= trial_list.SHOWN:
+        return list(rows)
+    with st.container(horizontal=True, vertical_alignment="center", key=f"{key}-window"):
+        choice = st.segmented_control(
+            "Trials",
+            trial_list.CHOICES,
+            default=trial_list.NEWEST,
+            required=True,
+            key=f"{key}-choice",
+            label_visibility="collapsed",
+        )
+        shown, said = trial_list.window(rows, choice or trial_list.NEWEST)
+        st.caption(said)
+    return shown
+
+
+def download(name: str, key: str) -> None:
+    """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
+    st.download_button(
+        "All trials as CSV",
+        lambda: trial_list.as_csv(study(name).document),
+        file_name=f"{name}-trials.csv",
+        mime="text/csv",
+        key=key,
+        icon=":material/download:",
+        type="tertiary",
+        on_click="ignore",
+    )

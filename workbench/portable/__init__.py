@@ -1,1 +1,0 @@
-"""A whole study as one file: packed here, unpacked there."""

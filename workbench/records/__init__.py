@@ -1,0 +1,1 @@
+"""Records of a run for readers: raw, Parquet, columns, live snapshot."""

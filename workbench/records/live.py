@@ -1,0 +1,253 @@
+"""What a run folder says right now, read piece by piece and shared by all who look at it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.run import progress, run_folder
+from engine.run.calibration import store
+from profilers.analysis.anatomy import hosts_of
+from profilers.analysis.communication import communication_rows
+from profilers.analysis.events import change_rows
+from profilers.model.links import Links
+from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
+from profilers.records.schema import Event
+from workbench.records.archive import tail
+from workbench.records.columns import Stream
+from workbench.records.joined import Columns, common_steps
+
+#: Collectives are averaged over this many steps: the last ones that every rank has ended.
+WINDOW_STEPS = 20
+#: A second request within this time gets the same snapshot.
+FRESH_SECONDS = 0.8
+#: What the launcher's own host is called where another was sampled, too.
+THIS_HOST = "the launcher's"
+#: Run folders followed at a time.
+FOLLOWED = 8
+
+
+class HostReadings(NamedTuple):
+    """What was sampled on one host, and what its sampler told."""
+
+    host: Columns
+    gpu: Columns
+    cores: Columns
+    network: Columns
+    processes: Columns
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One look at a run. Columns are per rank; a stream that is not there is missing or empty.
+
+    Readings of a host are those of one; ``of_host`` gives the same look with another's.
+    """
+
+    id: str
+    status: Mapping[str, Any]
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    ranks: list[progress.RankProgress]
+    steps: Mapping[int, Columns]
+    communication: list[dict[str, Any]]
+    memory: Mapping[int, Columns]
+    host: Columns
+    gpu: Columns
+    launcher_events: list[Event]
+    problems: list[str]
+    cores: Columns = field(default_factory=dict)
+    network: Columns = field(default_factory=dict)
+    processes: Columns = field(default_factory=dict)
+    #: All hosts that were sampled, by name, that of rank 0 first.
+    hosts: Mapping[str, HostReadings] = field(default_factory=dict)
+
+    #: Values that were changed while it went, as ``profilers.run_summary.ChangeRow`` names them.
+    changes: list[dict[str, Any]] = field(default_factory=list)
+
+    #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
+    interfaces: Mapping[int, Columns] = field(default_factory=dict)
+    #: The host of each rank that told it.
+    rank_hosts: Mapping[int, str] = field(default_factory=dict)
+
+    def of_host(self, name: str | None) -> Snapshot:
+        """With the readings of one of ``hosts``; as it is for any other name."""
+        if name is None or name not in self.hosts:
+            return self
+        host, gpu, cores, network, processes, events = self.hosts[name]
+        return replace(
+            self,
+            host=host,
+            gpu=gpu,
+            cores=cores,
+            network=network,
+            processes=processes,
+            launcher_events=events,
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether its status says that it goes on."""
+        return self.status.get("state") in ("starting", "running")
+
+
+class _Collectives:
+    """One rank's calls of the last steps; older ones are forgotten, since a long run has millions."""
+
+    def __init__(self, path: Path) -> None:
+        self.tail = tail(path)
+        self.tables: list[Table] = []
+
+    def refresh(self, first_step: int) -> list[Table]:
+        kept = [table for table in self.tables if table.column("step")[-1] >= first_step]
+        self.tables = kept + _since(self.tail.read_new(), first_step)
+        return self.tables
+
+
+class LiveRun:
+    """Follows one run folder; each ``read`` costs what was written since the last one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._records = folder / run_folder.RECORDS
+        self._sampled = RunRecords(self._records)
+        self._streams: dict[tuple[str, str], Stream] = {}
+        self._collectives: dict[int, _Collectives] = {}
+        self._links: Links | None = None
+
+    def read(self) -> Snapshot:
+        """Everything that is there by now; what is missing or half-written is left out."""
+        ranks = self._ranks()
+        hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
+        host, gpu, cores, network, processes, events = next(iter(hosts.values()))
+        steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
+        status = run_folder.read_json(self.folder / run_folder.STATUS) or {}
+        return Snapshot(
+            id=self.folder.name,
+            status=status,
+            config=run_folder.read_json(self.folder / run_folder.CONFIG) or {},
+            summary=run_folder.read_json(self.folder / run_folder.SUMMARY),
+            ranks=progress.read_all(self.folder),
+            steps=steps,
+            communication=self._communication(steps, status),
+            memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
+            interfaces=self._interfaces(ranks),
+            rank_hosts=hosts_of(self._sampled),
+            host=host,
+            gpu=gpu,
+            launcher_events=events,
+            cores=cores,
+            network=network,
+            processes=processes,
+            hosts=hosts,
+            changes=[asdict(row) for row in change_rows(self._sampled)],
+            problems=self._problems(),
+        )
+
+    def _host_processes(self) -> dict[str, str]:
+        """The name of each sampled host and of the process that sampled it; of none, as if by the launcher."""
+        self._sampled.refresh()
+        found = self._sampled.hosts() or [LAUNCHER]
+        return {host_name(process) or THIS_HOST: process for process in found}
+
+    def _readings(self, process: str) -> HostReadings:
+        return HostReadings(
+            host=self._columns(process, "host"),
+            gpu=self._columns(process, "gpu"),
+            cores=self._columns(process, "core"),
+            network=self._columns(process, "network"),
+            processes=self._columns(process, "process"),
+            events=list(self._sampled.events(process)),
+        )
+
+    def _ranks(self) -> list[int]:
+        files = (path.name.removesuffix(ARCHIVED) for path in self._records.glob("rank-*.step*"))
+        names = {name.removeprefix("rank-").removesuffix(".step") for name in files}
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _interfaces(self, ranks: list[int]) -> dict[int, Columns]:
+        found = {rank: self._columns(f"rank-{rank}", "network") for rank in ranks}
+        return {rank: columns for rank, columns in found.items() if len(columns.get("time_unix", ()))}
+
+    def _columns(self, process: str, stream: str) -> Columns:
+        key = process, stream
+        if key not in self._streams:
+            self._streams[key] = Stream(tail(self._records / f"{process}.{stream}"))
+        return self._streams[key].refresh()
+
+    def _communication(self, steps: Mapping[int, Columns], status: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
+        window = last_steps([_detailed(columns) for columns in steps.values()], WINDOW_STEPS)
+        first = int(window[0]) if len(window) else 0
+        tables: list[Table] = []
+        for rank in steps:
+            path = self._records / f"rank-{rank}.comm"
+            tables += self._collectives.setdefault(rank, _Collectives(path)).refresh(first)
+        if not len(window):
+            return []
+        rows = communication_rows(
+            tables,
+            window,
+            len(window) * len(steps),
+            self._measured_links(status),
+            backend=str(status.get("backend") or ""),
+        )
+        return [asdict(row) for row in rows]
+
+    def _measured_links(self, status: Mapping[str, Any]) -> Links:
+        """What the run's calibration says; read once, for a run refers to one."""
+        if self._links is None:
+            self._links = store.referred(self.folder.parent, status).links(str(status.get("backend")))
+        return self._links
+
+    def _problems(self) -> list[str]:
+        tails = [stream.tail for stream in self._streams.values()]
+        tails += [collectives.tail for collectives in self._collectives.values()]
+        problems = [problem for tail in tails for problem in tail.problems]
+        return problems + unknown_streams(self._records)
+
+
+class LiveRuns:
+    """Snapshots for everybody: made at most once in ``FRESH_SECONDS``, however many browsers ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._followed: dict[Path, tuple[LiveRun, float, Snapshot]] = {}
+
+    def snapshot(self, folder: Path) -> Snapshot:
+        """A look at the run that is at most ``FRESH_SECONDS`` old."""
+        with self._lock:
+            known = self._followed.pop(folder, None)
+            if known is None or self._clock() - known[1] > FRESH_SECONDS:
+                run = known[0] if known else LiveRun(folder)
+                known = run, self._clock(), run.read()
+            self._followed[folder] = known
+            while len(self._followed) > FOLLOWED:
+                del self._followed[next(iter(self._followed))]
+            return known[2]
+
+
+def last_steps(ranks: Sequence[np.ndarray[Any, Any]], count: int) -> np.ndarray[Any, Any]:
+    """The last ``count`` steps that every rank has ended."""
+    return common_steps(ranks)[-count:]
+
+
+def _detailed(columns: Columns) -> np.ndarray[Any, Any]:
+    """The steps whose phases one rank recorded."""
+    if not len(columns.get("step", ())):
+        return np.empty(0, np.int64)
+    return np.asarray(columns["step"][np.isfinite(columns["communication_exposed_seconds"])])
+
+
+def _since(table: Table, first_step: int) -> list[Table]:
+    """The part of a rank's calls that is recent: those are at its end."""
+    recent = table.column("step").filled(-1) >= first_step
+    return [table.part(int(recent.argmax()), len(table))] if recent.any() else []

@@ -1,0 +1,149 @@
+"""Checks of what is there: everything ``doctor`` looks at, versions, and a full reading of every GPU, on tape."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import asdict
+from typing import Any
+
+from engine.config.run_config import RunConfig
+from engine.run.calibration import fingerprint
+from engine.run.devices import selection
+from profilers.gpu import detection
+from profilers.gpu.nvml import Nvml
+from profilers.gpu.nvml_tape import Tape
+from workbench.selftest.bench import Bench
+from workbench.selftest.scrub import CHECKED, VERSIONS, is_ours
+from workbench.selftest.verdict import Number, Verdict, judged
+from workbench.services import doctor
+
+PACKAGE = "training-workbench"
+TAPE = "nvml.tape.json"
+_READ_SECONDS, _EVERY_SECONDS = 3.0, 0.1
+#: What says how GPUs are wired; its output is kept.
+_TOOLS = (("nvidia-smi", "-L"), ("nvidia-smi", "topo", "-m"))
+_TOOL_SECONDS = 20.0
+
+
+def machine(bench: Bench) -> Verdict:
+    """What training needs is there, and torch can use the GPUs that the driver shows."""
+    checks = doctor.examine(bench.home)
+    bench.keep("doctor.json", [asdict(check) for check in checks])
+    bench.keep(VERSIONS, versions())
+    bench.keep("environment.json", environment())
+    bench.keep("fingerprint.json", fingerprint.here().as_dict())
+    for command in _TOOLS:
+        if (told := _output(command)) is not None:
+            bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)
+    wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
+    driver = detection.open_library()
+    shown = len(selection.visible(driver))
+    usable = _usable(shown)
+    if bench.device != "cpu" and shown and not usable:
+        wrong.append(f"the driver shows {shown} GPUs, and none can be used: {bench.why_not_cuda()}")
+    measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
+    return judged(wrong, _words(checks, usable, selection.hidden(driver)), measured)
+
+
+def nvml(bench: Bench) -> Verdict:
+    """Every reading of every GPU for some seconds, as the sampler takes it, recorded for a replay."""
+    import pynvml
+
+    tape = Tape(pynvml)
+    door = Nvml(tape)
+    shown, until = range(door.device_count), time.monotonic() + _READ_SECONDS
+    fields: dict[int, set[str]] = {gpu: set() for gpu in shown}
+    while time.monotonic() < until:
+        for gpu in shown:
+            told = asdict(door.sample(gpu))
+            fields[gpu] |= {name for name, value in told.items() if value is not None}
+        time.sleep(_EVERY_SECONDS)
+    missing, driver = door.missing, door.driver_version
+    door.close()
+    bench.keep(TAPE, tape.recording(f"{len(shown)} GPUs, driver {driver}. Written by workbench selftest."))
+    bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
+    wrong = [
+        f"GPU {gpu} tells no {name}"
+        for gpu in shown
+        for name in ("memory_used_bytes", "memory_total_bytes")
+        if name not in fields[gpu]
+    ]
+    slowest = max((wall for spans in tape.seconds.values() for wall, _ in spans), default=0.0)
+    measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
+    measured |= {f"gpu_{gpu}_fields_count": len(told) for gpu, told in fields.items()}
+    return judged(wrong, f"{len(shown)} GPUs read; {len(missing)} functions not answered", measured)
+
+
+def versions() -> dict[str, Any]:
+    """Of Python, this package and all that it needs, torch's libraries, the driver and the system."""
+    import torch
+
+    needed = [PACKAGE, *_names(importlib.metadata.requires(PACKAGE) or [])]
+    on_gpus = torch.version.cuda is not None or torch.version.hip is not None
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": {name: _version(name) for name in needed},
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpus else None,
+        "driver": detection.open_library().driver_version,
+        "nvidia_packages": {
+            dist.name: dist.version
+            for dist in importlib.metadata.distributions()
+            if dist.name.startswith("nvidia-")
+        },
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Variables of the checked list with their values; of others that act on ranks only the names."""
+    return {
+        "values": {name: os.environ[name] for name in sorted(CHECKED) if name in os.environ},
+        "set_but_not_told": sorted(name for name in os.environ if is_ours(name) and name not in CHECKED),
+    }
+
+
+def _usable(shown: int) -> int:
+    for count in range(shown, 0, -1):
+        if selection.choose(RunConfig(), count).kind == "cuda":
+            return count
+    return 0
+
+
+def _words(checks: list[doctor.Check], usable: int, hidden: str) -> str:
+    found = {check.name: check for check in checks}
+    what = found["gpu"].value if usable else "no GPU to train on"
+    return (
+        f"Python {found['python'].value}, torch {found['torch'].value}, {found['cpu'].value}, {what}{hidden}"
+    )
+
+
+def _names(requirements: list[str]) -> list[str]:
+    """Without versions, extras and conditions."""
+    found = [re.match(r"[A-Za-z0-9._-]+", line) for line in requirements]
+    return sorted({name[0] for name in found if name})
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _output(command: tuple[str, ...]) -> str | None:
+    """What a tool prints; None if it is not there, or hangs."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout + done.stderr

@@ -1,0 +1,132 @@
+"""Runs a check in a process of its own, so that nothing it does can hang or end the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine.run import run_folder
+from workbench.selftest import disk_space
+from workbench.selftest.registry import Check
+from workbench.selftest.verdict import Outcome, Verdict, failed, not_possible
+from workbench.selftest.worker import ANSWER, REQUEST, name_of
+
+#: What the process and everything it started printed.
+OUTPUT = "output.log"
+_LOOK_SECONDS = 0.1
+#: -P: a folder called `engine` where somebody happens to be is not ours.
+_COMMAND = (sys.executable, "-P", "-m", "workbench.selftest.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asked for: auto, cpu or cuda, and ranks of checks that take several."""
+
+    device: str = "auto"
+    ranks: int = 2
+
+
+def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], bool]) -> Verdict | None:
+    """Its verdict; None if it was stopped. One that is too slow is ended with all that it started, and failed."""
+    try:
+        process = _start(check, asked, scratch)
+    except OSError as error:
+        return not_possible(disk_space.refused(error))
+    try:
+        stopped = _wait(process, check.limit_seconds, should_stop)
+    finally:
+        _end(process)
+    if stopped == "asked":
+        return None
+    if stopped == "late":
+        late = f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended"
+        return _unanswered(late, "", scratch)
+    return _answer(process.returncode, scratch)
+
+
+def _start(check: Check, asked: Asked, scratch: Path) -> subprocess.Popen[bytes]:
+    request = {
+        "function": name_of(check.function),
+        "needs": name_of(check.needs),
+        "device": asked.device,
+        "ranks": asked.ranks,
+    }
+    run_folder.write_json(scratch / REQUEST, request)
+    with (scratch / OUTPUT).open("wb") as output:
+        return subprocess.Popen(
+            [*_COMMAND, str(scratch)],
+            stdin=subprocess.PIPE,  # never written to: it closes when this process ends, and the check ends with it
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: Callable[[], bool]) -> str | None:
+    until = time.monotonic() + seconds
+    while process.poll() is None:
+        if should_stop():
+            return "asked"
+        if time.monotonic() > until:
+            return "late"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_SECONDS)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With its ranks, also stopped ones: they are of its session's only group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _answer(code: int, scratch: Path) -> Verdict:
+    """What it found. Where the disk is full, a failure that tells of it says nothing of what the check looks for, and
+    with any other one it is told.
+    """
+    try:
+        verdict = msgspec.convert(run_folder.read_json(scratch / ANSWER), Verdict)
+    except msgspec.ValidationError:
+        return _died(code, scratch)
+    full = disk_space.why_none(scratch, disk_space.RUN_BYTES) if verdict.outcome is Outcome.FAIL else None
+    if full is None:
+        return verdict
+    if disk_space.is_blamed(verdict.reason):
+        return not_possible(f"{full}: {verdict.reason}", verdict.measured)
+    return failed(f"{verdict.reason} ({full})", verdict.measured)
+
+
+def _died(code: int, scratch: Path) -> Verdict:
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    said = _last_line(scratch / OUTPUT)
+    died = f"its process died without a verdict: {how}{said}"
+    # A page of a file for which there is no block raises SIGBUS; no other signal comes of a full disk.
+    by_itself = code >= 0 or code == -signal.SIGBUS
+    return _unanswered(died, said, scratch) if by_itself else failed(died)
+
+
+def _unanswered(how: str, said: str, scratch: Path) -> Verdict:
+    """A disk may have had no room for the verdict, nor for the words that say so."""
+    full = disk_space.why_none(
+        scratch, disk_space.RUN_BYTES if disk_space.is_blamed(said) else disk_space.VERDICT_BYTES
+    )
+    return failed(how) if full is None else not_possible(f"{full}: {how}")
+
+
+def _last_line(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
+    return ""

@@ -1,0 +1,1 @@
+"""What lives longer than a command: jobs, page server, controllers, demo, doctor."""

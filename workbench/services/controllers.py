@@ -1,0 +1,161 @@
+"""More controllers of a study as child processes, each on its part of the devices; they end when their parent does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from engine.run import run_folder
+from tuning.execution.device_slices import Slice
+from tuning.spec.study_file import StudyFile
+from tuning.storage.study_folder import STUDIES, STUDY
+from workbench.text.output import say
+
+#: A controller that was asked to end has its run's ranks stop at a common step first.
+_PATIENCE_SECONDS = 30.0
+#: What a controller may take until it has loaded torch.
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+#: After the study has ended others see that within a second or two.
+_ENDED_SECONDS = 60.0
+
+
+class Children:
+    """The other controllers of a study: ``start`` them once the study's folder is there."""
+
+    def __init__(self, home: Path, name: str, slices: Sequence[Slice]) -> None:
+        self._home, self._name, self._slices = home, name, list(slices)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(ended=False)
+
+    def start(self) -> None:
+        """Start those that were not started yet, and wait until they have loaded what they need: the first trial is
+        measured alone.
+        """
+        fresh = []
+        while self._slices:
+            fresh.append(self._started(len(self._processes) + 1, self._slices.pop(0)))
+            self._processes.append(fresh[-1])
+        deadline = time.monotonic() + _START_SECONDS
+        for process in fresh:
+            left = max(0.0, deadline - time.monotonic())
+            if process.stdout is not None:
+                if not select.select([process.stdout], [], [], left)[0] or not process.stdout.readline():
+                    say(f"warning: a controller beside this one did not start; see {self._log('*')}")
+                process.stdout.close()
+
+    def close(self, ended: bool) -> None:
+        """See all of them to their end. Unless the study has ``ended``, ask them to stop first."""
+        if not ended:
+            self._ask()
+        for process in self._processes:
+            try:
+                process.wait(_ENDED_SECONDS if ended else _PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()  # its ranks die with it
+                process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+            if ended and process.returncode:
+                say(
+                    f"warning: a controller beside this one ended with {process.returncode}; see {self._log('*')}"
+                )
+        self._processes.clear()
+
+    def _ask(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+
+    def _started(self, number: int, part: Slice) -> subprocess.Popen[bytes]:
+        given = [str(self._home), self._name, _listed(part.cores), _listed(part.gpus)]
+        command = [sys.executable, "-P", "-m", "workbench.services.controllers", *given]
+        ours = str(Path(__file__).parents[2])
+        known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join(known)}
+        with self._log(number).open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # closed by the system when this process dies
+                stdout=subprocess.PIPE,  # one line once it is ready
+                stderr=output,
+                env=variables,
+                start_new_session=True,  # Ctrl-C reaches the parent, which asks once
+            )
+
+    def _log(self, number: object) -> Path:
+        return self._home / STUDIES / self._name / f"side_by_side-{number}.log"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``HOME STUDY CORES GPUS``: work on a study beside the controller that started this process."""
+    from engine.run.processes import die_with
+    from tuning.spec import study_file
+
+    home, name, cores, gpus = arguments
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    die_with(lifeline)
+    Slice(_numbers(cores), _numbers(gpus)).take()
+    _work(Path(home), study_file.parse(run_folder.read_json(Path(home) / STUDIES / name / STUDY)))
+    return 0
+
+
+def _work(home: Path, file: StudyFile) -> None:
+    from engine.session import Session
+    from tuning.execution import preflight
+    from tuning.study import run_study
+    from workbench.services.predictions import foresight_of
+
+    folder = home / STUDIES / file.name
+    with Session(home, fresh_on_cpu=preflight.weighs_memory(file)) as session:
+        foresee = foresight_of(home, file)
+        _load()
+        os.write(1, b"ready\n")
+        os.dup2(2, 1)
+        while not _has_begun(folder):
+            time.sleep(_LOOK_SECONDS)
+        run_study(file, folder, session.execute, None, foresee, join=True)
+
+
+def _load() -> None:
+    """Load torch here and in the server of warm ranks, which else comes with the first trial."""
+    from engine.launch.workers import Servers
+
+    importlib.import_module("engine.launch.pool")
+    process = Servers().start(int, (), {})
+    process.join()
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether the first controller measures something: the first trial is its own."""
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    return bool(status.get("running") or status.get("trials_done") or status.get("state") != "running")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers)) or "-"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return () if text == "-" else tuple(map(int, text.split(",")))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

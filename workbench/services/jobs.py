@@ -1,0 +1,159 @@
+"""Start the command line as processes of their own, which outlive the page; see who still runs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from engine.config.errors import InputError
+from engine.run import ownership, run_folder
+from workbench.home.settings import HOME_VARIABLE, JOBS
+
+RECORD = "job.json"
+LOG = "log"
+_TAIL_BYTES = 16_384
+#: -P: a folder called `engine` where somebody happens to be is not ours.
+_COMMAND = ["-P", "-m", "workbench"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A process of the command line that was started from here; its output is in ``folder / LOG``."""
+
+    id: str
+    folder: Path
+    arguments: tuple[str, ...]
+    started_unix: float
+    owner: dict[str, Any]
+
+    @property
+    def pid(self) -> int:
+        """The process, which is also the leader of its session."""
+        return int(self.owner["pid"])
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return ownership.alive(self.owner)
+
+    @property
+    def log(self) -> Path:
+        """Everything it printed."""
+        return self.folder / LOG
+
+
+def start(home: Path, arguments: list[str], environment: dict[str, str] | None = None) -> Job:
+    """Start ``workbench ARGUMENTS`` in a session of its own, so that it goes on when this process ends.
+
+    Raises:
+        InputError: the home folder cannot be written.
+    """
+    folder = new_folder(home)
+    process = _spawn(home, folder / LOG, arguments, environment or {})
+    job = Job(folder.name, folder, tuple(arguments), time.time(), _identity(process.pid))
+    run_folder.write_json(
+        folder / RECORD, {key: value for key, value in asdict(job).items() if key != "folder"}
+    )
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    return job
+
+
+def new_folder(home: Path) -> Path:
+    """An empty folder for a job's files.
+
+    Raises:
+        InputError: the home folder cannot be written.
+    """
+    folder = home / JOBS / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            "home", str(home), f"cannot be written ({error.strerror}); give another --home"
+        ) from None
+    return folder
+
+
+def listed(home: Path) -> list[Job]:
+    """Every job that was started from this home, newest first."""
+    folders = sorted((home / JOBS).glob("*/"), reverse=True)
+    return [job for folder in folders if (job := _read(folder)) is not None]
+
+
+def interrupt(job: Job) -> None:
+    """Ask a job to end in good order, as Ctrl-C does."""
+    if job.alive:
+        _signal(job.pid, signal.SIGINT)
+
+
+def end(job: Job, patience_seconds: float) -> bool:
+    """Ask a job to end, then kill it with everything in its session; False if it had to be killed."""
+    interrupt(job)
+    deadline = time.monotonic() + patience_seconds
+    while job.alive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if not job.alive:
+        return True
+    _signal(-job.pid, signal.SIGKILL)
+    return False
+
+
+def last_lines(log: Path, count: int = 20) -> list[str]:
+    """The end of a log; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()[-count:]
+    except OSError:
+        return []
+
+
+def last_error(job: Job) -> str:
+    """The one line with which the command line said what was wrong."""
+    lines = [line for line in last_lines(job.log) if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return str((errors or lines or ["it ended without a word"])[-1]).removeprefix("error: ")
+
+
+def _spawn(home: Path, log: Path, arguments: list[str], extra: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, *_COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {HOME_VARIABLE: str(home)} | extra,
+        )
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    try:
+        return ownership.identity(pid)
+    except psutil.Error:
+        return {"pid": pid, "start_time": 0.0}
+
+
+def _read(folder: Path) -> Job | None:
+    found = run_folder.read_json(folder / RECORD)
+    try:
+        return Job(**found | {"folder": folder, "arguments": tuple(found["arguments"])}) if found else None
+    except (KeyError, TypeError):
+        return None
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

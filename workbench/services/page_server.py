@@ -1,0 +1,157 @@
+"""Starts the page as a child process: where its script is, a free port, and flags that keep it local."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.errors import InputError
+from workbench.home.settings import HOME_VARIABLE
+
+DEFAULT_PORT = 8501
+START_SECONDS = 60.0
+_LAST_PORT = 65_535
+_TAKEN = errno.EADDRINUSE
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page listens."""
+
+    address: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser on this machine."""
+        anywhere = self.address in ("0.0.0.0", "::")
+        host = "127.0.0.1" if anywhere else f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}"
+
+
+def script() -> Path:
+    """The page's script: beside the package in a checkout, else where the module ``app`` is installed.
+
+    Raises:
+        InputError: there is none.
+    """
+    import importlib.util
+
+    beside = Path(__file__).parents[2] / "app.py"
+    if beside.is_file():
+        return beside
+    found = importlib.util.find_spec("app")
+    if found is None or found.origin is None:
+        raise InputError("app.py", None, "is not beside the package; install the workbench again")
+    return Path(found.origin)
+
+
+def check_free(place: Place) -> None:
+    """Refuse a port that cannot be had, before anything starts.
+
+    Raises:
+        InputError: the port is taken or not allowed, or the address is none of this machine's.
+    """
+    problem = _bind_problem(place)
+    if problem is None:
+        return
+    if problem.errno in _NO_SUCH_ADDRESS or isinstance(problem, socket.gaierror):
+        raise InputError("--address", place.address, "is no address of this machine; use 127.0.0.1")
+    reason = (
+        "is taken by another program" if problem.errno == _TAKEN else f"cannot be used ({problem.strerror})"
+    )
+    free = next(
+        (port for port in _nearby(place.port) if _bind_problem(Place(place.address, port)) is None), None
+    )
+    raise InputError("--port", place.port, f"{reason}; give --port {free or 0}")
+
+
+def start(place: Place, home: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start the page; its output goes to ``log``."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "streamlit", "run", str(script()), *_flags(place)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {HOME_VARIABLE: str(home), "PYTHONUNBUFFERED": "1"},
+        )
+
+
+def wait_until_up(place: Place, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the page answers; False if it ended or took longer than ``START_SECONDS``."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if _answers(f"{place.url}/_stcore/health"):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _flags(place: Place) -> list[str]:
+    options = {
+        "server.address": place.address,
+        "server.port": str(place.port),
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "browser.gatherUsageStats": "false",
+        "browser.serverAddress": "localhost",
+        "client.toolbarMode": "minimal",
+    }
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return flags + [f"--server.allowedHosts={host}" for host in allowed_hosts(place.address)]
+
+
+def allowed_hosts(address: str) -> list[str]:
+    """Names under which a browser may ask for the page; others are refused, against DNS rebinding."""
+    local = ["localhost", "127.0.0.1"]
+    try:
+        listens = ipaddress.ip_address(address)
+    except ValueError:
+        return [*local, address]
+    if listens.is_loopback or not listens.is_unspecified:
+        return list(dict.fromkeys([*local, address]))
+    names = [socket.gethostname(), socket.getfqdn(), *_own_addresses()]
+    return list(dict.fromkeys([*local, *names]))
+
+
+def _own_addresses() -> list[str]:
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    found = [item for items in psutil.net_if_addrs().values() for item in items if item.family in families]
+    return [item.address.partition("%")[0] for item in found]
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _bind_problem(place: Place) -> OSError | None:
+    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((place.address, place.port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _nearby(port: int) -> range:
+    return range(port + 1, min(port + 50, _LAST_PORT) + 1)

@@ -1,0 +1,52 @@
+"""Predictions for a study on this machine: there are some where it is calibrated for as many ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.config.errors import InputError
+from workbench.text.output import say
+
+if TYPE_CHECKING:
+    from tuning.predict.target import Target
+    from tuning.search.prediction_prior import Foresee, Foresight
+    from tuning.space.space import Space
+    from tuning.spec.study_file import StudyFile
+
+
+def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
+    """What predicts a study's space; it says why, once the study begins, where nothing can. The formulas that play a
+    simulated study would know its trials beforehand: they say only whether anything runs.
+    """
+    if file.prior == "none" or (file.simulate is not None and file.turns_work):
+        return None
+
+    def foresee(space: Space) -> Foresight | None:
+        from tuning.search.prediction_prior import Foresight
+
+        target = _target(home, file) if file.simulate is None else _simulated(file)
+        return None if target is None else Foresight(space, target, file.seed, file.simulate is None)
+
+    return foresee
+
+
+def _simulated(file: StudyFile) -> Target | None:
+    from tuning.predict.target import named
+
+    return named(file.simulate.cluster, None, file.ranks) if file.simulate else None
+
+
+def _target(home: Path, file: StudyFile) -> Target | None:
+    from workbench.home.calibrations import target_of
+
+    if file.turns_work:
+        say("no predictions: the study turns its ranks or the tokens of a step")
+        return None
+    try:
+        target = target_of(home, None, None, file.ranks)
+        target.check(file.ranks)
+    except InputError as error:
+        say(f"no predictions: {error.remedy.partition(', or name a cluster')[0]}")
+        return None
+    return target

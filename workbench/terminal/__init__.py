@@ -1,0 +1,1 @@
+"""Rich tables and progress bars."""

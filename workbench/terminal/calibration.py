@@ -1,0 +1,92 @@
+"""A calibration as people read it in a terminal: the best rates, and what a payload costs by the fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.run.calibration import store
+from engine.run.calibration.table import Calibration, Curve, Kind
+from workbench.home.calibrations import segments, size
+from workbench.text import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_TITLES: dict[Kind, str] = {
+    "gemm": "matrix products, of each rank",
+    "memory": "passes over memory, of each rank",
+    "transfer": "copies between host and device, of each rank",
+    "collective": "collectives: seconds(S) = alpha + S / beta, error at sizes that the fit did not see",
+}
+
+
+def print_calibration(console: Console, found: store.Found) -> None:
+    """What holds here, or the newest that no longer does and why; without any, what to do."""
+    shown = found.calibration or found.stale
+    if found.reason:
+        console.print(f"[yellow]{found.reason}[/]", soft_wrap=True)
+    if shown is None:
+        return
+    console.print(_headline(shown), soft_wrap=True)
+    for kind in _TITLES:
+        if curves := shown.of(kind):
+            console.print(_collectives(curves) if kind == "collective" else _rates(kind, curves))
+
+
+def _headline(shown: Calibration) -> str:
+    mark = shown.fingerprint
+    parts = [
+        f"{mark.cpu}, {mark.cores:,} cores, {mark.memory_gib:,.1f} GiB",
+        *mark.gpus,
+        f"torch {mark.torch}",
+    ]
+    complete = "" if shown.complete else " [yellow](interrupted: not everything that was asked)[/]"
+    when = f"measured {words.when(shown.measured_unix)} in {words.seconds(shown.seconds)}"
+    return f"[bold]{mark.id}[/]  {'; '.join(parts)}; {when}{complete}"
+
+
+def _rates(kind: Kind, curves: list[Curve]) -> Table:
+    table = _table(_TITLES[kind])
+    for name in ("", "ranks", "threads each", "at sizes", "at the largest", "best"):
+        table.add_column(name, justify="left" if not name else "right")
+    for curve in curves:
+        sizes = [point.size for point in curve.points]
+        span = _span(kind, sizes[0], sizes[-1])
+        about = (curve.name.replace("_", " "), f"{curve.ranks:,}", f"{curve.threads:,}", span)
+        table.add_row(*about, _rate(curve, curve.rate(curve.points[-1])), _rate(curve, curve.peak))
+    return table
+
+
+def _span(kind: Kind, first: int, last: int) -> str:
+    return f"n {first:,} – {last:,}" if kind == "gemm" else f"{size(first)} – {size(last)}"
+
+
+def _rate(curve: Curve, rate: float | None) -> str:
+    if rate is None:
+        return words.NOTHING
+    return f"{rate / 1e9:,.2f} {'GFLOP/s' if curve.kind == 'gemm' else 'GB/s'}"
+
+
+def _collectives(curves: list[Curve]) -> Table:
+    table = _table(_TITLES["collective"])
+    for name in ("", "ranks", "for S", "alpha", "beta", "error: median", "largest", "best bus bandwidth"):
+        table.add_column(name, justify="left" if not name else "right")
+    for curve in curves:
+        first = (f"{curve.name.replace('_', ' ')}, {curve.backend}", f"{curve.ranks:,}")
+        for number, (span, alpha, beta) in enumerate(segments(curve)):
+            errors = _errors(curve) if number == 0 else ("", "")
+            peak = _rate(curve, curve.peak) if number == 0 else ""
+            table.add_row(*(first if number == 0 else ("", "")), span, alpha, beta, *errors, peak)
+    return table
+
+
+def _errors(curve: Curve) -> tuple[str, str]:
+    fit = curve.fit
+    return (words.percent(fit.median_error, 1), words.percent(fit.largest_error, 1)) if fit else ("", "")
+
+
+def _table(title: str) -> Table:
+    from rich.table import Table
+
+    return Table(title=title, title_justify="left", box=None)

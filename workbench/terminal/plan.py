@@ -1,0 +1,137 @@
+"""The best layouts for a cluster as people read them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from tuning.predict.answer import Forecast
+from tuning.predict.plan.families import Family
+from tuning.predict.plan.plans import Planned
+from workbench.terminal.prediction import layout, placement_settings, probability
+from workbench.text import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_AXES = {
+    "zero_stage": "ZeRO",
+    "micro_batch": "micro-batch",
+    "chunks": "stages a rank",
+    "recompute": "recompute",
+}
+_TERMS = {
+    "tensor_parallel": "tp",
+    "context_parallel": "cp",
+    "data_parallel": "dp",
+    "recomputation": "recompute",
+    "messages": "pp",
+}
+#: Layouts of the pareto that are shown.
+_FRONT = 12
+
+
+def print_plan(console: Console, found: Planned) -> None:
+    """The best, the pareto, and a line for each family that was not taken."""
+    for line in _head(found):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(_table("Fastest that fit, one of each dp, tp, pp and ZeRO stage", found.best))
+    for line in _placed(found):
+        console.print(line, markup=False, soft_wrap=True)
+    if found.tight is not None:
+        console.print(_tight(found.tight), markup=False, soft_wrap=True)
+    console.print(_table("Less memory for more time", _thinned(found.pareto)))
+    console.print("Why not:")
+    for line in _families(found.families):
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    for note in found.best[0].notes if found.best else found.target.notes:
+        console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
+
+
+def _head(found: Planned) -> Iterator[str]:
+    cluster, config = found.target.cluster, found.config
+    tokens = config.batch.global_batch * config.data.sequence_length
+    yield (
+        f"{config.model.preset} on {cluster.size:,} x {found.target.group.accelerator.name} ({cluster.name}), "
+        f"{config.batch.global_batch:,} sequences of {config.data.sequence_length:,} tokens a step "
+        f"({words.count(tokens)}), {config.precision}"
+    )
+    yield f"{found.looked_at:,} legal layouts looked at, {found.safe:,} fit safely"
+
+
+def _table(title: str, rows: Sequence[Forecast]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("dp", "tp", "pp", "ZeRO", "micro", "stages"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("recompute", no_wrap=True)
+    for name in ("step, s", "90 %", "MFU", "memory", "too much"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("besides products")
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Forecast) -> Iterator[str]:
+    config, seconds = row.config, row.step_seconds
+    parallel = config.parallel
+    yield from (str(degree) for degree in (parallel.dp, parallel.tp, parallel.pp, parallel.zero_stage))
+    yield str(config.batch.micro_batch)
+    yield str(config.schedule.chunks)
+    yield config.memory.recompute
+    yield f"{seconds.median:,.0f}" if seconds.median >= 1e4 else f"{seconds.median:,.4g}"
+    yield f"{_short(seconds.low)} – {_short(seconds.high)}"
+    yield words.percent(row.mfu)
+    yield words.percent(row.memory_bytes.median / row.target.memory_bytes)
+    yield probability(row.out_of_memory_probability)
+    others = [limit for limit in row.limits if limit.name != "products"]
+    yield ", ".join(
+        f"{_TERMS.get(limit.name, limit.name)} {words.percent(limit.share)}" for limit in others[:2]
+    )
+
+
+def _placed(found: Planned) -> Iterator[str]:
+    """A line for each of the best; nothing where devices are all alike."""
+    rows = [(row, where) for row, where in zip(found.best, found.placed, strict=True) if where is not None]
+    if rows:
+        yield f"Where ranks belong on {rows[0][1].where}, and what that gains over ranks in order (nothing hidden):"
+    for row, where in rows:
+        what = placement_settings(where) or "ranks in order are as good as any"
+        yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {what}"
+
+
+def _short(seconds: float) -> str:
+    """Three digits, and never an exponent above 1."""
+    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
+def _tight(row: Forecast) -> str:
+    needs = words.percent(row.memory_bytes.median / row.target.memory_bytes)
+    return (
+        f"Faster, but not safe: {layout(row)}: {words.seconds(row.step_seconds.median)}, {needs} of the memory, "
+        f"out of memory with {probability(row.out_of_memory_probability)}"
+    )
+
+
+def _thinned(rows: Sequence[Forecast]) -> Sequence[Forecast]:
+    """As many as are shown, the ends among them."""
+    if len(rows) <= _FRONT:
+        return rows
+    return [rows[round(place * (len(rows) - 1) / (_FRONT - 1))] for place in range(_FRONT)]
+
+
+def _families(families: Sequence[Family]) -> Iterator[str]:
+    """Neighbours that are refused for one reason in one line; the best need none."""
+    for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
+        alike = list(group)
+        if alike[0].verdict != "best":
+            name = f"{_AXES.get(axis, axis)} {_span([family.value for family in alike])}"
+            yield f"{name + ':':<24}{reason}"
+
+
+def _span(values: Sequence[str]) -> str:
+    return ", ".join(values) if len(values) <= 2 else f"{values[0]} ... {values[-1]}"

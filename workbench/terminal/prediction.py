@@ -1,0 +1,341 @@
+"""A prediction as people read it in a terminal.
+
+Where ranks belong, as people read it in a terminal.
+
+A dry run as people read it in a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from engine.footprint.flops import parameters, workload_of
+from tuning.predict.answer import WORDS, Change, Forecast
+from tuning.predict.placement.place import Placed
+from tuning.predict.plan.why_not import WhyNot
+from workbench.text import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from engine.config.run_config import RunConfig
+    from engine.dry_run.check import DryRun
+    from engine.footprint.footprint import Footprint
+
+#: The most devices that are listed as a person types them; of more, runs of them are told.
+_LISTED = 64
+
+
+def lines(found: Placed | None) -> Iterator[str]:
+    """What the best placement is and what it gains; nothing where all devices and links are alike."""
+    if found is None:
+        return
+    yield f"Where ranks belong on {found.where}:"
+    if not found.values:
+        yield f"  {found.reason}"
+        return
+    yield f"  {100 * found.gain:+6.1f} % tokens/s  {placement_settings(found)}"
+    yield f"  {found.reason}"
+    yield f"  {_axes(found)}"
+    if found.configured_seconds is not None:
+        yield f"  as configured: {words.seconds(sum(found.configured_seconds.values()))} a step, nothing hidden"
+
+
+def placement_settings(found: Placed) -> str:
+    """Keys and values as ``--set`` takes them; a long order in runs of devices that follow each other."""
+    return " ".join(f"{key}={_listed(values)}" for key, values in found.values.items())
+
+
+def _listed(values: Sequence[int]) -> str:
+    if len(values) <= _LISTED:
+        return f"[{','.join(map(str, values))}]"
+    return f"[{', '.join(_runs(values))}] (--json has the whole list)"
+
+
+def _runs(values: Sequence[int]) -> Iterator[str]:
+    first = last = values[0]
+    for value in values[1:]:
+        if value != last + 1:
+            yield f"{first}-{last}" if first < last else str(first)
+            first = value
+        last = value
+    yield f"{first}-{last}" if first < last else str(first)
+
+
+def _axes(found: Placed) -> str:
+    """Seconds of what an order changes, before and after."""
+    before, after = found.in_order_seconds, found.seconds
+    changed = [name for name in after if abs(after[name] - before[name]) > 0.005 * sum(before.values())]
+    parts = [f"{name} {words.seconds(before[name])} -> {words.seconds(after[name])}" for name in changed]
+    return f"ranks in order -> placed, nothing hidden: {', '.join(parts)}"
+
+
+#: Changes that are shown, and the least share of a step that has a row of its own.
+_CHANGES, _LEAST = 6, 0.005
+#: What loses something is worth telling if it gains this much.
+_LOSSY = 0.01
+_BAR = 30
+
+
+def print_forecast(console: Console, found: Forecast, where: Placed | None = None) -> None:
+    """Time, memory, what the step is made of, what would change it, where ranks belong, and what to know of numbers."""
+    _head(console, found)
+    console.print(_breakdown(found))
+    for line in _changes(found):
+        _line(console, line)
+    for line in lines(where):
+        _line(console, line)
+    _notes(console, found.notes)
+
+
+def print_why_not(console: Console, found: WhyNot) -> None:
+    """Legal, fits, and how far behind: one line each."""
+    if found.forecast is None:
+        console.print("[red]not legal[/]")
+    else:
+        console.print(f"[green]legal[/]  {words.layout(found.layout)}", soft_wrap=True)
+        _line(
+            console, f"{'fits' if found.forecast.fits else 'does not fit safely'}: {_memory(found.forecast)}"
+        )
+        _line(console, f"step: {step(found.forecast)}")
+    for line in _behind(found):
+        _line(console, line)
+    _notes(console, found.forecast.notes if found.forecast else ())
+
+
+def step(found: Forecast) -> str:
+    """Seconds of a step, with its range."""
+    low, high = words.seconds(found.step_seconds.low), words.seconds(found.step_seconds.high)
+    return f"{words.seconds(found.step_seconds.median)} (90 %: {low} to {high})"
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Keys and values as ``--set`` takes them."""
+    return " ".join(f"{key}={'null' if item is None else item}" for key, item in values.items())
+
+
+def layout(found: Forecast) -> str:
+    """Degrees and what else a plan turns, in a few words."""
+    config = found.config
+    parts = [words.layout(config.parallel.model_dump()), f"micro-batch {config.batch.micro_batch}"]
+    if config.schedule.chunks > 1:
+        parts.append(f"{config.schedule.chunks} stages a rank")
+    if config.memory.recompute != "none":
+        parts.append(f"recompute {config.memory.recompute}")
+    return ", ".join(parts)
+
+
+def probability(value: float) -> str:
+    """Of too little memory, without digits that nobody believes."""
+    return "under 1 %" if value < 0.01 else "over 99 %" if value > 0.99 else words.percent(value)
+
+
+def _head(console: Console, found: Forecast) -> None:
+    cluster = found.target.cluster
+    console.print(
+        f"[bold]{words.layout(found.config.parallel.model_dump())}[/] on {cluster.name} "
+        f"({found.target.group.accelerator.name})",
+        soft_wrap=True,
+    )
+    rows = {
+        "step": step(found),
+        "tokens/s": words.number(found.tokens_per_second),
+        "MFU": f"{words.percent(found.mfu, 1)} of {found.peak_flops / 1e12:,.5g} TFLOP/s a device",
+        "memory": _memory(found),
+        **_outside(found),
+        "limits": "; ".join(limit.words for limit in found.limits[:3]),
+    }
+    for label, text in rows.items():
+        _line(console, f"  {label:<10}{text}")
+
+
+def _memory(found: Forecast) -> str:
+    limit = found.target.memory_bytes
+    share = words.percent(found.memory_bytes.median / limit)
+    low, high = words.gib(found.memory_bytes.low), words.gib(found.memory_bytes.high)
+    return (
+        f"{words.gib(found.memory_bytes.median)} ({low} to {high}), {share} of {words.gib(limit)}; "
+        f"out of memory with {probability(found.out_of_memory_probability)}"
+    )
+
+
+def _outside(found: Forecast) -> dict[str, str]:
+    """A row for what the allocator does not count; none on a CPU."""
+    beside = found.outside
+    if not beside.likely:
+        return {}
+    count = len(beside.communicators)
+    buffers = f" and buffers of {count} NCCL communicator{'s' if count > 1 else ''}" if count else ""
+    sizes = f"{words.gib(beside.likely)} ({words.gib(beside.low)} to {words.gib(beside.high)})"
+    return {"": f"of that {sizes} outside torch's allocator: CUDA context{buffers}, believed"}
+
+
+def _breakdown(found: Forecast) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        title="Where a step goes", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("seconds", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    whole = sum(found.breakdown.values())
+    for name, seconds in sorted(found.breakdown.items(), key=lambda item: -item[1]):
+        share = seconds / whole
+        if share >= _LEAST:
+            table.add_row(
+                WORDS[name],
+                words.seconds(seconds),
+                words.percent(share, 1),
+                "█" * max(1, round(share * _BAR)),
+            )
+    return table
+
+
+def _changes(found: Forecast) -> Iterator[str]:
+    if not found.changes:
+        yield "No neighbour of this layout fits."
+        return
+    yield "What would change it:"
+    worth = [change for change in found.changes if not change.lossy or change.gain >= _LOSSY]
+    for change in worth[:_CHANGES]:
+        yield f"  {_gain(change)}  {settings(change.values)}{_caution(change)}"
+
+
+def _gain(change: Change) -> str:
+    return f"{100 * change.gain:+6.1f} % tokens/s"
+
+
+def _caution(change: Change) -> str:
+    return "  (lossy: see `workbench quality`)" if change.lossy else ""
+
+
+def _behind(found: WhyNot) -> Iterator[str]:
+    if found.best is None:
+        yield f"no best layout to compare with: {found.reason}"
+        return
+    yield f"the best of as many ranks and this batch: {layout(found.best)}: {step(found.best)}"
+    if found.slower is None:
+        return
+    if found.slower <= 0:
+        yield "this one is as fast, or faster by settings that plans do not turn"
+        return
+    terms = "; ".join(term.words for term in found.terms)
+    yield f"{words.percent(found.slower, 1)} behind it: {terms}"
+
+
+def _notes(console: Console, notes: Iterable[str]) -> None:
+    for note in notes:
+        console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+#: Rows shown at the beginning and at the end of a long pipeline.
+_SHOWN = 5
+_SIZES = {"weights", "gradients", "optimizer", "activations", "buffers", "host", "total"}
+
+
+def print_dry_run(console: Console, config: RunConfig, found: DryRun) -> None:
+    """A legal layout: a row for each kind of rank, then what the largest one holds."""
+    ranks = "1 rank" if found.world_size == 1 else f"{found.world_size:,} ranks"
+    console.print(f"[green]legal[/]  {words.layout(found.layout)}, {ranks}", soft_wrap=True)
+    console.print(_table(found))
+    for line in _lines(config, found):
+        console.print(line, markup=False, soft_wrap=True)
+    for mismatch in found.mismatches:
+        console.print(f"[red]mistake of ours[/]: {mismatch}", soft_wrap=True)
+
+
+def _table(found: DryRun) -> Table:
+    from rich.table import Table
+
+    assert found.largest is not None
+    unit, size = ("GiB", 2**30) if found.largest.total_bytes >= 2**30 else ("MiB", 2**20)
+    sizes = _SIZES if any(row.host_bytes for row in found.stages) else _SIZES - {"host"}
+    gap = 2 if len(sizes) < len(_SIZES) else 1
+    title = f"{unit} on each rank at the peak of a step"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for name in ("stage", "ranks"):
+        table.add_column(name, no_wrap=True)
+    for name in ("layers", "in flight", "parameters", *_named(found.stages[0], sizes)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for rows in _shown(found):
+        table.add_row(*(_cells(rows, sizes, size) if rows else ["..."]))
+    return table
+
+
+def _shown(found: DryRun) -> Iterator[list[Footprint]]:
+    """Neighbours that hold the same, in one row each; an empty one in place of many."""
+    alike = [list(rows) for _, rows in groupby(found.stages, _what_it_holds)]
+    skipped = False
+    for place, rows in enumerate(alike):
+        is_inside = _SHOWN <= place < len(alike) - _SHOWN
+        if not is_inside or found.largest in rows:
+            skipped = False
+            yield rows
+        elif not skipped:
+            skipped = True
+            yield []
+
+
+def _what_it_holds(row: Footprint) -> Footprint:
+    return replace(row, stages=(), rank=0)
+
+
+def _named(row: Footprint, sizes: Collection[str]) -> dict[str, int]:
+    named = {
+        "weights": row.parameter_bytes,
+        "gradients": row.gradient_bytes,
+        "optimizer": row.optimizer_bytes,
+        "activations": row.activation_bytes,
+        "buffers": row.buffer_bytes,
+        "host": row.host_bytes,
+        "total": row.total_bytes,
+    }
+    return {name: size for name, size in named.items() if name in sizes}
+
+
+def _cells(rows: list[Footprint], sizes: Collection[str], unit: int) -> Iterator[str]:
+    first, last = rows[0], rows[-1]
+    yield _stages(first.stages) if first == last else f"{_stages(first.stages)} to {_stages(last.stages)}"
+    ranks = last.rank + last.ranks
+    yield f"{first.rank:,} to {ranks - 1:,}" if ranks > 1 else "0"
+    yield f"{first.layers:,}"
+    yield f"{first.in_flight:,g}"
+    yield words.count(first.parameters)
+    yield from (f"{size / unit:,.2f}" for size in _named(first, sizes).values())
+
+
+def _stages(stages: tuple[int, ...]) -> str:
+    """All of few, or the first two and the last."""
+    if len(stages) <= 3:
+        return ", ".join(map(str, stages))
+    return f"{stages[0]}, {stages[1]} ... {stages[-1]}"
+
+
+def _lines(config: RunConfig, found: DryRun) -> Iterator[str]:
+    row = found.largest
+    assert row is not None
+    formula = found.formulas[found.stages.index(row)]
+    model = words.count(parameters(workload_of(config)))
+    yield f"Most on rank {row.rank:,}: {words.gib(row.total_bytes)}. The model has {model} parameters."
+    yield (
+        f"Its activations: {words.gib(row.activation_bytes)} counted in a forward pass without numbers, "
+        f"{words.gib(formula.activation_bytes)} by formula."
+    )
+    if row.published_bytes is not None:
+        yield (
+            f"A GPT of this width would keep {words.gib(row.published_bytes)} in as many layers (arXiv 2205.05198, "
+            "table 2: 34 s b h / t a layer, or 2 s b h if recomputed; embedding and logits left out)."
+        )
+    yield "Counted as a CPU's kernels keep it; without what kernels need while they run, and the libraries' own memory."
+    yield from found.notes
+    yield f"Checked in {words.seconds(found.seconds)}."

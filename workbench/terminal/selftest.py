@@ -1,0 +1,103 @@
+"""A selftest for people: a line for each check that says something, a count, and the file to attach.
+
+A line for each check as it ends, on stderr; where somebody watches, also which one runs and for how long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from workbench.text.output import progress_console, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tuning.execution.signals import Interruption
+    from workbench.selftest.registry import Check
+    from workbench.selftest.results import Row, Selftest
+
+WORDS = {"pass": "pass", "fail": "FAIL", "not_possible": "not possible"}
+_STOPPING = "stopping; what was found is kept"
+
+
+class Progress:
+    """Tells, and passes Ctrl-C on."""
+
+    def __init__(self, interruption: Interruption, total: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = progress_console()
+        columns = (
+            TextColumn("{task.description:<28}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        self._interruption, self._told = interruption, False
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task: Any = self._bar.add_task("starting", total=total)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def tell(self, check: Check, row: Row | None) -> None:
+        """A check begins, or ended with this row."""
+        self._bar.update(self._task, description=check.title)
+        if row is not None:
+            self._bar.advance(self._task)
+            line = f"{WORDS[row.outcome]:<12}  {row.name:<15} {row.seconds:6.1f} s  {row.reason}"
+            if self._bar.disable:
+                say(line)
+            else:
+                self._bar.console.print(line, markup=False, soft_wrap=True)
+
+    def should_stop(self) -> bool:
+        """Whether somebody pressed Ctrl-C."""
+        if self._interruption.seen and not self._told:
+            self._told = True
+            say(_STOPPING)
+        return bool(self._interruption.seen)
+
+
+#: Files that a line names; the document names all of them.
+_NAMED = 3
+_COLORS = {"pass": "green", "fail": "red", "not_possible": "dim"}
+
+
+def print_selftest(console: Console, found: Selftest, kept: Path) -> None:
+    """Every check with its reason, and where the evidence is: the zip, or the folder where there is none."""
+    table = Table("", "", "", "", box=None, show_header=False, pad_edge=False)
+    for row in found.checks:
+        outcome = f"[{_COLORS[row.outcome]}]{WORDS[row.outcome]}[/]"
+        table.add_row(outcome, row.title, f"{row.seconds:.0f} s", escape(row.reason))
+    console.print(table)
+    counts = found.outcomes
+    words = f"{counts['pass']} passed, {counts['fail']} failed, {counts['not_possible']} not possible here"
+    console.print(f"\n{words}, in {found.seconds:.0f} s on {found.ranks} ranks, device {found.device}")
+    if found.interrupted:
+        missing = len(found.asked) - len(found.checks)
+        console.print(f"interrupted in {found.interrupted}: {missing} checks have no result")
+    console.print(f"evidence to attach to a report: {escape(str(kept))}", soft_wrap=True)
+
+
+def losses(not_kept: Mapping[str, str]) -> list[str]:
+    """A line for each reason why files could not be kept, which names some of them, the document first."""
+    by_reason = defaultdict[str, list[str]](list)
+    for name, reason in not_kept.items():
+        by_reason[reason].append(name)
+    return [f"not kept ({reason}): {_some(names)}" for reason, names in by_reason.items()]
+
+
+def _some(names: list[str]) -> str:
+    named = ", ".join(sorted(names, key=lambda name: name.count("/"))[:_NAMED])
+    return f"{named} and {len(names) - _NAMED} more" if len(names) > _NAMED else named

@@ -1,0 +1,1 @@
+"""Units, labels and sentences for terminal and page alike."""
