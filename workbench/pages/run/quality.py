@@ -14,7 +14,7 @@ from workbench.figures import quality as quality_figures
 from workbench.home import runs
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home
-from workbench.terminal import quality as quality_words
+from workbench.terminal import quality as quality_text
 
 #: Looking for a baseline reads the configuration of every run.
 _LASTS_SECONDS = 20
@@ -37,7 +37,7 @@ def _beside(run: str, state: str) -> None:
         st.caption(str(problem))
         return
     st.markdown("**Quality: beside the exact baseline**")
-    for line in quality_words.lines(told):
+    for line in quality_text.lines(told):
         st.caption(f":material/balance: {line}")
     if told["command"]:
         st.code(told["command"], language="shell")

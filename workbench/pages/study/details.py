@@ -22,7 +22,7 @@ from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import PAGES, badge, metrics, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.text import study as rounds
-from workbench.text import study as study_words
+from workbench.text import study as study_text
 from workbench.text import words
 
 SHOWN_NUMBERS = 20
@@ -82,16 +82,16 @@ SHOWN_BROKEN = 5
 def terms(document: Mapping[str, Any], place: str) -> None:
     """Nothing for a study that has one objective, and neither constraints nor budgets; ``place`` begins the keys."""
     with st.container(key=f"{place}-terms"):
-        if budget := study_words.budget(document):
+        if budget := study_text.budget(document):
             st.caption(f":material/hourglass_bottom: Budget: {budget}.")
         _constraints(document)
         _front(document, place)
 
 
 def _constraints(document: Mapping[str, Any]) -> None:
-    if kept := study_words.kept(document):
+    if kept := study_text.kept(document):
         st.caption(f":material/check: The best keeps every constraint: {kept}.")
-    broken = study_words.constraints(document)
+    broken = study_text.constraints(document)
     for line in broken[:SHOWN_BROKEN]:
         st.caption(f":material/block: {line}")
     if len(broken) > SHOWN_BROKEN:
@@ -113,7 +113,7 @@ def _front(document: Mapping[str, Any], place: str) -> None:
             chart(front.front(series, str(document.get("study"))), key, words)
             if series.note:
                 st.caption(series.note)
-    table(study_words.front(document), f"{place}-front-table")
+    table(study_text.front(document), f"{place}-front-table")
 
 
 def details(name: str) -> None:

@@ -31,7 +31,7 @@ from workbench.pages.widgets.shared import (
 )
 from workbench.pages.widgets.trial_table import Study, study, trial_chart, trials_table
 from workbench.services import jobs
-from workbench.text import study as study_words
+from workbench.text import study as study_text
 from workbench.text import words
 from workbench.text.trial_list import all_rows
 
@@ -124,7 +124,7 @@ def _runs_now(view: StudyView) -> list[str]:
 def _crew(view: StudyView) -> str:
     """Who works on a study and at what, where they are several."""
     members = view.status.get("controllers") or []
-    return study_words.controllers(members) if view.alive and len(members) > 1 else ""
+    return study_text.controllers(members) if view.alive and len(members) > 1 else ""
 
 
 def _buttons(view: StudyView, unfinished: bool) -> None:

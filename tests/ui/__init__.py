@@ -1,1 +1,0 @@
-"""The pages, without a browser and in one."""

@@ -1,0 +1,71 @@
+"""Schedules as users see them: the command, the drawing, and the pictures in the documents."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from engine.parallel.schedules.registry import KINDS, plan
+from tests.support.runs import small
+from tests.workbench.conftest import Run
+from workbench.figures.schedule import schedule, schedule_series, schedule_svg, series_of_run
+
+PICTURES = Path(__file__).parents[3] / "docs" / "images" / "schedules"
+
+
+def shown(kind: str) -> int:
+    """Chunks with which a kind is drawn when nothing is asked for."""
+    return 2 if 2 in KINDS[kind].chunks else 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pictures_in_the_documents_are_the_lists_that_ranks_execute(kind: str) -> None:
+    drawn = schedule_svg(schedule_series(kind, 4, shown(kind), 8))
+    assert (PICTURES / f"{kind}.svg").read_text("utf-8") == drawn, f"run: workbench schedule {kind} --svg ..."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_action_is_one_bar_in_both_drawings(kind: str) -> None:
+    series = schedule_series(kind, 3, shown(kind), 5)
+    actions = sum(map(len, plan(kind, 3, shown(kind), 5).actions))
+    assert len(series.bars) == sum(len(trace.x) for trace in schedule(series).data) == actions
+    rectangles = [one for one in ElementTree.fromstring(schedule_svg(series)).iter() if one.get("rx")]
+    assert len(rectangles) == actions
+    assert max(bar.start + bar.length for bar in series.bars) == series.length
+
+
+def test_a_rank_does_one_thing_at_a_time() -> None:
+    series = schedule_series("zb_v", 4, 2, 8)
+    for rank in range(4):
+        bars = sorted((bar for bar in series.bars if bar.rank == rank), key=lambda bar: bar.start)
+        assert all(a.start + a.length <= b.start for a, b in itertools.pairwise(bars))
+
+
+def test_a_run_without_a_pipeline_has_no_schedule() -> None:
+    assert series_of_run(small()) is None
+    series = series_of_run(small(parallel__pp=2, schedule__kind="gpipe"))
+    assert series is not None
+    assert (series.kind, series.ranks, series.micro_batches) == ("gpipe", 2, 8)
+
+
+def test_the_command_prints_lists_and_figures_of_merit(command: Run, tmp_path: Path) -> None:
+    found = command("schedule", "1f1b", "--ranks", "2", "--micro-batches", "2", "--json").document
+    assert found["actions"] == ["F0 F1 B0 B1", "F0 B0 F1 B1"]
+    assert found["bubble_fraction"] == pytest.approx(1 / 3)
+    picture = tmp_path / "schedule.svg"
+    assert command("schedule", "gpipe", "--svg", str(picture)).code == 0
+    assert picture.read_text("utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fastest",), "schedule.kind='fastest': choose one of gpipe, 1f1b"),
+        (("gpipe", "--chunks", "2"), "schedule.chunks=2: must be exactly 1"),
+    ],
+)
+def test_bad_input_is_one_line(command: Run, arguments: tuple[str, ...], words: str) -> None:
+    command("schedule", *arguments).refused(words)

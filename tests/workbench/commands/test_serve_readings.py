@@ -1,0 +1,85 @@
+"""Readings at the endpoint: each series once, whoever read it, and what only grows as a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.run import ownership, run_folder
+from profilers.records.schema import NetworkSample
+from profilers.records.writer import RecordWriter
+from tests.support.samples import gpu_sample
+from tests.workbench.commands.test_serve import fetched, one
+from workbench.metrics.endpoint import Endpoint
+
+
+@pytest.fixture
+def endpoint(home: Path) -> Iterator[Endpoint]:
+    with Endpoint(home, "127.0.0.1", 0, list[str]().append) as running:
+        yield running
+
+
+@pytest.fixture
+def records(home: Path) -> Path:
+    """Where the records of a run that goes on belong; there are none yet."""
+    folder = home / "20260101-000000-bbbb" / run_folder.RECORDS
+    folder.mkdir(parents=True)
+    run_folder.write_json(folder.parent / run_folder.STATUS, {"state": "running", "owner": ownership.me()})
+    return folder
+
+
+def test_readings_of_several_hosts_are_told_apart(records: Path, endpoint: Endpoint) -> None:
+    for host, watts in (("first", 100.0), ("second", 200.0)):
+        with RecordWriter(records, f"host-{host}") as writer:
+            writer.write(gpu_sample(0, power_watts=watts))
+    found = fetched(endpoint)
+    assert one(found, "workbench_gpu_power_watts", gpu="0", host="first") == 100.0
+    assert one(found, "workbench_gpu_power_watts", gpu="0", host="second") == 200.0
+
+
+def test_interfaces_of_a_labs_hosts_are_told_apart(records: Path, endpoint: Endpoint) -> None:
+    """As a lab run writes them: the first rank on each host reads the same two interfaces, the launcher its own."""
+    for host, rank in enumerate((0, 2)):
+        with RecordWriter(records, f"rank-{rank}") as writer:
+            writer.event("environment", host=f"node, lab host {host}")
+            for interface in ("data", "lo"):
+                writer.write(NetworkSample(1.0, interface, 100 + rank, 2, 3, 4))
+    with RecordWriter(records, "launcher") as writer:
+        writer.write(NetworkSample(1.0, "lo", 7, 2, 3, 4))
+    found, name = fetched(endpoint), "workbench_network_sent_bytes_total"
+    assert one(found, name, interface="data", host="node, lab host 0", rank="0") == 100
+    assert one(found, name, interface="data", host="node, lab host 1", rank="2") == 102
+    own = {"run": records.parent.name, "interface": "lo"}
+    assert found[name, frozenset(own.items())] == 7
+
+
+def test_links_and_errors_of_gpus_are_counters(records: Path, endpoint: Endpoint) -> None:
+    """They are read once a second: a scrape in between finds them all the same, until they are gone for longer."""
+    with RecordWriter(records, "launcher") as writer:
+        writer.write(gpu_sample(0, time_unix=1.0, nvlink_tx_bytes=5, nvlink_rx_bytes=6, ecc_corrected=7))
+        writer.write(gpu_sample(0, time_unix=1.1, power_watts=100.0))
+        for _ in range(2):
+            found = fetched(endpoint)
+            assert one(found, "workbench_gpu_nvlink_tx_bytes_total", gpu="0") == 5
+            assert one(found, "workbench_gpu_nvlink_rx_bytes_total", gpu="0") == 6
+            assert one(found, "workbench_gpu_ecc_corrected_total", gpu="0") == 7
+            writer.write(gpu_sample(0, time_unix=1.9, power_watts=200.0))
+        writer.write(gpu_sample(0, time_unix=4.0, power_watts=300.0))
+        found = fetched(endpoint)
+    assert one(found, "workbench_gpu_power_watts", gpu="0") == 300.0
+    assert not [name for name, _ in found if "nvlink" in name or "ecc" in name]
+
+
+def test_a_gpu_of_which_nothing_more_is_recorded_has_no_readings(records: Path, endpoint: Endpoint) -> None:
+    """One that fell off the bus, while the others go on: its last power would stand there for ever."""
+    with RecordWriter(records, "launcher") as writer:
+        for gpu in (0, 1):
+            writer.write(gpu_sample(gpu, time_unix=1.0, power_watts=100.0 + gpu))
+        assert one(fetched(endpoint), "workbench_gpu_power_watts", gpu="1") == 101.0
+        writer.write(gpu_sample(0, time_unix=4.0, power_watts=300.0))
+        found = fetched(endpoint)
+    assert {
+        dict(labels)["gpu"]: value for (name, labels), value in found.items() if "power_watts" in name
+    } == {"0": 300.0}

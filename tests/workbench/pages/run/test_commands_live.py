@@ -1,0 +1,80 @@
+"""The page changes values of a run that goes on: refused where that can be known, else it tells what became of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from engine.run import run_folder
+from tests.support.training import going_on
+from tests.support.waiting import wait_until
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import charts, texts, visit
+from workbench.home import runs
+
+
+def opened(run: str) -> AppTest:
+    app = visit("runs")
+    app.selectbox(key="id").set_value(run).run()
+    assert not app.exception
+    return app
+
+
+def ask(app: AppTest, key: str, value: str) -> None:
+    app.selectbox(key="turn-key").set_value(key)
+    app.text_input(key="turn-value").set_value(value)
+    next(button for button in app.button if button.key == "turn-send").click().run()
+    assert not app.exception
+
+
+def sent(folder: Path) -> list[dict[str, Any]]:
+    return [
+        run_folder.read_json(path) or {} for path in sorted((folder / run_folder.COMMANDS).glob("*.json"))
+    ]
+
+
+def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
+    folder = home / full_home(home)
+    app = opened(folder.name)
+    ask(app, "overlap.bucket_mb", "3")
+    assert "is a trial of quickstart" in app.error[0].value
+    run_folder.update_status(folder, labels={"purpose": "train"})
+    ask(app, "batch.micro_batch", "1000")
+    assert "nearest legal" in app.error[0].value
+    ask(app, "batch.micro_batch", "[")
+    assert "is not a YAML value" in app.error[0].value
+    assert sent(folder) == []
+    ask(app, "overlap.bucket_mb", "3")
+    assert not app.error
+    (command,) = sent(folder)
+    assert (command["command"], command["arguments"], command["by"]) == (
+        "set",
+        {"overlap.bucket_mb": 3},
+        "page",
+    )
+
+
+def test_an_ended_run_without_a_change_has_no_form(home: Path) -> None:
+    full_home(home)
+    app = opened(next(path.name for path in home.iterdir() if path.name.endswith("03f3")))
+    assert "while it" not in texts(app)
+    assert not [button for button in app.button if button.key == "turn-send"]
+
+
+@pytest.mark.timeout(300)
+def test_a_real_run_is_changed_from_the_page_and_shows_where(home: Path) -> None:
+    with going_on(home) as folder:
+        app = opened(folder.name)
+        ask(app, "batch.micro_batch", "2")
+        assert wait_until(lambda: bool(runs.load(folder).changes), 60)
+        step = runs.load(folder).changes[0].step
+        app.run()
+        assert f"Changed from step {step:,} on: batch.micro_batch 1 → 2 (page)" in texts(app)
+        assert "Changed while it goes" in texts(app)
+    app = opened(folder.name)
+    assert "Changed while it went" in texts(app)
+    assert "a step took" in texts(app)
+    assert [title for title in charts(app) if title.startswith("Step time")]

@@ -1,0 +1,80 @@
+"""The page of a lossy run shows its loss beside the exact baseline's: three figures, a line in words, or a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+from engine.run import run_folder
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import texts, visit
+from workbench.analysis.quality import values_of
+from workbench.home import runs
+
+TITLE = "Loss on held-out text"
+
+
+def rows(loss: float, seconds: float, size: float) -> list[dict[str, Any]]:
+    return [
+        {"step": step, "loss": loss + 1 / step, "seconds": seconds * step, "wire_bytes": size * step}
+        for step in (10, 20, 30)
+    ]
+
+
+def pair(home: Path) -> tuple[Path, Path]:
+    """Two finished runs that differ in compression alone, with losses on the way."""
+    full_home(home)
+    ended = [folder for folder in runs.run_folders(home) if runs.load(folder).outcome == "completed"]
+    lossy, exact = ended[-1], ended[0]
+    config = json.loads((exact / run_folder.CONFIG).read_text())
+    config["compression"] = {"method": "none"}
+    run_folder.write_json(exact / run_folder.CONFIG, config)
+    run_folder.write_json(lossy / run_folder.CONFIG, config | {"compression": {"method": "sign"}})
+    for folder, values in ((lossy, rows(2.02, 0.2, 1e6)), (exact, rows(2.0, 0.8, 8e6))):
+        summary = json.loads((folder / run_folder.SUMMARY).read_text())
+        run_folder.write_json(folder / run_folder.SUMMARY, summary | {"quality": values})
+    return lossy, exact
+
+
+def drawn(app: AppTest) -> dict[str, Any]:
+    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
+    (figure,) = [one for one in found if one["layout"]["title"]["text"] == TITLE]
+    return dict(figure)
+
+
+def test_a_lossy_run_stands_beside_its_baseline(home: Path) -> None:
+    lossy, exact = pair(home)
+    app = visit("runs", id=lossy.name)
+    assert not app.exception
+    said = texts(app)
+    assert f"and 2.0333 for {exact.name}: +0.98 %" in said
+    assert "it sent 8 times fewer bytes until then" in said
+    figure = drawn(app)
+    assert [trace["name"] for trace in figure["data"]] == ["this run", "exact baseline"] * 3
+    assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False, False, False]
+    titles = [figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "xaxis2", "xaxis3", "yaxis")]
+    assert titles == ["steps", "seconds of training", "MB sent by a rank", "loss, nats per token"]
+
+
+def test_without_a_baseline_it_says_what_makes_one(home: Path) -> None:
+    lossy, exact = pair(home)
+    config = json.loads((exact / run_folder.CONFIG).read_text())
+    config["train"] = (config.get("train") or {}) | {"seed": 99}
+    run_folder.write_json(exact / run_folder.CONFIG, config)
+    app = visit("runs", id=lossy.name)
+    assert not app.exception
+    assert "no exact run of the same configuration" in texts(app)
+    assert any("--set compression.method=none" in code.value for code in app.code)
+    assert [trace["name"] for trace in drawn(app)["data"]] == ["this run"] * 3
+
+
+def test_an_exact_run_has_its_curve_and_no_baseline(home: Path) -> None:
+    _, exact = pair(home)
+    assert values_of(exact)["compression.method"] == "none"
+    app = visit("runs", id=exact.name)
+    assert not app.exception
+    assert "exact baseline" not in texts(app)
+    assert len(drawn(app)["data"]) == 3

@@ -1,0 +1,52 @@
+"""What the Live page tells of each rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine.run import run_folder
+from engine.run.progress import PAGE_OF_HOST, Progress
+from profilers.records.writer import RecordWriter
+from tests.support.waiting import wait_until
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import texts, visit
+
+
+def ranks_of(run: str) -> Any:
+    app = visit("live", run=run)
+    assert not app.exception
+    [rows] = [one.value for one in app.dataframe if "phase" in one.value and "place" in one.value]
+    return rows
+
+
+def test_each_rank_is_shown_on_its_own_host(home: Path) -> None:
+    run = full_home(home)
+    before = ranks_of(run)
+    assert "host" not in before  # nobody told one
+    folder = home / run
+    world_size = int((run_folder.read_json(folder / run_folder.STATUS) or {})["world_size"])
+    page, other = Progress(folder), Progress(folder, world_size, PAGE_OF_HOST.format("second"))
+    last = world_size - 1
+    standing = {rank.rank: rank for rank in page.ranks()}[last]
+    other.enter_state(last, standing.step + 1, "backward")
+    (folder / run_folder.PROGRESS).write_bytes((folder / run_folder.PROGRESS).read_bytes()[:-64] + bytes(64))
+    for rank in range(world_size):
+        with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
+            writer.event("environment", host="second" if rank == last else "first")
+    assert wait_until(lambda: "host" in ranks_of(run))  # a look is shared for some time
+    rows = ranks_of(run)
+    assert list(rows["rank"]) == list(range(world_size))
+    assert list(rows["host"]) == ["first"] * last + ["second"]
+    assert rows["step"].iloc[-1] == standing.step + 1
+    page.close()
+    other.close()
+
+
+def test_a_run_whose_process_is_gone_has_no_time_left(home: Path) -> None:
+    folder = home / full_home(home)
+    assert " left" in texts(visit("live", run=folder.name))
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    gone = {"owner": status["owner"] | {"start_time": 1.0}}
+    run_folder.write_json(folder / run_folder.STATUS, status | gone)
+    assert wait_until(lambda: " left" not in texts(visit("live", run=folder.name)))

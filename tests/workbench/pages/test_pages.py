@@ -1,0 +1,180 @@
+"""Every page, without a browser: on a full home, on an empty one, and on damaged files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.workbench.pages.homes import damaged_home, full_home
+from workbench.pages.study import transfer
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("runs", "live", "tune", "export", "machine")
+
+
+def run_names(home: Path) -> list[str]:
+    return [path.name for path in home.iterdir() if path.name.startswith("20")]
+
+
+def study_names(home: Path) -> list[str]:
+    return [path.name for path in (home / "studies").iterdir()]
+
+
+def all_names(home: Path) -> list[str]:
+    return run_names(home) + study_names(home)
+
+
+#: Page -> the key of its chooser, and what can be chosen there.
+CHOSEN = {
+    "runs": ("id", all_names),
+    "live": ("run", run_names),
+    "tune": ("study", study_names),
+    "export": ("export", all_names),
+    "machine": ("machine", lambda home: []),
+}
+
+
+def visit(page: str, **query: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "workbench" / "ui" / "main.py"), default_timeout=60).run()
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.switch_page(f"{page}.py").run()
+
+
+def texts(app: AppTest) -> str:
+    parts = [*app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.metric]
+    return "\n".join(f"{getattr(part, 'label', '')} {part.value}" for part in parts)
+
+
+def charts(app: AppTest) -> list[str]:
+    found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
+    return [chart["layout"]["title"]["text"] for chart in found]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_empty_home_says_what_to_do(home: Path, page: str) -> None:
+    app = visit(page)
+    assert not app.exception
+    assert not app.error
+    assert app.code or page == "tune"
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("page", PAGES)
+def test_damaged_files_never_show_a_traceback(home: Path, page: str) -> None:
+    damaged_home(home)
+    app = visit(page)
+    assert not app.exception
+    for name in CHOSEN[page][1](home):
+        app.query_params[CHOSEN[page][0]] = name
+        assert not app.run().exception, name
+
+
+def test_runs_lists_runs_and_studies_and_shows_one(home: Path) -> None:
+    full_home(home)
+    app = visit("runs")
+    lines = app.dataframe[0].value
+    assert len(lines) == 12
+    assert set(lines["kind"]) == {"run", "study"}
+    assert "quickstart" in list(lines["id"])
+    failed = next(name for name in lines["id"] if name.endswith("03f3"))
+    app.selectbox(key="id").set_value(failed).run()
+    assert "rank 2 ran out of memory" in texts(app)
+    assert "Step time by phase — the slowest rank of each step" in charts(app)
+    assert not app.exception
+
+
+def test_runs_can_be_filtered(home: Path) -> None:
+    full_home(home)
+    app = visit("runs")
+    app.text_input(key="filter").set_value("zero-3 memory").run()
+    assert list(app.dataframe[0].value["id"]) == [app.selectbox(key="id").value]
+    app.text_input(key="filter").set_value("no such thing").run()
+    assert "No run or study matches" in texts(app)
+
+
+def test_live_follows_the_run_that_goes_on(home: Path) -> None:
+    running = full_home(home)
+    app = visit("live")
+    assert running in texts(app)
+    assert "70 of 600" in texts(app)
+    assert "quickstart · trial 7" in texts(app)
+    assert "gloo: no GPU was found" in texts(app)
+    assert "No GPU readings: libnvidia-ml.so.1 was not found" in texts(app)
+    assert {"Collectives, per step and rank", "Step time by rank", "Host", "Training loss"} <= set(
+        charts(app)
+    )
+
+
+def test_live_shows_the_phases_of_a_chosen_rank(home: Path) -> None:
+    full_home(home)
+    app = visit("live")
+    app.get("button_group")[0].set_value("2").run()
+    assert "Step time by phase — rank 2" in charts(app)
+
+
+def test_a_link_names_the_run_to_show(home: Path) -> None:
+    full_home(home)
+    crashed = next(path.name for path in home.iterdir() if path.name.endswith("9f10"))
+    app = visit("live", run=crashed)
+    assert crashed in texts(app)
+    assert "token 311 is not in the vocabulary" in texts(app)
+
+
+def test_tune_watches_a_study(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    assert "best so far" in texts(app)
+    assert "7 of 12" in texts(app)
+    tables = [found.value for found in app.dataframe]
+    assert any(list(found)[:2] == ["part of a step", "winner, ms"] for found in tables)
+    table = next(found for found in tables if "trial" in list(found) and "outcome" in list(found))
+    assert any(text.label.startswith("Why ") for text in app.expander)
+    assert list(table["trial"]) == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert "out of memory" in str(list(table["outcome"]))
+    assert charts(app) == ["Tokens per second of each trial", "Which knobs mattered"]
+
+
+def test_export_offers_files_and_a_zip(home: Path) -> None:
+    full_home(home)
+    app = visit("export")
+    assert {"config.json", "run.sh", "provenance.json", "README.md"} <= {tab.label for tab in app.tabs}
+    assert "--nproc-per-node" in "".join(code.value for code in app.code)
+    assert app.get("download_button")
+
+
+def test_no_page_loads_torch_or_optuna(home: Path) -> None:
+    full_home(home)
+    look = "from tests.workbench.pages.test_pages import PAGES, visit; import sys; [visit(page) for page in PAGES]; "
+    report = "print(*(name for name in ('torch', 'optuna', 'sklearn') if name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", look + "visit('tune', view='new'); " + report],
+        cwd=ROOT,
+        env=os.environ | {"WORKBENCH_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_a_study_leaves_as_one_file_and_comes_back(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_home(home)
+    file = transfer.packed("quickstart")
+    monkeypatch.setenv("WORKBENCH_HOME", str(tmp_path / "elsewhere"))
+    app = visit("runs")
+    app.get("file_uploader")[0].set_value(("q.study.zip", file, "application/zip"))
+    app.text_input(key="study-name-0").set_value("other").run()
+    app.button(key="study-import").click().run(timeout=60)
+    assert not app.exception
+    assert "other is here with 8 trials and 8 runs" in app.success[0].value
+    assert app.selectbox(key="id").value == "other"
+    assert [button.label for button in app.get("download_button")] == ["Take it along", "All trials as CSV"]

@@ -1,0 +1,241 @@
+"""The Tune page without a browser: the form and its checks, buttons, commands and their answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from streamlit.testing.v1 import AppTest
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from tests.workbench.pages.homes import full_home
+from tests.workbench.pages.test_pages import texts, visit
+from tuning.spec import study_file
+from tuning.storage.journal import Journal
+from workbench.services import jobs
+
+STUDY = Path("studies") / "quickstart"
+
+
+def commands(home: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((home / STUDY / "commands").glob("*.json"))]
+
+
+def answer(home: Path, command: dict[str, Any], accepted: bool, reason: str) -> None:
+    journal = Journal(home / STUDY / "journal.jsonl")
+    known = {name: command[name] for name in ("id", "command", "arguments", "by")}
+    journal.append("command", **known, accepted=accepted, reason=reason)
+    journal.close()
+
+
+def draft(app: AppTest) -> dict[str, Any]:
+    """The study file that the form shows."""
+    tree: dict[str, Any] = yaml.safe_load(app.code[-1].value)
+    return tree
+
+
+def test_the_form_makes_a_valid_study_file(home: Path) -> None:
+    app = visit("tune", view="new")
+    app.number_input(key="new-trials").set_value(5)
+    app.number_input(key="new-data-sequence-length").set_value(64)
+    app.selectbox(key="new-model-preset").set_value("mini")
+    app.multiselect(key="new-space-batch-micro-batch").set_value([1, 4])
+    app.run()
+    file = study_file.parse(draft(app))
+    assert (file.name, file.ranks, file.trials) == ("study-1", 4, 5)
+    assert (file.config.model.preset, file.config.data.sequence_length) == ("mini", 64)
+    assert file.search_space.by_key["batch.micro_batch"].choices == (1, 4)
+    assert "legal configurations" in texts(app) or "combinations" in texts(app)
+
+
+def test_fewer_knobs_make_a_smaller_space(home: Path) -> None:
+    app = visit("tune", view="new")
+    knobs = next(group for group in app.get("button_group") if (group.key or "").startswith("new-knobs"))
+    knobs.set_value(["parallel.tp", "batch.micro_batch"]).run()
+    assert set(draft(app)["space"]) == {"parallel.tp", "batch.micro_batch"}
+
+
+def test_every_axis_can_be_asked_for(home: Path) -> None:
+    app = visit("tune", view="new")
+    assert "parallel.cp" not in draft(app)["space"]
+    app.number_input(key="new-model-experts").set_value(4).run()
+    knobs = next(group for group in app.get("button_group") if (group.key or "").startswith("new-knobs"))
+    axes = ["parallel.cp", "parallel.cp_method", "parallel.ep", "parallel.zero_stage", "parallel.shard_ranks"]
+    knobs.set_value(axes).run()
+    assert draft(app)["space"] == {
+        "parallel.cp": [1, 2, 4],
+        "parallel.cp_method": ["ring", "ulysses"],
+        "parallel.ep": [1, 2, 4],
+        "parallel.zero_stage": [0, 1, 2, 3],
+        "parallel.shard_ranks": [None, 2],
+    }
+    layouts = {
+        (point["parallel.cp"], point["parallel.ep"])
+        for point in study_file.parse(draft(app)).search_space.legal_points
+    }
+    assert layouts == {(cp, ep) for cp in (1, 2, 4) for ep in (1, 2, 4)}
+
+
+def test_axes_that_make_sense_are_chosen_at_first(home: Path) -> None:
+    app = visit("tune", view="new")
+    app.number_input(key="new-data-sequence-length").set_value(8_192)
+    app.number_input(key="new-model-experts").set_value(4)
+    app.run()
+    assert {"parallel.cp", "parallel.cp_method", "parallel.ep"} <= set(draft(app)["space"])
+
+
+def test_one_rank_offers_what_is_left_to_turn(home: Path) -> None:
+    app = visit("tune", view="new")
+    app.number_input(key="new-ranks").set_value(1).run()
+    assert set(draft(app)["space"]) == {"batch.micro_batch", "memory.recompute", "compile"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("new-name", "1 bad name", "must begin with a letter"),
+        ("new-train-warmup", 24, "must be above warmup"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_starts(
+    home: Path, key: str, value: Any, message: str
+) -> None:
+    app = visit("tune", view="new")
+    widget = app.text_input(key=key) if isinstance(value, str) else app.number_input(key=key)
+    widget.set_value(value).run()
+    assert message in app.error[0].value
+    assert app.button(key="start").disabled
+
+
+def test_what_the_command_line_refuses_is_shown_on_the_page(home: Path) -> None:
+    full_home(home)
+    app = visit("tune", view="new")
+    app.text_input(key="new-name").set_value("quickstart").run()
+    app.button(key="start").click().run(timeout=60)
+    assert "quickstart" in app.error[0].value
+    assert not app.exception
+    assert jobs.listed(home)[0].arguments[0] == "tune"
+
+
+def test_a_home_that_cannot_be_written_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(home: Path) -> Path:
+        raise InputError(
+            "home", str(home), "cannot be written (No space left on device); give another --home"
+        )
+
+    monkeypatch.setattr(jobs, "new_folder", refuse)
+    app = visit("tune", view="new")
+    app.button(key="start").click().run()
+    assert "No space left on device" in app.error[0].value
+    assert not app.exception
+
+
+def test_buttons_leave_a_command_and_show_its_answer(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    app.button(key="pause").click().run()
+    assert [(command["command"], command["by"]) for command in commands(home)] == [("pause", "page")]
+    assert "pause: asked, waiting" in texts(app)
+    answer(home, commands(home)[0], accepted=True, reason="no further trial starts until resume")
+    assert "pause: accepted — no further trial starts until resume" in texts(app.run())
+
+
+def test_a_paused_study_can_be_resumed(home: Path) -> None:
+    full_home(home)
+    status = run_folder.read_json(home / STUDY / "status.json") or {}
+    run_folder.write_json(home / STUDY / "status.json", status | {"state": "paused"})
+    app = visit("tune")
+    app.button(key="resume").click().run()
+    assert commands(home)[0]["command"] == "resume"
+
+
+def test_a_point_by_hand_is_sent_whole_and_its_refusal_shown(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    app.selectbox(key="by-hand-quickstart-parallel.tp").set_value(2)
+    app.button(key="enqueue-send").click().run()
+    sent = commands(home)[0]
+    assert sent["command"] == "enqueue"
+    assert (sent["arguments"]["parallel.tp"], sent["arguments"]["parallel.dp"]) == (2, 2)
+    answer(home, sent, accepted=False, reason="is trial 7 already")
+    assert "refused — is trial 7 already" in texts(app.run())
+
+
+def test_a_width_of_sharding_can_be_sent_by_hand(home: Path) -> None:
+    full_home(home)
+    journal = home / STUDY / "journal.jsonl"
+    turned = '"parallel.zero_stage": [0, 3]'
+    lines = journal.read_text().replace(turned, f'{turned}, "parallel.shard_ranks": [null, 2]')
+    journal.write_text(lines)
+    app = visit("tune")
+    width = app.selectbox(key="by-hand-quickstart-parallel.shard_ranks")
+    assert (width.options, width.value) == (["all", "2"], None)
+    app.selectbox(key="by-hand-quickstart-parallel.zero_stage").set_value(3)
+    width.set_value(2)
+    app.button(key="enqueue-send").click().run()
+    assert commands(home)[0]["arguments"]["parallel.shard_ranks"] == 2
+
+
+def test_a_point_that_cannot_run_is_refused_at_once(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    app.selectbox(key="by-hand-quickstart-parallel.tp").set_value(4)
+    app.selectbox(key="by-hand-quickstart-parallel.pp").set_value(4)
+    app.button(key="enqueue-send").click().run()
+    assert "4 ranks" in app.error[0].value
+    assert commands(home) == []
+
+
+def test_an_interrupted_study_can_be_continued(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_home(home)
+    status = run_folder.read_json(home / STUDY / "status.json") or {}
+    dead = status["owner"] | {"start_time": 1.0}
+    run_folder.write_json(home / STUDY / "status.json", status | {"owner": dead})
+    started: list[list[str]] = []
+
+    def start(home: Path, arguments: list[str]) -> jobs.Job:
+        started.append(arguments)
+        return jobs.Job("a-job", home, tuple(arguments), 0.0, dead)
+
+    monkeypatch.setattr(jobs, "start", start)
+    app = visit("tune")
+    assert not [button for button in app.button if button.key in ("pause", "stop")]
+    app.button(key="continue").click().run()
+    assert not app.exception
+    assert started == [["tune", str(home / STUDY / "study.json")]]
+
+
+def test_what_was_steered_is_shown_with_who_and_the_answer(home: Path) -> None:
+    full_home(home)
+    asked = {"id": "1", "command": "narrow", "arguments": {"batch.micro_batch": "1,2"}, "by": "somebody"}
+    journal = Journal(home / STUDY / "journal.jsonl")
+    journal.append("command", **asked, accepted=True, reason="proposals keep to batch.micro_batch: 1, 2",
+                   changes={"limits": {"batch.micro_batch": [1, 2]}})  # fmt: skip
+    journal.close()
+    shown = texts(visit("tune", view="watch", study="quickstart"))
+    assert "Sampler" in shown
+    assert "proposals keep to" in shown
+
+
+def test_every_budget_can_be_steered_and_a_space_opened(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    assert (
+        "budget: 12 trials" in texts(app) and "confirm" not in texts(app).split("budget: ")[1].split("\n")[0]
+    )
+    assert app.button(key="steer-budget").disabled
+    app.number_input(key="steer-gpu-hours-quickstart").set_value(1.5)
+    app.number_input(key="steer-seconds-quickstart").set_value(600.0)
+    app.number_input(key="steer-confirm-runners-up-quickstart").set_value(1).run()
+    app.button(key="steer-budget").click().run()
+    app.selectbox(key="steer-knob").set_value("batch.micro_batch").run()
+    app.multiselect(key="steer-values-batch.micro_batch").set_value([4]).run()
+    app.button(key="steer-widen").click().run()
+    assert sorted((sent["command"], sent["arguments"]) for sent in commands(home)) == [
+        ("budget", {"seconds": 600.0, "gpu_hours": 1.5, "confirm_runners_up": 1}),
+        ("widen", {"batch.micro_batch": [4]}),
+    ]
