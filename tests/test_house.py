@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,57 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CODE = ("profilers", "engine", "tuning", "workbench", "benchmarks", "app.py")
-LONGEST_FUNCTION = 40
-LONGEST_FILE = 300
+LONGEST_FUNCTION = 60
+LONGEST_FILE = 500
+PACKAGES = ("profilers", "engine", "tuning", "workbench")
+#: Modules and packages in one folder.
+MOST_ENTRIES = 12
+#: Directly in these packages, which have most rooms.
+MOST_IN = {"engine": 14, "workbench": 14}
+#: Base names that several folders of a package use, and what the folders say of them.
+SAME_NAME: dict[str, dict[str, str]] = {
+    "profilers": dict.fromkeys(
+        ("communication", "machine", "pipeline", "steps"), "analysis has the numbers, verdicts the rules"
+    )
+    | {"memory": "system reads it, analysis sums it up"},
+    "engine": {
+        "build": "of a lab's hosts, of a rank's parallel model",
+        "compression": "its configuration, and the rules that it keeps",
+        "pool": "of ranks that train, of processes that only build",
+        "rank": "one that measures, one that is only built",
+        "registry": "one for each kind of thing",
+        "store": "between ranks, and of calibrations on disk",
+    },
+    "tuning": dict.fromkeys(("controllers", "journal"), "in a folder, in PostgreSQL")
+    | {
+        "commands": "as files, and applied to a study",
+        "from_config": "what the closed form, and what the simulation, makes of a configuration",
+    },
+    "workbench": dict.fromkeys(
+        (
+            "calibration",
+            "control",
+            "export",
+            "host",
+            "live",
+            "machine",
+            "quality",
+            "runs",
+            "selftest",
+            "sensitivity",
+            "steps",
+            "study",
+            "tune",
+            "verdicts",
+        ),
+        "the same topic as a command, a figure, a page, sentences and terminal tables",
+    )
+    | {
+        "details": "of a run, of a study",
+        "parquet": "written for other tools, read by ours",
+        "settings": "of this installation, and of a run on its page",
+    },
+}
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 ONE_MACHINE = re.compile(rb"(?<![\w.~-])/wo" rb"rk/")
 
@@ -93,6 +143,64 @@ def test_functions_fit_on_a_screen() -> None:
 def test_files_stay_short() -> None:
     lengths = {name(file): len(file.read_bytes().splitlines()) for file in files(*CODE, "tests")}
     assert not {where: lines for where, lines in lengths.items() if lines > LONGEST_FILE}
+
+
+def entries(folder: Path) -> list[str]:
+    """The modules and packages that a reader sees in a folder."""
+    found = [path.stem for path in folder.glob("*.py") if path.name != "__init__.py"]
+    return sorted(found + [path.name for path in folder.iterdir() if (path / "__init__.py").is_file()])
+
+
+def test_a_folder_holds_few_things() -> None:
+    folders = [init.parent for package in PACKAGES for init in (ROOT / package).rglob("__init__.py")]
+    crowded = {
+        name(folder): len(found)
+        for folder in folders
+        if len(found := entries(folder)) > MOST_IN.get(name(folder), MOST_ENTRIES)
+    }
+    assert not crowded
+    assert not [name(folder) for folder in folders if not entries(folder)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_base_name_is_used_once_or_explained(package: str) -> None:
+    counted = Counter(file.stem for file in files(package) if file.stem not in ("__init__", "__main__"))
+    twice = {stem for stem, count in counted.items() if count > 1}
+    assert twice == set(SAME_NAME[package])
+
+
+def test_a_package_is_one_sentence() -> None:
+    """Its ``__init__`` says what is in it, and passes nothing on; the engine's also sets a variable of torch."""
+    for file in files(*PACKAGES):
+        tree = ast.parse(file.read_text("utf-8"))
+        if file.name == "__init__.py" and file.parent != ROOT / "engine":
+            assert len(tree.body) == 1, name(file)
+
+
+def test_every_file_is_reached() -> None:
+    """From the command line, the pages, the ranks' entry points, or a process that is started by its module's name."""
+    known = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files(*PACKAGES)}
+    texts = {module: file.read_text("utf-8") for module, file in known.items()}
+    started = {module for module in known if any(f'"{module}"' in text for text in texts.values())}
+    reached = {"workbench.cli", "workbench.__main__", "engine.launch.torchrun"} | started
+    reached |= {module for module in known if module.startswith("workbench.pages.") and module.count(".") == 2}
+    waiting = list(reached)
+    while waiting:
+        for wanted in imported(texts[waiting.pop()]):
+            if wanted in known and wanted not in reached:
+                reached.add(wanted)
+                waiting.append(wanted)
+    assert not [module for module in known if module not in reached and not module.endswith("__init__")]
+
+
+def imported(text: str) -> Iterator[str]:
+    """The modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
 
 
 def test_every_module_says_what_lives_in_it() -> None:

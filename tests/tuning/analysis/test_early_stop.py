@@ -66,7 +66,7 @@ def test_what_may_still_reach_it_goes_on(seconds: float) -> None:
 
 
 def test_noise_from_run_to_run_makes_the_race_more_patient() -> None:
-    noisy = Rules(RULES.looks, RULES.settle, spread=0.15)
+    noisy = Rules(RULES.look_steps, RULES.settle, spread=0.15)
     assert early_stop.decide(steps(5, 1.4), TOKENS, noisy, LEADER) is None
 
 
@@ -102,7 +102,7 @@ def test_the_level_holds_over_all_looks_together() -> None:
     wrong = 0
     for seed in range(300):
         made = np.random.default_rng(seed).normal(0, 0.02, 40)
-        found = [early_stop.interval(made[:count], RULES.level) for count in RULES.looks]
+        found = [early_stop.interval(made[:count], RULES.level) for count in RULES.look_steps]
         wrong += any(abs(middle) > half for middle, half in found)
     assert wrong <= 0.05 * 300
 

@@ -18,15 +18,15 @@ ROOT = Path(__file__).parents[3]
 SPACE = study().search_space
 ENCODING = Encoding(SPACE)
 LIGHT = (
-    "readers",
-    "journal",
-    "results",
-    "studyfile",
-    "space",
-    "command",
-    "owner",
-    "objective",
-    "board",
+    "storage.study_folder",
+    "storage.journal",
+    "report.result",
+    "spec.study_file",
+    "space.space",
+    "storage.commands",
+    "storage.controllers",
+    "analysis.scoring",
+    "controllers.status",
     "study",
 )
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.studies.fake import seconds, study
 from tests.support.studies.weighed import Weighed, asked
 from tuning.sampling.optuna_study import Index, distributions
-from tuning.sampling.samplers import Evolution
+from tuning.sampling.samplers import Evolution, Redrawing
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
 from tuning.space.space import Space
@@ -106,7 +106,7 @@ def drawn(sampler: optuna.samplers.BaseSampler, times: int) -> list[dict[str, An
 def test_points_that_are_drawn_again_are_tpe_s_own() -> None:
     """The first is the very same; the others fall as those of Optuna's do, and keep to the space."""
     plain = drawn(optuna.samplers.TPESampler(seed=5, n_startup_trials=3, constant_liar=False), 300)
-    ours = drawn(sampler_choice.Redrawing(5, 3), 300)
+    ours = drawn(Redrawing(5, 3), 300)
     assert ours[0] == plain[0]
     assert ours[1:] != plain[1:]
     kinds = distributions(Encoding(file().search_space))

@@ -41,7 +41,7 @@ CHOSEN = {
 
 
 def visit(page: str, **query: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "workbench" / "ui" / "main.py"), default_timeout=60).run()
+    app = AppTest.from_file(str(ROOT / "workbench" / "pages" / "main.py"), default_timeout=60).run()
     for name, value in query.items():
         app.query_params[name] = value
     return app.switch_page(f"{page}.py").run()

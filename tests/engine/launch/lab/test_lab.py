@@ -97,7 +97,7 @@ def test_a_command_that_fails_leaves_nothing() -> None:
 @needs_lab
 def test_what_a_killed_owner_left_is_swept() -> None:
     script = (
-        "import time; from engine.launch.lab.lab import lab; from engine.config.network import Shape;"
+        "import time; from engine.launch.lab import lab; from engine.config.network import Shape;"
         "made = lab.owned(Shape((1, 2), (50_000, 0), 20_000)); made.up();"
         "print(made.switch, flush=True); time.sleep(60)"
     )
