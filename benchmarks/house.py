@@ -123,7 +123,7 @@ def sizes(root: Path) -> dict[str, str]:
         nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
         functions += [(node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes]
     modules = [count for path, count in lines.items() if path.name != "__init__.py"]
-    by_package = Counter({name: 0 for name in PACKAGES})
+    by_package = Counter(dict.fromkeys(PACKAGES, 0))
     for path, count in lines.items():
         by_package[path.parts[0]] += count
     return {

@@ -36,11 +36,11 @@ from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tuning.predict.placement.cost import Costs
-from tuning.predict.placement.layers import slowest_stage, split_layers
+from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import of_lab
 from tuning.predict.placement.orders import crossing_bytes, crossing_groups
 from tuning.predict.placement.place import LOOPBACK
-from tuning.predict.placement.traffic import head_layers, volumes_of
+from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 NAME = "placement"
 ISLANDS = {"hosts": 4, "islands": 2, "rates_mbit": [400.0, 100.0], "between_mbit": 50.0}

@@ -1,8 +1,8 @@
 """How fast readers are: age of a sample when it is read, eight writers at 1,000 records/s, a figure of a million.
 
 The writers are processes of their own that write a record each millisecond, stamped with the time; the reader is
-the page's (``workbench.records.live``), which looks twenty times a second. Series are made from a cold start: open the
-run, read, and make the numbers of the figure.
+the page's (``workbench.records.live_snapshot``), which looks twenty times a second. Series are made from a cold start:
+open the run, read, and make the numbers of the figure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from profilers.records.schema import CommSample, StepSample
 from profilers.records.writer import RecordWriter
 from workbench.figures.steps import collective_series, loss_series, phase_series, rank_series, slowest_rank
 from workbench.home import compaction
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 
 WRITERS = 8
 PER_SECOND = 1000

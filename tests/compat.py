@@ -57,12 +57,12 @@ PARTS = {
     "compression": """tests/engine/compression/methods/test_row_codec.py
         tests/engine/compression/test_bucket.py
         tests/engine/compression/methods/test_powersgd.py
-        tests/engine/compression/test_link.py
+        tests/engine/compression/test_bucket_comm.py
         tests/engine/compression/test_runs.py
         tests/engine/parallel/data/test_fsdp_compression.py""",
-    "outer": """tests/engine/parallel/local_updates/test_runs.py
-        tests/engine/parallel/local_updates/test_checkpoint.py
-        tests/engine/parallel/local_updates/test_co2.py
+    "outer": """tests/engine/parallel/local_sgd/test_runs.py
+        tests/engine/parallel/local_sgd/test_checkpoint.py
+        tests/engine/parallel/local_sgd/test_co2.py
         tests/engine/runs/test_wire_bytes.py""",
     "checkpoints": """tests/engine/checkpoint/test_checkpointer.py
         tests/engine/checkpoint/test_resume.py""",

@@ -46,7 +46,6 @@ SAME_NAME: dict[str, dict[str, str]] = {
             "control",
             "export",
             "host",
-            "live",
             "machine",
             "quality",
             "runs",
@@ -183,7 +182,9 @@ def test_every_file_is_reached() -> None:
     texts = {module: file.read_text("utf-8") for module, file in known.items()}
     started = {module for module in known if any(f'"{module}"' in text for text in texts.values())}
     reached = {"workbench.cli", "workbench.__main__", "engine.launch.torchrun"} | started
-    reached |= {module for module in known if module.startswith("workbench.pages.") and module.count(".") == 2}
+    reached |= {
+        module for module in known if module.startswith("workbench.pages.") and module.count(".") == 2
+    }
     waiting = list(reached)
     while waiting:
         for wanted in imported(texts[waiting.pop()]):

@@ -19,10 +19,10 @@ from tuning.controllers import coordination, open_study, warm_start
 from tuning.controllers.commands import POLL_SECONDS, Control
 from tuning.controllers.open_study import Kept
 from tuning.controllers.status import Board, Update
-from tuning.execution import result
-from tuning.execution.conditions import ProcessorClock
+from tuning.execution import trial_result
 from tuning.execution.device_slices import Beside
 from tuning.execution.executor import Execute
+from tuning.execution.processor_clock import ProcessorClock
 from tuning.execution.signals import Interruption
 from tuning.search import policy
 from tuning.search.policy import Step
@@ -70,7 +70,7 @@ class Measuring:
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)
-        told = result.told(trial, outcome, summary, self._journal.state, self._file)
+        told = trial_result.told(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
@@ -186,7 +186,7 @@ class Study:
     def __init__(
         self, kept: Kept, folder: Path, execute: Execute, board: Board, foresee: Foresee | None = None
     ) -> None:
-        from tuning.controllers.optuna_export import Mirroring
+        from tuning.controllers.optuna_exporter import Mirroring
         from tuning.search.proposer import Proposer
 
         file, self._journal, self._crew = kept.file, kept.journal, kept.crew
@@ -274,7 +274,7 @@ class Study:
         for trial in self._journal.state.under_way:
             if self._crew.may_be_gone(trial.lease):
                 home = self._folder.parent.parent
-                found = result.left_behind(trial, home, self._journal.state, self._file)
+                found = trial_result.left_behind(trial, home, self._journal.state, self._file)
                 self._journal.append("tell", number=trial.number, **found)
 
     def _idle(self, found: str, interruption: Interruption) -> None:

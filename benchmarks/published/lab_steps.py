@@ -16,8 +16,8 @@ from benchmarks.published.shared_cores import simulate_shared
 from engine.config.run_config import RunConfig
 from tuning.predict.events.from_config import step_of
 from tuning.predict.events.machine import Machine
-from tuning.predict.events.result import Simulated
 from tuning.predict.events.step import Collective
+from tuning.predict.events.step_result import Simulated
 from tuning.predict.fit.gauss_newton import fit
 from tuning.predict.learn.finished_runs import Trial
 from tuning.predict.model.cases import Array

@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from tuning.predict.events.machine import Booking, Machine
 from tuning.predict.events.player import Player
 from tuning.predict.events.program import Inner, Op
-from tuning.predict.events.result import Simulated
 from tuning.predict.events.step import Collective, Step
+from tuning.predict.events.step_result import Simulated
 
 #: Core seconds that a message or collective costs one rank, besides what its place's work has.
 Cost = Callable[[Collective], float]

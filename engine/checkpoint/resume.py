@@ -22,7 +22,7 @@ from engine.config.errors import InputError
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
-from engine.parallel.local_updates.settings import SAME
+from engine.parallel.local_sgd.settings import SAME
 
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.

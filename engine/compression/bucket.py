@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.compression.bucket_comm import Link
 from engine.compression.interface import Content, Kept, Message, Method, Reduction
-from engine.compression.link import Link
 from engine.compression.partition import Dealt, dealt
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.comm.channel import Group
 from engine.compression.bucket import GradientCompressor
+from engine.compression.bucket_comm import Link
 from engine.compression.interface import Content, Method
-from engine.compression.link import Link
 from engine.compression.methods.cast import Cast
 from engine.compression.methods.powersgd import PowerSgd
 from engine.compression.methods.quantized import OneWay, TwoWay

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
 from engine.comm.channel import Channel
-from engine.compression.activations import Format, coarse, row_bytes, whole
+from engine.compression.non_gradients import Format, coarse, row_bytes, whole
 from engine.model.axes import Compute
 from engine.model.linear import apply
 

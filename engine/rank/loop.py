@@ -11,9 +11,9 @@ from engine.model.batches import training_batches
 from engine.model.data import Corpus, open_corpus
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer
-from engine.parallel.local_updates.optimizer import optimizer_of
+from engine.parallel.local_sgd.outer_optimizer import optimizer_of
 from engine.parallel.pipeline import PipelineExecutor
-from engine.rank.commands import OrderedWork
+from engine.rank.command_reader import OrderedWork
 from engine.rank.compression_plan import Planner, tell_left_alone
 from engine.rank.divergence import Degeneracy
 from engine.rank.environment_report import HostClocks, tell

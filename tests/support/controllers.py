@@ -25,7 +25,7 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
     [
         __name__,
-        "tuning.controllers.optuna_export",
+        "tuning.controllers.optuna_exporter",
         "tuning.search.proposer",
         "tuning.sensitivity.importance",
         "optuna.storages._rdb.storage",

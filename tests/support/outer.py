@@ -14,11 +14,11 @@ from engine.comm.context import RankContext
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.parallel.data.replica import Piece, extent_of
-from engine.parallel.local_updates.co2 import Co2Loop
-from engine.parallel.local_updates.diloco import FragmentLoop
-from engine.parallel.local_updates.link import Link
-from engine.parallel.local_updates.rounds import OuterLoop
-from engine.parallel.local_updates.settings import settings_of
+from engine.parallel.local_sgd.co2 import Co2Loop
+from engine.parallel.local_sgd.diloco import FragmentLoop
+from engine.parallel.local_sgd.replica_comm import Link
+from engine.parallel.local_sgd.rounds import OuterLoop
+from engine.parallel.local_sgd.settings import settings_of
 from engine.run import run_folder
 from engine.run.commands import StopControl
 from engine.session import Session

@@ -31,7 +31,7 @@ from workbench.figures.base import (
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
 from workbench.records.joined import Columns
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 
 MEGA = 1e6
 #: Readings of a run under way that count: its last so many seconds.

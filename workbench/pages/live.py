@@ -19,7 +19,7 @@ from workbench.pages.widgets.shared import (
     to_link,
     within_reach,
 )
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 
 NEWEST = "newest"
 REFRESH_SECONDS = 1.0

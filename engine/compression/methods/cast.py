@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine.compression.bucket_comm import Link
 from engine.compression.interface import Kept, Message, Reduction
-from engine.compression.link import Link
 from engine.compression.partition import Dealt
 from engine.compression.randomness import Draws, ranges_of
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.compression.bucket_comm import Link
 from engine.compression.interface import Content, Kept, Message, Reduction
-from engine.compression.link import Link
 from engine.compression.methods.row_codec import RowCodec
 from engine.compression.partition import Dealt, Run
 from engine.compression.randomness import BLOCK_VALUES, Draws

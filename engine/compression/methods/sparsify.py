@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from engine.compression.bucket_comm import Link
 from engine.compression.interface import Kept, Message, Reduction
-from engine.compression.link import Link
 from engine.compression.partition import Dealt, Run
 from engine.compression.randomness import Draws, ranges_of
 

@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from engine.comm.channel import Channel
-from engine.compression.activations import CoarseShards, Slice
 from engine.compression.interface import Part
+from engine.compression.non_gradients import CoarseShards, Slice
 from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
 from engine.parallel.data.fsdp_comm import Gather, Reduce, Reductions

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.compression.activations import Format
+from engine.compression.non_gradients import Format
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
 from engine.model.mixture import Mixture, MixtureShape

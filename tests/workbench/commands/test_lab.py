@@ -20,7 +20,7 @@ from engine.run import netns
 from tests.support.lab import needs_lab, on_the_wire
 from tests.workbench.conftest import Run
 from workbench.figures.host import RateSeries, interface_series, interfaces
-from workbench.records import live
+from workbench.records import live_snapshot
 
 #: A rate nobody else would ask for, so that a lab that stands already is left alone.
 RATE = 123.0
@@ -199,7 +199,7 @@ def test_a_run_tells_what_went_over_the_wire(command: Run, home: Path, asked: Pa
         assert row["sent_bytes_per_second"] == pytest.approx(other["received_bytes_per_second"], rel=0.1)
         payload = document["wire_bytes_per_step"] / max(document["step_samples"])
         assert payload * 0.5 < row["sent_bytes_per_second"] < RATE * 1.1e6 / 8
-    drawn = live.LiveRun(home / document["id"]).read()
+    drawn = live_snapshot.LiveRun(home / document["id"]).read()
     lines = interface_series(drawn.interfaces, 0.0, 2).lines
     assert {"rank 0: data sent", "rank 0: data received", "rank 1: data sent"} <= {
         line.name for line in lines

@@ -21,7 +21,7 @@ from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, t
 from tests.support.waiting import wait_until
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.conftest import Run
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 
 PATIENCE_SECONDS = 60.0
 

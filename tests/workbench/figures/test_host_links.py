@@ -9,7 +9,7 @@ import pytest
 
 from workbench.figures.host import LATELY_SECONDS, TITLES, LinkUse, link_uses
 from workbench.records.joined import Columns
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 
 LAB: dict[str, Any] = {"islands": [1, 1], "rates_mbit": [80.0, None], "between_mbit": 16.0}
 

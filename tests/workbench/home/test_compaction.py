@@ -21,7 +21,7 @@ from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.synthetic import FakeRun, RunFolder
 from workbench.home import compaction
 from workbench.records import archive, parquet
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 
 #: Where a compaction is killed: what it has called by then.
 STAGES = {

@@ -25,7 +25,7 @@ from tests.workbench.conftest import Furnished, Run
 from tuning.storage.commands import pending, send
 from workbench.home.control import someone
 from workbench.home.run_commands import wait_for
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 
 pytestmark = pytest.mark.drawn(4, of="changes from the command line")
 

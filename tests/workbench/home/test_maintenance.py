@@ -11,7 +11,7 @@ from engine.run import run_folder
 from tests.workbench.conftest import Furnished, Run
 from workbench.home import maintenance
 from workbench.home.runs import run_folders
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 
 
 def snapshot(home: Path) -> dict[Path, int]:

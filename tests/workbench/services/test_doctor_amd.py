@@ -18,7 +18,7 @@ from tests.workbench.conftest import Run
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.figures import gpu
 from workbench.metrics.endpoint import Endpoint
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 from workbench.services import doctor
 
 NEVER = "which we have never run on an AMD GPU"

@@ -17,8 +17,8 @@ import numpy as np
 
 from tuning.predict.events.machine import Booking, Machine, Ports, transfer
 from tuning.predict.events.program import Code, Op, Program
-from tuning.predict.events.result import Simulated
 from tuning.predict.events.step import Among, Collective, Step
+from tuning.predict.events.step_result import Simulated
 from tuning.predict.model.hardware import Link
 
 

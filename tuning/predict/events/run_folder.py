@@ -18,7 +18,7 @@ from profilers.records.schema import PHASES, ActionSample, CommSample, MemorySam
 from profilers.records.writer import RecordWriter
 from tuning.predict.events.player import play
 from tuning.predict.events.program import Code
-from tuning.predict.events.result import MemoryLine, Simulated, memory_of
+from tuning.predict.events.step_result import MemoryLine, Simulated, memory_of
 from tuning.predict.model.hardware import Cluster
 from tuning.predict.traffic.calls import Wire
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from tuning.predict.events.from_config import step_of
 from tuning.predict.events.machine import Machine, instant
 from tuning.predict.events.player import DeadlockError, play
-from tuning.predict.events.result import Called, MemoryLine, Phase, Simulated, memory_of
 from tuning.predict.events.run_folder import SIMULATED, write_run
 from tuning.predict.events.step import OWN, Among, Collective, Pause, Sent, Step
+from tuning.predict.events.step_result import Called, MemoryLine, Phase, Simulated, memory_of
 from tuning.predict.traffic.calls import Join
 
 __all__ = [

@@ -17,8 +17,8 @@ import numpy as np
 
 from engine.config.errors import InputError
 from engine.config.layout import Layout
-from tuning.predict.placement.layers import slowest_stage, split_layers
 from tuning.predict.placement.links import Floats, Ints, Links
+from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 #: Axis -> the groups of ranks that do one collective together.
 GROUPS = {"dp": "data", "tp": "tp", "cp": "cp", "ep": "ep"}

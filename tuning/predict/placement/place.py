@@ -24,9 +24,9 @@ from tuning.predict.model import compute, headroom, step_time
 from tuning.predict.model.from_config import cases_of
 from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
+from tuning.predict.placement.link_traffic import head_layers, rank_layers, volumes_of
 from tuning.predict.placement.links import Links, of_cluster, of_lab
 from tuning.predict.placement.search import Placement, place
-from tuning.predict.placement.traffic import head_layers, rank_layers, volumes_of
 from tuning.predict.target import Target
 
 #: Of each stage; None where they stay as they are.

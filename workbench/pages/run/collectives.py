@@ -10,7 +10,7 @@ from profilers.analysis.communication import message_seconds_reason
 from workbench.figures import base, steps
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import scaled, table
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
 _Number = st.column_config.NumberColumn

@@ -15,7 +15,7 @@ from workbench.pages.run import steps as run_anatomy
 from workbench.pages.run import steps as run_steps
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import PAGES, badge, home, metrics, scaled, snapshot, table
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import words
 

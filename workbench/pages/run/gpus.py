@@ -12,7 +12,7 @@ from workbench.pages.run import host
 from workbench.pages.run.live_charts import gpu_troubles, why_no_gpu
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import scaled, table
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
 #: Function of gpu_figures -> what it shows, in the order of the page.

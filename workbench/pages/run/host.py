@@ -17,7 +17,7 @@ from engine.validation import rules
 from workbench.figures import host
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import table
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
 

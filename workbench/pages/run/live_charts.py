@@ -12,7 +12,7 @@ from workbench.figures import base, steps
 from workbench.pages.run import host
 from workbench.pages.run.live_header import ranks_table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 
 SLOWEST = "slowest"
 

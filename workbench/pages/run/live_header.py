@@ -12,7 +12,7 @@ from engine.config.layout import Layout
 from workbench.figures.steps import slowest_rank
 from workbench.pages.widgets.shared import badge, metrics, table_height
 from workbench.records.joined import Columns
-from workbench.records.live import WINDOW_STEPS, Snapshot
+from workbench.records.live_snapshot import WINDOW_STEPS, Snapshot
 from workbench.text import words
 
 SHOWN_RANKS = 8

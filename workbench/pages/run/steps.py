@@ -19,7 +19,7 @@ from workbench.figures.steps import RANKS
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home, table
 from workbench.records import archive
-from workbench.records.live import Snapshot
+from workbench.records.live_snapshot import Snapshot
 from workbench.text import step as step_text
 from workbench.text import words
 

@@ -11,7 +11,7 @@ import streamlit as st
 from engine.config.errors import WorkbenchError
 from workbench.home.settings import home_folder
 from workbench.home.store import RunRow, Store, StudyRow
-from workbench.records.live import LiveRuns, Snapshot
+from workbench.records.live_snapshot import LiveRuns, Snapshot
 from workbench.text import words
 
 ASSETS = Path(__file__).parents[1] / "assets"

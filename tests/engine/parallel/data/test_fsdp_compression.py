@@ -14,16 +14,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.compression.activations import CoarseShards, Slice
 from engine.compression.bucket import GradientCompressor
 from engine.compression.interface import Content, content_of
+from engine.compression.non_gradients import CoarseShards, Slice
 from engine.compression.registry import build
 from engine.config.compression import Settings
 from engine.parallel.data.fsdp_comm import Gather
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
-from tests.engine.compression.test_link import together
+from tests.engine.compression.test_bucket_comm import together
 from tests.support.ranks import on_ranks
 
 RANKS = 3

@@ -38,7 +38,7 @@ from tuning.predict.traffic.traffic import Traffic, traffic
 from workbench.figures import base, lanes
 from workbench.figures import steps as series
 from workbench.home import runs
-from workbench.records.live import LiveRun
+from workbench.records.live_snapshot import LiveRun
 from workbench.terminal import run as render
 
 WORK = Costs(1e-3, 2e-3, 1e-3, 1e-3)

@@ -20,8 +20,8 @@ from tuning.predict import target
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement import place
 from tuning.predict.placement.cost import Stream
+from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.place import Placed
-from tuning.predict.placement.traffic import volumes_of
 from tuning.predict.plan import plans
 from tuning.predict.target import Target
 from tuning.predict.traffic.traffic import Traffic, traffic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from engine.parallel.local_updates.rounds import Rounds, Taken
+from engine.parallel.local_sgd.rounds import Rounds, Taken
 from profilers.steps.clock import Clock, CpuClock
 from profilers.steps.timer import StepTimer
 from tests.support.event_clock import EventClock

@@ -7,7 +7,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.layout import layers_of_stages
-from tuning.predict.placement.layers import slowest_stage, split_layers
+from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 
 def all_splits(layers: int, stages: int) -> list[tuple[int, ...]]:

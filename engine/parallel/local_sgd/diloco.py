@@ -21,10 +21,10 @@ from torch import Tensor
 
 from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
-from engine.parallel.local_updates.link import Link
-from engine.parallel.local_updates.rounds import Rounds, Taken, Vector
-from engine.parallel.local_updates.settings import Settings
-from engine.parallel.local_updates.vector import Flat, Mean, taken
+from engine.parallel.local_sgd.flat_vector import Flat, Mean, taken
+from engine.parallel.local_sgd.replica_comm import Link
+from engine.parallel.local_sgd.rounds import Rounds, Taken, Vector
+from engine.parallel.local_sgd.settings import Settings
 
 _LAYER = re.compile(r"^blocks\.(\d+)\.")
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.comm.context import RankContext
-from engine.parallel.local_updates.link import Background, Waits
-from engine.parallel.local_updates.vector import Part
+from engine.parallel.local_sgd.flat_vector import Part
+from engine.parallel.local_sgd.replica_comm import Background, Waits
 
 #: The kind of the event in which a rank tells of an average that it took over.
 EVENT = "outer"

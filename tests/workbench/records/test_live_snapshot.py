@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from tests.support.synthetic import FakeRun, RunFolder
-from workbench.records.live import FOLLOWED, FRESH_SECONDS, WINDOW_STEPS, LiveRun, LiveRuns, last_steps
+from workbench.records.live_snapshot import (
+    FOLLOWED,
+    FRESH_SECONDS,
+    WINDOW_STEPS,
+    LiveRun,
+    LiveRuns,
+    last_steps,
+)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.parallel.data.replica import Extent, Piece
-from engine.parallel.local_updates.link import Link, Work
+from engine.parallel.local_sgd.replica_comm import Link, Work
 
 
 class Part(NamedTuple):

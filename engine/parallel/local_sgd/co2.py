@@ -36,10 +36,10 @@ from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
-from engine.parallel.local_updates.link import Link
-from engine.parallel.local_updates.rounds import Rounds, Taken, Vector
-from engine.parallel.local_updates.settings import Gap, Settings
-from engine.parallel.local_updates.vector import Flat, Mean, exchanged, taken
+from engine.parallel.local_sgd.flat_vector import Flat, Mean, exchanged, taken
+from engine.parallel.local_sgd.replica_comm import Link
+from engine.parallel.local_sgd.rounds import Rounds, Taken, Vector
+from engine.parallel.local_sgd.settings import Gap, Settings
 
 
 class StalenessGap:

@@ -11,11 +11,11 @@ from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.data.replica import Extent, Replica
-from engine.parallel.local_updates.co2 import Co2Loop
-from engine.parallel.local_updates.diloco import FragmentLoop
-from engine.parallel.local_updates.link import Link
-from engine.parallel.local_updates.rounds import OuterLoop
-from engine.parallel.local_updates.settings import settings_of
+from engine.parallel.local_sgd.co2 import Co2Loop
+from engine.parallel.local_sgd.diloco import FragmentLoop
+from engine.parallel.local_sgd.replica_comm import Link
+from engine.parallel.local_sgd.rounds import OuterLoop
+from engine.parallel.local_sgd.settings import settings_of
 
 
 def optimizer_of(rank: RankContext, replicas: Sequence[Replica]) -> LocalOptimizer:

@@ -1,1 +1,0 @@
-"""Tests of ``engine.parallel.local_updates``."""
