@@ -32,7 +32,7 @@ from engine.launch.sidecar import accompanied
 from engine.launch.torchrun_ending import LastWords, leave
 from engine.lifecycle import finish, note_start
 from engine.model.data import check_path
-from engine.rank.worker import device_of, failure, group_timeout, limit_memory, train_in_group
+from engine.rank.worker import classify, device_of, failure, group_timeout, limit_memory, train_in_group
 from engine.run import run_folder
 from engine.run.devices import agreement, backends
 from engine.run.devices.selection import Devices
@@ -102,13 +102,12 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     dead = functools.partial(_dead, folder, ending.count())
     words = LastWords(private_store("last words"), rank, ranks, end, dead)
     with words.listening():
-        with accompanied(folder, config, rank) as progress:
-            report = _train(rank, config, folder, device, progress)
-            if rank and not report.good:
-                words.tell(report)
-        if report.good:
-            dist.barrier()
-        elif rank == 0:
+        try:
+            report = _train_beside(words, rank, config, folder, device)
+        except Exception as error:  # a peer may be gone before the first step, and after the last one
+            traceback.print_exc()
+            reason = (str(error).strip().splitlines() or [""])[0]
+            report = RankReport(rank, classify(error), f"{type(error).__name__}: {reason}")
             words.tell(report)
     if not report.good:
         return 1
@@ -116,6 +115,21 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     if rank == 0:
         end(decide([report], []))
     return 0
+
+
+def _train_beside(
+    words: LastWords, rank: int, config: RunConfig, folder: Path, device: torch.device
+) -> RankReport:
+    """Train while this host is sampled. The report of this rank, once all ranks are through or its failure is told."""
+    with accompanied(folder, config, rank) as progress:
+        report = _train(rank, config, folder, device, progress)
+        if rank and not report.good:
+            words.tell(report)
+    if report.good:
+        dist.barrier()
+    elif rank == 0:
+        words.tell(report)
+    return report
 
 
 def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:

@@ -54,7 +54,7 @@ class LastWords:
         self._store, self._rank, self._ranks, self._write, self._dead = store, rank, ranks, write, dead
         self._lock, self._over = threading.Lock(), threading.Event()
         self._heard: list[RankReport] = []
-        self._telling = False
+        self._telling, self._told = False, threading.Event()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -85,12 +85,15 @@ class LastWords:
             return
         with contextlib.suppress(RuntimeError):  # every error of a store is one
             self._store.set(f"report/{self._store.add('reports', 1)}", json.dumps(asdict(report)))
+            self._told.set()
             self._store.wait([_WRITTEN], _PATIENCE)
 
     def _obey(self, woken: int) -> None:
         while not self._over.is_set():
             if select.select([woken], [], [], _POLL_SECONDS)[0]:
-                if not self._telling:  # else it has said more than this, and its connection may be waiting
+                if self._telling:  # it says more than this; once it has, its connection may be waiting
+                    self._told.wait(_GRACE_SECONDS)
+                else:
                     with contextlib.suppress(RuntimeError):
                         self._store.set(f"asked/{self._rank}", "")
                 leave(_ASKED_TO_END)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
@@ -16,6 +21,7 @@ from engine.launch.ending import Death
 from engine.launch.torchrun_ending import LastWords
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
+from tests.support.torchrun import tiny
 from tests.support.waiting import wait_until
 
 OOM = RankReport(1, Ending.OOM, "MemoryError: none", "backward", ("line",))
@@ -166,3 +172,61 @@ def test_a_rank_that_failed_leaves_where_the_store_is_gone() -> None:
     words = LastWords(connected(store), 1, 2, lambda _: None)
     del store
     words.tell(OOM)
+
+
+def test_a_report_under_way_is_not_cut_off_by_a_request_to_end(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun asks all ranks to end as soon as one is gone: who was about to tell of it would seem to be gone, too."""
+    left: list[int] = []
+    monkeypatch.setattr(torchrun_ending, "leave", left.append)
+    mine, sent = connected(store), threading.Event()
+
+    class Slow:
+        def add(self, key: str, amount: int) -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            sent.wait(0.3)
+            assert not left
+            return int(mine.add(key, amount))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(mine, name)
+
+    words = LastWords(cast("dist.Store", Slow()), 1, 2, lambda _: None)
+    with words.listening():
+        telling = threading.Thread(target=words.tell, args=(LOST,), daemon=True)
+        telling.start()
+        assert wait_until(lambda: left == [128 + signal.SIGTERM])
+        assert store.check(["report/1"])
+        store.set("written", "")
+        telling.join(10.0)
+
+
+BARRIER_FAILS = """
+import sys
+import torch.distributed as dist
+
+left = int(sys.argv.pop(1))
+
+def gone():
+    global left
+    left -= 1
+    if left < 0:
+        raise RuntimeError("Connection closed by peer")
+
+dist.barrier = gone
+from engine.launch.torchrun import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["before the first step", "after the last one"])
+def test_a_peer_that_dies_beside_the_steps_is_an_ending_too(tmp_path: Path, left: int) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(tiny(parallel__dp=1, train__steps=2).dumps(), encoding="utf-8")
+    command = [sys.executable, "-c", BARRIER_FAILS, str(left), str(config), "--out", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    outcome = json.loads((folder / "status.json").read_text("utf-8"))["outcome"]
+    assert (outcome["ending"], outcome["reason"]) == ("comm_error", "RuntimeError: Connection closed by peer")
