@@ -131,6 +131,8 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
             for process, readings in processes.items():
                 for of, values in readings.items():
                     for field, (_, value) in values.items():
+                        if (stream, field) not in GROWING and not run.is_current(stream, process):
+                            continue
                         family = made.setdefault((stream, field), _reading_family(stream, field))
                         _add(family, _labels(run, stream, process, of), value * _unit(field)[1])
     yield from made.values()

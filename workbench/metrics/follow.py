@@ -142,6 +142,11 @@ def _rows(table: Table, key: str | None) -> dict[str, np.ndarray[Any, np.dtype[n
 KEEP_SECONDS = 300.0
 #: Streams that show when something ran: there is no last reading of them.
 TIMELINES = frozenset({"action", "span"})
+#: A reading of a machine is shown for so long after the last one came, or for so many intervals where they are longer;
+#: a sampler that stands still tells nothing.
+FRESH_SECONDS, FRESH_INTERVALS = 10.0, 3
+#: Read as often as a step is through, however long that takes.
+PER_STEP = "memory"
 #: The field that tells what a record is about, where its process alone does not.
 KEYS = {"gpu": "gpu", "core": "core", "network": "interface", "process": "rank"}
 
@@ -149,8 +154,9 @@ KEYS = {"gpu": "gpu", "core": "core", "network": "interface", "process": "rank"}
 class FollowedRun:
     """One run folder; ``refresh`` reads what was written since the last call."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
+        self._clock = clock
         self.id = folder.name
         self.status: dict[str, Any] = {}
         self.state = "starting"
@@ -162,8 +168,11 @@ class FollowedRun:
         self.hosts: dict[str, str] = {}
         #: Stream -> process -> key -> field -> the last reading and its time.
         self.readings: dict[str, dict[str, Readings]] = {}
+        #: Stream and process -> when records of it came last, by this process's clock.
+        self._came: dict[tuple[str, str], float] = {}
         self.dropped: defaultdict[str, int] = defaultdict(int)
         self.tokens_per_step = _tokens_per_step(folder)
+        self._fresh_seconds = max(FRESH_SECONDS, FRESH_INTERVALS * _interval_seconds(folder))
         self._records = folder / run_folder.RECORDS
         self._tails: dict[tuple[str, str], Tail] = {}
         self._events: dict[str, EventTail] = {}
@@ -195,8 +204,22 @@ class FollowedRun:
         lines = [problem for tail in tails for problem in tail.problems] + unknown_streams(self._records)
         return [f"{self.id}: {line}" for line in lines]
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether what was read last may still be so."""
+        return self.state in ("starting", "running")
+
+    def is_current(self, stream: str, process: str) -> bool:
+        """Whether the last readings of a stream may still be so: of a run that goes on, and not of long ago."""
+        age = self._clock() - self._came.get((stream, process), float("-inf"))
+        return self.goes_on and (stream == PER_STEP or age <= self._fresh_seconds)
+
     def tokens_per_second(self) -> float | None:
-        """Tokens of all ranks over the last steps that all have ended; a step lasts as long as on its slowest rank."""
+        """Tokens of all ranks over the last steps that all have ended; a step lasts as long as on its slowest rank.
+        None of a run that is over.
+        """
+        if not self.goes_on:
+            return None
         recent = [sums.recent for sums in self.steps.values()]
         common = set.intersection(*map(set, recent)) if recent else set()
         seconds = sum(max(of_rank[step] for of_rank in recent) for step in common)
@@ -217,6 +240,8 @@ class FollowedRun:
         elif stream == "comm":
             add_calls(self.calls[rank], table)
         else:
+            if len(table):
+                self._came[stream, process] = self._clock()
             of_stream = self.readings.setdefault(stream, {})
             of_stream[process] = latest(table, KEYS.get(stream), of_stream.get(process, {}))
 
@@ -247,7 +272,9 @@ class Follower:
         self._past |= {folder.name for folder in folders if self._is_past(folder)}
         current = [folder for folder in folders if folder.name not in self._past]
         known = self._followed
-        self._followed = {each.name: known.get(each.name) or FollowedRun(each) for each in current}
+        self._followed = {
+            each.name: known.get(each.name) or FollowedRun(each, self._clock) for each in current
+        }
         for run in self._followed.values():
             run.refresh()
         return list(self._followed.values())
@@ -258,6 +285,14 @@ class Follower:
             return False
         ended = status.get("ended_unix") or (folder / run_folder.STATUS).stat().st_mtime
         return self._clock() - float(ended) > self._keep_seconds
+
+
+def _interval_seconds(folder: Path) -> float:
+    config = run_folder.read_json(folder / run_folder.CONFIG) or {}
+    try:
+        return float(config["profile"]["host_interval_seconds"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
 
 
 def _tokens_per_step(folder: Path) -> int | None:

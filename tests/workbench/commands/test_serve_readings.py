@@ -13,6 +13,8 @@ from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from tests.workbench.commands.test_serve import fetched, one
 from workbench.metrics.endpoint import Endpoint
+from workbench.metrics.families import families
+from workbench.metrics.follow import FRESH_SECONDS, Follower
 
 
 @pytest.fixture
@@ -70,6 +72,35 @@ def test_links_and_errors_of_gpus_are_counters(records: Path, endpoint: Endpoint
         found = fetched(endpoint)
     assert one(found, "workbench_gpu_power_watts", gpu="0") == 300.0
     assert not [name for name, _ in found if "nvlink" in name or "ecc" in name]
+
+
+def test_a_reading_that_is_not_renewed_is_not_shown_as_the_present_one(home: Path, records: Path) -> None:
+    """A sampler that stands still, and a run that is over: only what is counted up stays."""
+    now = [100.0]
+    follower = Follower(home, clock=lambda: now[0])
+
+    def shown() -> set[str]:
+        return {
+            family.name for family in families(follower.runs()) if family.name.startswith("workbench_gpu")
+        }
+
+    with RecordWriter(records, "launcher") as writer:
+        writer.write(gpu_sample(0, time_unix=1.0, power_watts=100.0, nvlink_tx_bytes=5))
+        both, counter = (
+            {"workbench_gpu_power_watts", "workbench_gpu_nvlink_tx_bytes"},
+            "workbench_gpu_nvlink_tx_bytes",
+        )
+        assert both <= shown()
+        now[0] += FRESH_SECONDS
+        assert both <= shown()
+        now[0] += 0.1
+        assert shown() == {counter}
+        writer.write(gpu_sample(0, time_unix=1.1, power_watts=100.0, nvlink_tx_bytes=6))
+        assert both <= shown()
+    run_folder.update_status(
+        records.parent, state="ended", outcome={"ending": "completed"}, ended_unix=now[0]
+    )
+    assert shown() == {counter}
 
 
 def test_a_gpu_of_which_nothing_more_is_recorded_has_no_readings(records: Path, endpoint: Endpoint) -> None:
