@@ -69,11 +69,14 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
     by_axis = seconds_by_axis(measured, chosen, tables)
     middle = float(np.median(measured.values["start_unix"].filled(0.0)))
     actions = {rank: records.table(rank, "action") for rank in range(facts.world_size)}
+    places = np.sort(chosen.steps)
+    had_data = (measured.values["start_unix"] + measured.values["data_seconds"])[:, places].filled(np.nan)
+    ready = dict(zip(measured.ranks, had_data, strict=True))
     return {
         "exposed_seconds_by_axis": by_axis.exposed,
         "hidden_seconds_by_axis": by_axis.hidden,
         "hidden_communication_seconds": by_axis.hidden_together,
-        "pipeline": pipeline_of(actions, facts.pipelines, measured.steps[np.sort(chosen.steps)], clocks),
+        "pipeline": pipeline_of(actions, facts.pipelines, measured.steps[places], clocks, ready),
         "clocks": clock_rows(clocks, middle),
         "gaps": gap_rows({rank: records.table(rank, "span") for rank in measured.ranks}, measured.steps),
         **_straggler(measured, records),

@@ -3,6 +3,7 @@
 A pipeline's step lasts from the first action of any of its ranks to the last one's end. What a rank does not spend in
 actions of that is idle; the bubble is the idle share, idle / (ranks x span). Idle time before an action whose message
 comes from another rank is waiting for the neighbour until that rank's own action ends, and the transfer from then on.
+What a rank still needs for its own data by then is a gap of the rank itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class _Actions(NamedTuple):
     micro_batch: _Places
     start: _Floats
     end: _Floats
+    #: When the rank had the step's data; NaN if unknown.
+    ready: _Floats
 
 
 class _Idle(NamedTuple):
@@ -50,12 +53,16 @@ def pipeline_of(
     pipelines: Sequence[Sequence[int]],
     steps: _Places,
     clocks: Mapping[int, ClockOffset],
+    ready: Mapping[int, _Floats] | None = None,
 ) -> PipelineRow | None:
     """Means over ``steps`` and all pipelines (each a group of ranks); None where no whole step was recorded.
 
-    ``tables`` hold the actions of each rank.
+    ``tables`` hold the actions of each rank; ``ready`` the Unix time, by the rank's own clock, at which it had the data
+    of each of ``steps``, where that is known.
     """
-    made = [_actions({rank: tables[rank] for rank in ranks}, steps, clocks) for ranks in pipelines]
+    made = [
+        _actions({rank: tables[rank] for rank in ranks}, steps, clocks, ready or {}) for ranks in pipelines
+    ]
     whole = [actions for actions in made if actions is not None]
     if not whole:
         return None
@@ -77,10 +84,17 @@ def pipeline_of(
 
 
 def _actions(
-    tables: Mapping[int, Table], steps: _Places, clocks: Mapping[int, ClockOffset]
+    tables: Mapping[int, Table],
+    steps: _Places,
+    clocks: Mapping[int, ClockOffset],
+    ready: Mapping[int, _Floats],
 ) -> _Actions | None:
     """Of those ``steps`` (ascending) that every rank recorded as a whole; None if there is none."""
-    parts = [_of_rank(rank, table, clocks.get(rank, ClockOffset())) for rank, table in tables.items()]
+    unknown = np.full(len(steps), np.nan)
+    parts = [
+        _of_rank(rank, table, clocks.get(rank, ClockOffset()), steps, ready.get(rank, unknown))
+        for rank, table in tables.items()
+    ]
     complete = np.logical_and.reduce([_whole(part.step, steps) for part in parts])
     columns: Any = zip(*parts, strict=True)
     joined: list[Any] = [np.concatenate(column) for column in columns]
@@ -97,7 +111,7 @@ def _whole(of_rank: _Places, steps: _Places) -> np.ndarray[Any, np.dtype[np.bool
     return np.asarray(counts == max(1, counts.max(initial=0)))
 
 
-def _of_rank(rank: int, table: Table, clock: ClockOffset) -> _Actions:
+def _of_rank(rank: int, table: Table, clock: ClockOffset, steps: _Places, ready: _Floats) -> _Actions:
     codes, names = table.codes("work")
     meaning = np.zeros(max(names, default=0) + 1, dtype=np.int64)
     for code, name in names.items():
@@ -108,7 +122,9 @@ def _of_rank(rank: int, table: Table, clock: ClockOffset) -> _Actions:
     )
     work = meaning[np.ma.getdata(codes).astype(np.int64)]
     end = start + np.ma.getdata(table.column("seconds"))
-    return _Actions(step, np.full(len(table), rank), work, stage, micro_batch, start, end)
+    place = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
+    had_data = np.where(steps[place] == step, clock.aligned(ready)[place], np.nan)
+    return _Actions(step, np.full(len(table), rank), work, stage, micro_batch, start, end, had_data)
 
 
 def _idle(actions: _Actions) -> _Idle:
@@ -124,13 +140,16 @@ def _idle(actions: _Actions) -> _Idle:
     idle = np.maximum(actions.start - free, 0.0)
     made, from_other = _needed(actions, step)
     waiting = np.where(from_other, np.clip(made - free, 0.0, idle), 0.0)
+    arriving = np.where(from_other, idle - waiting, 0.0)
+    late = np.nan_to_num(actions.ready - np.fmax(made, begin[step]))
+    loading = np.where(first, np.clip(late, 0.0, arriving), 0.0)
     drained = float((finish[step] - actions.end)[last].sum())
     return _Idle(
         span=float((finish - begin).sum()) * ranks,
         busy=float((actions.end - actions.start).sum()),
         waiting=float(waiting.sum()) + drained,
-        transfer=float((idle - waiting)[from_other].sum()),
-        gaps=float(idle[~from_other].sum()),
+        transfer=float((arriving - loading).sum()),
+        gaps=float(idle[~from_other].sum() + loading.sum()),
         rank_steps=count * ranks,
     )
 

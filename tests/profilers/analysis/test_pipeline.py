@@ -67,6 +67,28 @@ def test_transfer_is_told_from_waiting(tmp_path: Path) -> None:
     assert row.waiting_seconds == about(row.idle_seconds - hop, abs=1e-5)
 
 
+def test_a_rank_that_still_loads_its_data_waits_for_no_message(tmp_path: Path) -> None:
+    """GPipe on two ranks; the second one has its data 5 ms after its first message was there."""
+    timeline, late = simulate(plan("gpipe", 2, 1, 4), COSTS), 0.005
+    for rank, spans in enumerate(timeline.spans):
+        with RecordWriter(tmp_path, f"rank-{rank}") as writer:
+            for a, start, end in spans:
+                begin = BEGIN + start + rank * late
+                writer.write(ActionSample(0, a.work, a.stage, a.micro_batch, begin, end - start))
+    records, arrived = RunRecords(tmp_path), BEGIN + COSTS.forward
+    tables = {rank: records.table(rank, "action") for rank in range(2)}
+    ready = {0: np.array([BEGIN - 1.0]), 1: np.array([arrived + late])}
+    blind = pipeline_of(tables, [range(2)], np.arange(1), {})
+    seen = pipeline_of(tables, [range(2)], np.arange(1), {}, ready)
+    assert blind is not None
+    assert seen is not None
+    assert (blind.idle_seconds, blind.bubble_fraction) == (seen.idle_seconds, seen.bubble_fraction)
+    assert blind.transfer_seconds - seen.transfer_seconds == about(late / 2, abs=1e-6)
+    assert seen.transfer_seconds == about(0.0, abs=1e-6)
+    assert seen.gap_seconds == about(late / 2, abs=1e-6)
+    assert seen.waiting_seconds == about(blind.waiting_seconds, abs=1e-6)
+
+
 def test_clocks_are_aligned_first(tmp_path: Path) -> None:
     row, expected = measured(tmp_path, "1f1b", 2, 1, skews=(0.0, 7.25))
     assert row is not None
