@@ -116,7 +116,7 @@ def rate(findings: Iterable[Verdict], thresholds: Thresholds) -> list[Verdict]:
 
 def _all_well(found: Verdict) -> Verdict:
     """As a verdict it says more than what its rule has measured: no other rule has found anything."""
-    evidence = f"{found.evidence}; nothing that waits is above its threshold"
+    evidence = f"{found.evidence}; no cause of waiting is above its threshold"
     return replace(found, evidence=evidence, knob=f"fine as it is; {found.knob}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.memory import memory_rows
-from profilers.analysis.steps import JoinedSteps
+from profilers.analysis.steps import JoinedSteps, typical_phases
 from profilers.gpu.rank_gpus import GpuReadings, RankGpus
 from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import CommunicationRow
@@ -50,11 +50,13 @@ def findings_of(
 
 def _fine(seen: Observed) -> Verdict:
     """What holds where nothing else does: whether that is so, the other rules say."""
-    busy = float(seen.typical(*WORK).mean())
-    share = busy / seen.step_seconds
+    phases = typical_phases(seen.measured)
+    step = sum(phases.values()) or seen.step_seconds
+    busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
     return Verdict(
         name=COMPUTE_BOUND,
-        evidence=f"a rank computes {seconds(busy)} of a step ({percent(share)})",
+        evidence=f"forward, backward and optimizer are {seconds(busy)} of a typical step ({percent(busy / step)}), "
+        f"and waiting for others is {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
         knob="to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
         "parallel.dp",

@@ -35,9 +35,19 @@ def test_overlapped_communication_is_never_lost(tmp_path: Path) -> None:
     write(tmp_path, [{"forward": 1.0}] * 2, [{"seconds": 0.9, "exposed_seconds": 0.0}])
     found = summary(tmp_path)
     assert [verdict.name for verdict in found.verdicts] == ["compute_bound"]
-    assert found.verdicts[0].evidence.endswith("; nothing that waits is above its threshold")
+    assert found.verdicts[0].evidence.endswith("; no cause of waiting is above its threshold")
     assert not [finding for finding in found.findings if finding.name.startswith("exposed")]
     assert found.hidden_communication_seconds == about(0.9)
+
+
+def test_what_is_said_of_computing_is_what_the_phases_say(tmp_path: Path) -> None:
+    """On the same page: not the median of each phase over all steps beside the phases of typical ones."""
+    slow = {"forward": 0.9, "communication_exposed": 0.3}
+    write(tmp_path, [{"forward": 0.5, "communication_exposed": 0.05}, slow])
+    found = summary(tmp_path)
+    share = found.phases["forward"] / sum(found.phases.values())
+    assert share == about(0.75)
+    assert f"({share:.0%})".replace("%", " %") in named(found, "compute_bound").evidence
 
 
 def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_path: Path) -> None:
