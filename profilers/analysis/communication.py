@@ -11,8 +11,9 @@ import numpy as np
 
 from profilers.collectives.bandwidth import bus_bytes
 from profilers.collectives.wire_bytes import message_bytes, wire_bytes
-from profilers.model.links import OPERATIONS, Links, expected_seconds
+from profilers.model.links import Links, expected_seconds
 from profilers.model.run_summary import CommunicationRow
+from profilers.records.operations import calibrated_operations
 from profilers.records.table import Table
 
 _Selection = np.ndarray[Any, np.dtype[np.bool_]]
@@ -63,7 +64,9 @@ def communication_rows(
 
 def peak_bandwidth_reason(rows: Iterable[CommunicationRow], links_reason: str | None) -> str | None:
     """Why rows have no measured peak; None if all have one."""
-    measured = [row for row in rows if row.operation in OPERATIONS and row.operation not in MESSAGES]
+    measured = [
+        row for row in rows if row.operation in calibrated_operations() and row.operation not in MESSAGES
+    ]
     without = [row for row in measured if row.peak_bandwidth is None]
     if not without or links_reason:
         return links_reason if without else None

@@ -10,22 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from profilers.records.operations import operation_of
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Numbers = np.ndarray[Any, np.dtype[Any]]
-
-_RING_SHARE = ("all_gather", "reduce_scatter", "all_to_all")
-_WHOLE = ("broadcast", "reduce", "send", "recv")
 
 
 def bus_factor(operation: str, group_size: int) -> float | None:
     """Bus over algorithm bandwidth; None for an operation without a definition. ValueError below one rank."""
     if group_size < 1:
         raise ValueError(f"group_size is {group_size}; a group has at least one rank")
-    if operation == "all_reduce":
-        return 2 * (group_size - 1) / group_size
-    if operation in _RING_SHARE:
-        return (group_size - 1) / group_size
-    return 1.0 if operation in _WHOLE else None
+    known = operation_of(operation)
+    return known.bus_factor(group_size) if known and known.bus_factor else None
 
 
 def algorithm_bandwidth(payload_bytes: int, seconds: float | None) -> float | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from profilers.records.operations import operation_of
 from profilers.records.schema import CommSample
 
 #: torch's name of a scalar type -> dtype, bytes of an element.
@@ -35,22 +36,6 @@ _DTYPES: dict[str, tuple[str, int]] = {
     "Float8_e4m3fn": ("float8_e4m3fn", 1),
     "Float8_e5m2": ("float8_e5m2", 1),
 }
-#: What process groups call an operation, where that is not our name for it.
-_OPERATIONS = {
-    "_all_gather_base": "all_gather",
-    "_allgather_base": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "allreduce_coalesced": "all_reduce",
-    "all_reduce_barrier": "barrier",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-}
-#: Their payload S, by nccl-tests' definitions, is what comes out.
-_PAYLOAD_IS_OUTPUT = frozenset({"all_gather", "scatter", "recv"})
 #: How many calls the recorders keep, by torch's two names for it, of which the first counts more.
 _BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _KEPT = "2000"
@@ -210,10 +195,11 @@ def _tree(data: bytes) -> Any:
 
 def _entry(raw: dict[str, Any]) -> Entry:
     name, _, pair = raw["profiling_name"].partition(":")[2].partition(" ")
-    operation = _OPERATIONS.get(name.lower(), name.lower())
+    known = operation_of(name.lower())
+    operation = known.name if known else name.lower()
     created, completed = raw["time_created_ns"], raw.get("time_discovered_completed_ns")
     point_to_point = bool(pair) or bool(raw.get("is_p2p"))
-    side = "output" if operation in _PAYLOAD_IS_OUTPUT else "input"
+    side = "output" if known and known.payload_is_output else "input"
     dtypes = [_DTYPES.get(dtype, (dtype.lower(), 0)) for dtype in raw[f"{side}_dtypes"]]
     group, description = raw["process_group"]
     return Entry(

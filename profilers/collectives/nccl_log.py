@@ -11,17 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from profilers.model.environment import ELSEWHERE, NO, UNTOLD, YES
+from profilers.records import operations
 
 _LINE = re.compile(r"NCCL INFO (\w+): +(\d+) Bytes -> Algo (\w+) proto (\w+)")
 _ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 _PROTOCOLS = ("LL", "LL128", "simple")
-_OPERATIONS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-}
 
 
 class Choice(NamedTuple):
@@ -44,7 +38,7 @@ def choices(lines: Iterable[str]) -> list[Choice]:
 
 def _choice(match: re.Match[str]) -> Choice:
     name, size, algorithm, protocol = match.groups()
-    operation = _OPERATIONS.get(name, name.lower())
+    operation = next((one.name for one in operations.OPERATIONS if one.nccl_name == name), name.lower())
     return Choice(operation, int(size), _named(algorithm, _ALGORITHMS), _named(protocol, _PROTOCOLS))
 
 

@@ -19,37 +19,12 @@ import torch.distributed as dist
 from torch.library import Library
 
 from profilers.collectives.encoder import CallEncoder, Kinds, Timed, until_noticed
+from profilers.records import operations
 from profilers.records.schema import CommSample
 from profilers.records.writer import RecordWriter
 from profilers.steps.resolve import StepSeconds
 from profilers.steps.timer import Issued, StepTimer
 from profilers.steps.wait_sampler import waits_here
-
-#: Operator -> (operation, argument whose bytes are the payload S of nccl-tests' definitions).
-OPERATIONS: dict[str, tuple[str, str]] = {
-    "allreduce_": ("all_reduce", "tensors"),
-    "allreduce_coalesced_": ("all_reduce", "tensors"),
-    "allgather_": ("all_gather", "output_tensors"),
-    "_allgather_base_": ("all_gather", "output_tensor"),
-    "allgather_coalesced_": ("all_gather", "output_lists"),
-    "allgather_into_tensor_coalesced_": ("all_gather", "outputs"),
-    "reduce_scatter_": ("reduce_scatter", "input_tensors"),
-    "_reduce_scatter_base_": ("reduce_scatter", "input_tensor"),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "inputs"),
-    "alltoall_": ("all_to_all", "input_tensors"),
-    "alltoall_base_": ("all_to_all", "input"),
-    "broadcast_": ("broadcast", "tensors"),
-    "reduce_": ("reduce", "tensors"),
-    "gather_": ("gather", "input_tensors"),
-    "gather_into_tensor_": ("gather", "input_tensor"),
-    "scatter_": ("scatter", "output_tensors"),
-    "send": ("send", "tensors"),
-    "recv_": ("recv", "tensors"),
-    "recv_any_source_": ("recv", "tensors"),
-    "barrier": ("barrier", "tensor"),
-    "monitored_barrier_": ("barrier", "tensor"),
-}
-
 
 #: The recorder that is started in this process; the kernels are the process's too.
 _started: list[CollectiveRecorder] = []
@@ -136,11 +111,12 @@ class CollectiveRecorder:
             return
         self._library = Library("c10d", "IMPL")
         _started.append(self)
-        for name, (operation, payload) in OPERATIONS.items():
-            operator = getattr(torch.ops.c10d, name, None)
-            if operator is not None:
-                kernel = self._kernel(operator.default, operation, payload)
-                self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        for operation in operations.OPERATIONS:
+            for name, payload in operation.operators.items():
+                operator = getattr(torch.ops.c10d, name, None)
+                if operator is not None:
+                    kernel = self._kernel(operator.default, operation.name, payload)
+                    self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
         """Take the kernels out; calls seen so far stay."""

@@ -3,18 +3,17 @@
 All numbers are means over the ranks of the group, so that the sum over its ranks is exact. S is ``CommSample.bytes``.
 Headers of TCP, IP and Ethernet are left out; gloo's own few bytes around each message are counted.
 
-Sources: gloo's ring all-reduce and all-gather (its docs/algorithms.md), and its reduce-scatter, which in torch is an
-all-reduce of which each rank keeps a part; NCCL's rings (nccl-tests, doc/PERFORMANCE.md), whose trees send as much
-in total. ``exchange`` is ``engine/comm/gloo_exchange.py``. Those of gloo are measured in
-``tests/engine/runs/test_wire_bytes.py``.
+What an operation sends is in ``profilers.records.operations``, with the sources. ``exchange`` is
+``engine/comm/gloo_exchange.py``. What gloo sends is measured in ``tests/engine/runs/test_wire_bytes.py``.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
+
+from profilers.records.operations import operation_of
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -22,9 +21,7 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 EXCHANGE = "exchange"
 #: What gloo sends with a message: its preamble, and a note from each end that it is ready.
 GLOO_MESSAGE_BYTES = 3 * 48
-_GLOO_SEGMENT_BYTES = 1 << 20
 _BACKENDS = ("gloo", "nccl")
-_ONE_TO_ALL = ("broadcast", "gather", "scatter")
 
 
 def wire_bytes(
@@ -47,14 +44,12 @@ def sent_share(operation: str, backend: str, algorithm: str | None, group_size: 
         raise ValueError(f"group_size is {group_size}; a group has at least one rank")
     if backend not in _BACKENDS or algorithm not in (None, EXCHANGE):
         return None
-    others, part = group_size - 1, (group_size - 1) / group_size
-    if algorithm == EXCHANGE:
-        return {"all_reduce": float(others), "all_gather": part, "reduce_scatter": part}.get(operation)
-    shares = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}
-    shares |= dict.fromkeys((*_ONE_TO_ALL, "reduce"), part) | {"send": 1.0, "recv": 0.0, "barrier": 0.0}
-    if backend == "gloo":  # a reduce is a ring reduce-scatter whose parts go to one rank
-        shares |= {"reduce_scatter": 2 * part, "reduce": part * (group_size + 1) / group_size}
-    return shares.get(operation)
+    known = operation_of(operation)
+    if known is None:
+        return None
+    own = known.gloo_sent if backend == "gloo" and known.gloo_sent else known.sent
+    share = known.exchange_sent if algorithm == EXCHANGE else own
+    return None if share is None else share(group_size)
 
 
 def message_bytes(
@@ -64,18 +59,9 @@ def message_bytes(
     payload = np.asarray(payload_bytes, dtype=np.float64)
     if backend != "gloo" or group_size == 1:
         return np.zeros_like(payload)
-    others = group_size - 1
-    if algorithm == EXCHANGE or operation == "all_to_all":
-        messages: Any = others
-    elif operation in ("all_reduce", "reduce_scatter"):
-        segments = np.ceil(np.ceil(payload / _GLOO_SEGMENT_BYTES) / group_size)
-        messages = 2 * others * np.maximum(segments, 2)
+    known = operation_of(operation)
+    if algorithm == EXCHANGE:
+        messages: Any = group_size - 1
     else:
-        messages = {
-            "all_gather": 2 * others,
-            "reduce": 2 * others + others / group_size,
-            "send": 1,
-            "barrier": math.ceil(math.log2(group_size)),
-            **dict.fromkeys(_ONE_TO_ALL, others / group_size),
-        }.get(operation, 0)
+        messages = known.gloo_messages(group_size, payload) if known else 0
     return np.asarray(np.full_like(payload, GLOO_MESSAGE_BYTES) * messages)

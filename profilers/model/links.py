@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: What a calibration measures; a send is measured with its receive.
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from profilers.model.run_summary import CommunicationRow
 from profilers.model.verdict import Gain, Verdict
+from profilers.records.operations import operation_of
 from profilers.verdicts.evidence import Observed, percent, rate, seconds, size
 from profilers.verdicts.exposure import POINT_TO_POINT, UNKNOWN, Exposure
 
@@ -112,7 +113,6 @@ def advice(operation: str, axis: str) -> tuple[str, ...]:
     return next(fitting, _ANY_ADVICE)
 
 
-_NAMED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", POINT_TO_POINT)
 #: Less is not worth a line.
 _LEAST_SHARE = 0.001
 _MEMBERS = {POINT_TO_POINT: ("send", "recv")}
@@ -132,7 +132,9 @@ def exposed_finding(
     share = exposure.seconds / seen.step_seconds
     calls = _calls(rows, exposure)
     knob, *knobs = advice(exposure.operation, exposure.axis)
-    named = exposure.operation if exposure.operation in _NAMED else UNKNOWN
+    known = operation_of(exposure.operation)
+    has_verdict = exposure.operation == POINT_TO_POINT or (known is not None and known.has_verdict)
+    named = exposure.operation if has_verdict else UNKNOWN
     fastest = max(calls, key=lambda row: row.bytes, default=None)
     return Verdict(
         name=f"exposed_{named}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.run.calibration import fingerprint, store
 from engine.run.calibration.fit import fit
 from engine.run.calibration.table import Calibration, Curve, Kind, Point
-from profilers.model.links import OPERATIONS
+from profilers.records.operations import calibrated_operations
 
 ALPHA_SECONDS, BYTES_PER_SECOND = 50e-6, 2e9
 SIZES = tuple(2**power for power in range(8, 25))
@@ -35,7 +35,12 @@ def collective(name: str, ranks: int) -> Curve:
 
 def calibration(ranks: Sequence[int] = (2,)) -> Calibration:
     """Of this machine, with every kind of curve that a CPU has."""
-    curves = [collective(name, size) for size in ranks for name in OPERATIONS if name != "send" or size == 2]
+    curves = [
+        collective(name, size)
+        for size in ranks
+        for name in calibrated_operations()
+        if name != "send" or size == 2
+    ]
     curves.append(curve("gemm", "fp32", 1, [point(edge, 2 * edge**3 / 1e11) for edge in (128, 512, 1024)]))
     curves.append(curve("memory", "copy", 1, [point(2**27, 2 * 2**27 / 2e10)]))
     return Calibration(fingerprint.here(), 1.0e9, 40.0, True, tuple(curves))

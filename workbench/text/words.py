@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from profilers.records import operations
 from tuning.spec.objectives import text
 
 GIB = 2**30
@@ -49,7 +50,7 @@ def spoken(state: str | None) -> str:
 
 def bottleneck(name: str, axis: str | None = None) -> str:
     """``exposed_all_reduce`` on dp as "exposed all-reduce (dp)"."""
-    for operation in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"):
+    for operation in (*(one.name for one in operations.OPERATIONS), "point_to_point"):
         name = name.replace(operation, operation.replace("_", "-"))
     return spoken(name).replace(" bound", "-bound") + (f" ({axis})" if axis else "")
 

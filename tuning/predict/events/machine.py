@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from profilers.records.operations import operation_of
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 
 #: A link that takes no time.
@@ -182,10 +183,6 @@ def instant(ranks: int, delay: float = 0.0) -> Machine:
     return Machine(Cluster("instant links", (Group(1, ranks, device, link, link, "none"),)))
 
 
-#: Operation -> passes around a ring; each is n - 1 messages of S / n bytes.
-_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-
-
 def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[float, float]:
     """Seconds that keep the links busy, and seconds of latency, of S bytes by nccl-tests' definitions.
 
@@ -195,9 +192,10 @@ def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[flo
     """
     if operation == "recv" or ranks == 1:
         return 0.0, 0.0
-    if operation not in _PASSES:
+    known = operation_of(operation)
+    if known is None or known.passes is None:
         return bytes_ / link.bytes_per_second, link.alpha_seconds
-    passes, others = _PASSES[operation], ranks - 1
+    passes, others = known.passes, ranks - 1
     steps = passes * others
     if operation == "all_reduce":
         steps = min(steps, 2 * math.ceil(math.log2(ranks)))

@@ -15,7 +15,7 @@ from engine.launch.measure.plan import CurvePlan, Machine, Size, StoppedError, g
 from engine.launch.measure.rank import Cell
 from engine.launch.measure.ranks import Ranks
 from engine.run.calibration import store
-from profilers.model.links import OPERATIONS
+from profilers.records.operations import calibrated_operations
 
 SIZES = tuple(Size(2**power, power % 2 == 1) for power in range(8, 20))
 GIB = 2**30
@@ -37,7 +37,7 @@ def test_a_plan_has_everything_within_its_time(device: str, quick: bool) -> None
     assert sum(curve.seconds for curve in drawn) == pytest.approx(8.0 if quick else 45.0)
     assert len({(curve.kind, curve.name, curve.ranks) for curve in drawn}) == len(drawn)
     named = {(curve.name, curve.ranks) for curve in drawn if curve.kind == "collective"}
-    whole = {(name, ranks) for name in OPERATIONS for ranks in (2, 4)} - {("send", 4)}
+    whole = {(name, ranks) for name in calibrated_operations() for ranks in (2, 4)} - {("send", 4)}
     assert named == whole
     assert {curve.name for curve in drawn if curve.kind == "gemm"} >= {"fp32", "bf16"}
     assert any(curve.kind == "transfer" for curve in drawn) == (device == "cuda")
@@ -125,7 +125,9 @@ def test_a_calibration_of_three_ranks_and_one_stopped(
     assert labels[0] == "starting ranks"
     assert len(labels) == len(done.curves) + 1
     links = done.links("gloo")
-    assert links.keys() == {(name, size) for name in OPERATIONS for size in (2, 3)} - {("send", 3)}
+    assert links.keys() == {(name, size) for name in calibrated_operations() for size in (2, 3)} - {
+        ("send", 3)
+    }
     path = store.path_of(tmp_path, done.fingerprint.id)
     assert store.load(path) == done
     seen: list[int] = []

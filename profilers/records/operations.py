@@ -1,0 +1,210 @@
+"""Every collective operation that the workbench records: its names in torch and NCCL, its bytes and its passes. Pure.
+
+This is the one place that knows an operation. The recorder, the reader of NCCL's logs and dumps, bandwidths, wire
+bytes, verdicts, calibration and prediction ask it.
+
+S is the payload by nccl-tests' definitions (doc/PERFORMANCE.md), n the number of ranks. Shares of S that a rank sends
+are means over the ranks: gloo's by its docs/algorithms.md (its reduce-scatter is, in torch, an all-reduce of which each
+rank keeps a part), NCCL's by its rings, whose trees send as much in total.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+#: Of the number of ranks.
+Share = Callable[[int], float]
+#: Of the number of ranks and the payloads in bytes: messages that a rank sends, one number or one for each payload.
+Messages = Callable[[int, Any], Any]
+
+_GLOO_SEGMENT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is known of one operation.
+
+    ``operators`` are torch's ``c10d`` operators that are calls of it, each with the argument that is its payload;
+    ``other_names`` is what process groups and dumps call it besides, ``nccl_name`` what NCCL's log does.
+    ``bus_factor`` is bus over algorithm bandwidth. ``sent`` and ``gloo_sent`` are the shares of S that a rank sends by
+    the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks.
+    ``passes`` around a ring are n - 1 messages of S / n each. None stands for what nobody has defined or measured.
+    """
+
+    name: str
+    operators: Mapping[str, str]
+    other_names: tuple[str, ...] = ()
+    nccl_name: str | None = None
+    payload_is_output: bool = False
+    bus_factor: Share | None = None
+    sent: Share | None = None
+    gloo_sent: Share | None = None
+    exchange_sent: Share | None = None
+    gloo_messages: Messages = field(default=lambda ranks, payload: 0)
+    passes: int | None = None
+    #: Whether `workbench calibrate` measures it; a send is measured with its receive.
+    calibrated: bool = False
+    #: Whether waiting for it is a verdict of its own name.
+    has_verdict: bool = False
+
+
+def _part(ranks: int) -> float:
+    """The share of the others."""
+    return (ranks - 1) / ranks
+
+
+def _whole(ranks: int) -> float:
+    return 1.0
+
+
+def _nothing(ranks: int) -> float:
+    return 0.0
+
+
+def _to_all_messages(ranks: int, payload: Any) -> float:
+    return (ranks - 1) / ranks
+
+
+def _segments_twice(ranks: int, payload: Any) -> Any:
+    """Of gloo's ring all-reduce, which sends at least two segments to each neighbour and pass."""
+    segments = np.ceil(np.ceil(np.asarray(payload, dtype=np.float64) / _GLOO_SEGMENT_BYTES) / ranks)
+    return 2 * (ranks - 1) * np.maximum(segments, 2)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "all_reduce",
+        {"allreduce_": "tensors", "allreduce_coalesced_": "tensors"},
+        other_names=("allreduce_coalesced",),
+        nccl_name="AllReduce",
+        bus_factor=lambda ranks: 2 * _part(ranks),
+        sent=lambda ranks: 2 * _part(ranks),
+        exchange_sent=lambda ranks: float(ranks - 1),
+        gloo_messages=_segments_twice,
+        passes=2,
+        calibrated=True,
+        has_verdict=True,
+    ),
+    Operation(
+        "all_gather",
+        {
+            "allgather_": "output_tensors",
+            "_allgather_base_": "output_tensor",
+            "allgather_coalesced_": "output_lists",
+            "allgather_into_tensor_coalesced_": "outputs",
+        },
+        other_names=(
+            "_all_gather_base",
+            "_allgather_base",
+            "allgather_coalesced",
+            "all_gather_into_tensor_coalesced",
+            "allgather_into_tensor_coalesced",
+        ),
+        nccl_name="AllGather",
+        payload_is_output=True,
+        bus_factor=_part,
+        sent=_part,
+        exchange_sent=_part,
+        gloo_messages=lambda ranks, payload: 2 * (ranks - 1),
+        passes=1,
+        calibrated=True,
+        has_verdict=True,
+    ),
+    Operation(
+        "reduce_scatter",
+        {
+            "reduce_scatter_": "input_tensors",
+            "_reduce_scatter_base_": "input_tensor",
+            "reduce_scatter_tensor_coalesced_": "inputs",
+        },
+        other_names=("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+        nccl_name="ReduceScatter",
+        bus_factor=_part,
+        sent=_part,
+        gloo_sent=lambda ranks: 2 * _part(ranks),
+        exchange_sent=_part,
+        gloo_messages=_segments_twice,
+        passes=1,
+        calibrated=True,
+        has_verdict=True,
+    ),
+    Operation(
+        "all_to_all",
+        {"alltoall_": "input_tensors", "alltoall_base_": "input"},
+        other_names=("alltoall_base", "all_to_all_single"),
+        bus_factor=_part,
+        sent=_part,
+        gloo_messages=lambda ranks, payload: ranks - 1,
+        passes=1,
+        calibrated=True,
+        has_verdict=True,
+    ),
+    Operation(
+        "broadcast",
+        {"broadcast_": "tensors"},
+        nccl_name="Broadcast",
+        bus_factor=_whole,
+        sent=_part,
+        gloo_messages=_to_all_messages,
+    ),
+    Operation(
+        "reduce",
+        {"reduce_": "tensors"},
+        nccl_name="Reduce",
+        bus_factor=_whole,
+        sent=_part,
+        # A ring reduce-scatter whose parts go to one rank.
+        gloo_sent=lambda ranks: _part(ranks) * (ranks + 1) / ranks,
+        gloo_messages=lambda ranks, payload: 2 * (ranks - 1) + _part(ranks),
+    ),
+    Operation(
+        "gather",
+        {"gather_": "input_tensors", "gather_into_tensor_": "input_tensor"},
+        sent=_part,
+        gloo_messages=_to_all_messages,
+    ),
+    Operation(
+        "scatter",
+        {"scatter_": "output_tensors"},
+        payload_is_output=True,
+        sent=_part,
+        gloo_messages=_to_all_messages,
+    ),
+    Operation(
+        "send",
+        {"send": "tensors"},
+        bus_factor=_whole,
+        sent=_whole,
+        gloo_messages=lambda ranks, payload: 1,
+        calibrated=True,
+    ),
+    Operation(
+        "recv",
+        {"recv_": "tensors", "recv_any_source_": "tensors"},
+        payload_is_output=True,
+        bus_factor=_whole,
+        sent=_nothing,
+    ),
+    Operation(
+        "barrier",
+        {"barrier": "tensor", "monitored_barrier_": "tensor"},
+        other_names=("all_reduce_barrier",),
+        sent=_nothing,
+        gloo_messages=lambda ranks, payload: math.ceil(math.log2(ranks)),
+    ),
+)
+
+
+def operation_of(name: str) -> Operation | None:
+    """The operation of that name, or of one that process groups give it; None if there is none."""
+    return next((one for one in OPERATIONS if name == one.name or name in one.other_names), None)
+
+
+def calibrated_operations() -> tuple[str, ...]:
+    """Names of those that a calibration measures."""
+    return tuple(one.name for one in OPERATIONS if one.calibrated)

@@ -1,0 +1,87 @@
+"""An operation is one entry: a made-up one is recorded, read from logs, converted, judged and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from profilers.collectives import nccl_log, wire_bytes
+from profilers.collectives.bandwidth import bus_bandwidth
+from profilers.collectives.recorder import CollectiveRecorder
+from profilers.records import operations
+from profilers.records.operations import OPERATIONS, Operation, calibrated_operations, operation_of
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
+from tests.support.planted import named, summary, write
+from tests.support.ranks import on_ranks
+from workbench.text import words
+
+#: In place of the operation whose operator of torch it takes.
+MADE_UP = Operation(
+    "shout",
+    {"broadcast_": "tensors"},
+    other_names=("shouted",),
+    nccl_name="Shout",
+    bus_factor=lambda ranks: 3.0 * ranks,
+    sent=lambda ranks: 0.5,
+    gloo_messages=lambda ranks, payload: 7,
+    passes=1,
+    calibrated=True,
+    has_verdict=True,
+)
+WITH_IT = (*(one for one in OPERATIONS if one.name != "broadcast"), MADE_UP)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "OPERATIONS", WITH_IT)
+
+
+def test_names_are_used_once() -> None:
+    names = [name for one in OPERATIONS for name in (one.name, *one.other_names)]
+    operators = [name for one in OPERATIONS for name in one.operators]
+    assert (len(set(names)), len(set(operators))) == (len(names), len(operators))
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_is_known_by_all_its_names_and_calibrated() -> None:
+    assert operation_of("shout") is operation_of("shouted") is MADE_UP
+    assert calibrated_operations()[-1] == "shout"
+    (choice,) = nccl_log.choices(["NCCL INFO Shout: 8 Bytes -> Algo RING proto LL time 1.0"])
+    assert choice.operation == "shout"
+
+
+@pytest.mark.usefixtures("made_up")
+def test_its_bytes_are_converted() -> None:
+    assert bus_bandwidth("shout", 100, 2.0, 4) == 3.0 * 4 * 50
+    sent = wire_bytes.wire_bytes("shout", "gloo", None, 4, np.array([1000]))
+    assert sent is not None
+    assert sent.tolist() == [500 + 7 * wire_bytes.GLOO_MESSAGE_BYTES]
+    assert wire_bytes.wire_bytes("shout", "nccl", wire_bytes.EXCHANGE, 4, np.array([1000])) is None
+
+
+@pytest.mark.usefixtures("made_up")
+def test_waiting_for_it_is_a_verdict_with_a_name_for_people(tmp_path: Path) -> None:
+    late = {"forward": 0.5, "communication_exposed": 0.5}
+    write(tmp_path, [late] * 2, [{"operation": "shout", "exposed_seconds": 0.5, "seconds": 0.5}])
+    found = named(summary(tmp_path), "exposed_shout")
+    assert found.operation == "shout"
+    assert found.share == pytest.approx(0.5)
+    assert words.bottleneck(found.name, "dp") == "exposed shout (dp)"
+
+
+def recorded(rank: int) -> list[tuple[str, int]]:
+    operations.OPERATIONS = WITH_IT
+    recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
+    recorder.start()
+    dist.broadcast(torch.zeros(10), 0)
+    recorder.stop()
+    return [(call.operation, call.bytes) for call in recorder.take()]
+
+
+def test_its_calls_are_recorded_under_its_name() -> None:
+    assert on_ranks(2, recorded) == [[("shout", 40)]] * 2
