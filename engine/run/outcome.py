@@ -1,4 +1,4 @@
-"""Endings of a run: exactly one of twelve, with rank, phase and last lines."""
+"""Endings of a run: exactly one of those below, with rank, phase and last lines."""
 
 from __future__ import annotations
 
@@ -7,31 +7,75 @@ from enum import StrEnum
 from typing import Any
 
 
+class About(StrEnum):
+    """What an ending says something about, and so what a study does with it."""
+
+    GOOD = "good"
+    #: A constraint for the sampler; the same point is never tried again.
+    CONFIGURATION = "configuration"
+    #: Tried again once, on clean ranks; becomes a constraint if it comes again.
+    CHANCE = "chance"
+    #: Caused from outside: the same point is proposed again once.
+    OUTSIDE = "outside"
+
+
 class Ending(StrEnum):
-    """Every way a run can end; see design decision 4 in ``docs/architecture.md``."""
+    """Every way a run can end; see design decision 4 in ``docs/architecture.md``.
 
-    COMPLETED = "completed"
-    PRUNED = "pruned"
-    ILLEGAL = "illegal"
-    PREDICTED_OOM = "predicted_oom"
-    OOM = "oom"
-    HANG = "hang"
-    COMM_ERROR = "comm_error"
-    DIVERGED = "diverged"
-    TIMED_OUT = "timed_out"
-    STOPPED = "stopped"
-    LOST = "lost"
-    CRASHED = "crashed"
+    An entry is all that there is to say of one: its name in files, what it is ``about``, how it is ``spoken`` of, what
+    trials that ended so did (``counted``: "3 ran out of memory"), its colour and icon on a page, and what to change
+    where settings decide nothing more. Icons are of Google's Material Symbols.
+    """
+
+    about: About
+    spoken: str
+    counted: str
+    color: str
+    icon: str
+    advice: tuple[str, ...]
+
+    def __new__(cls, name: str, *facts: Any) -> Ending:
+        """An ending with its facts, in the order of the fields above; all that follows is advice."""
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.about, made.spoken, made.counted, made.color, made.icon, *advice = facts
+        made.advice = tuple(advice)
+        return made
+
+    COMPLETED = "completed", About.GOOD, "completed", "completed", "green", "check_circle"
+    PRUNED = "pruned", About.GOOD, "pruned", "got pruned", "violet", "content_cut"
+    STOPPED = "stopped", About.OUTSIDE, "stopped", "got stopped", "gray", "stop_circle"
+    LOST = "lost", About.OUTSIDE, "lost", "got lost", "gray", "link_off"
+    TIMED_OUT = "timed_out", About.CONFIGURATION, "timed out", "took too long", "orange", "timer_off"
+    ILLEGAL = (
+        *("illegal", About.CONFIGURATION, "illegal", "broke a rule", "orange", "block"),
+        "degrees and sizes that divide each other, as the reason says",
+    )
+    PREDICTED_OOM = (
+        *("predicted_oom", About.CONFIGURATION, "would not fit", "would not have fitted", "orange", "memory"),
+    )
+    OOM = "oom", About.CONFIGURATION, "out of memory", "ran out of memory", "red", "memory"
+    HANG = "hang", About.CHANCE, "hang", "hung", "red", "hourglass_disabled"
+    COMM_ERROR = (
+        *("comm_error", About.CHANCE, "communication error", "lost a connection", "red", "lan"),
+        "a look at the network between the ranks (`workbench doctor`)",
+    )
+    DIVERGED = "diverged", About.CONFIGURATION, "diverged", "diverged", "red", "trending_up"
+    CRASHED = (
+        *("crashed", About.CHANCE, "crashed", "crashed", "red", "error"),
+        "a look at the last lines of the rank's log (`workbench show RUN`)",
+    )
 
 
-#: Endings that speak about the configuration: a constraint for the sampler, never tried again.
-ABOUT_CONFIGURATION = frozenset(
-    {Ending.ILLEGAL, Ending.PREDICTED_OOM, Ending.OOM, Ending.DIVERGED, Ending.TIMED_OUT}
-)
-#: Endings caused from outside: the same configuration is proposed again once.
-FROM_OUTSIDE = frozenset({Ending.STOPPED, Ending.LOST})
-#: Endings retried once on clean ranks; they become a constraint if they repeat.
-RETRY_ONCE = frozenset({Ending.HANG, Ending.COMM_ERROR, Ending.CRASHED})
+def endings_about(about: About) -> frozenset[Ending]:
+    """All endings of a kind."""
+    return frozenset(ending for ending in Ending if ending.about is about)
+
+
+GOOD = endings_about(About.GOOD)
+ABOUT_CONFIGURATION = endings_about(About.CONFIGURATION)
+FROM_OUTSIDE = endings_about(About.OUTSIDE)
+RETRY_ONCE = endings_about(About.CHANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +106,7 @@ class RunOutcome:
     @property
     def good(self) -> bool:
         """Whether the run's numbers can be used as they are."""
-        return self.ending in (Ending.COMPLETED, Ending.PRUNED)
+        return self.ending.about is About.GOOD
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``status.json``."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.config.lossy import is_lossy
-from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, Ending
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Rule
@@ -22,7 +22,10 @@ Values = dict[str, Any]
 
 def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
     """What to try after trials that ended so, the first thing first; each fits at least one of their settings."""
-    return list(_ADVICE.get(outcome, _nothing)(failed)) if failed else []
+    if not failed:
+        return []
+    by_settings = _BY_SETTINGS[outcome](failed) if outcome in _BY_SETTINGS else []
+    return [*by_settings, *Ending(outcome).advice]
 
 
 def _memory(failed: Sequence[Values]) -> list[str]:
@@ -70,49 +73,16 @@ def _hang(failed: Sequence[Values]) -> list[str]:
     ]
 
 
-def _connections(failed: Sequence[Values]) -> list[str]:
-    return ["a look at the network between the ranks (`workbench doctor`)"]
-
-
-def _crash(failed: Sequence[Values]) -> list[str]:
-    return ["a look at the last lines of the rank's log (`workbench show RUN`)"]
-
-
-def _rules(failed: Sequence[Values]) -> list[str]:
-    return ["degrees and sizes that divide each other, as the reason says"]
-
-
-def _nothing(failed: Sequence[Values]) -> list[str]:
-    return []
-
-
-_ADVICE: dict[str, Callable[[Sequence[Values]], list[str]]] = {
+#: What depends on the settings of the trials that failed; an ending itself says the rest.
+_BY_SETTINGS: dict[str, Callable[[Sequence[Values]], list[str]]] = {
     "oom": _memory,
     "predicted_oom": _memory,
     "diverged": _diverged,
     "timed_out": _slow,
     "hang": _hang,
-    "comm_error": _connections,
-    "crashed": _crash,
-    "illegal": _rules,
 }
-
 
 Document = dict[str, Any]
-#: How many trials did what.
-VERBS = {
-    "illegal": "broke a rule",
-    "predicted_oom": "would not have fitted",
-    "oom": "ran out of memory",
-    "hang": "hung",
-    "comm_error": "lost a connection",
-    "diverged": "diverged",
-    "timed_out": "took too long",
-    "crashed": "crashed",
-    "stopped": "got stopped",
-    "lost": "got lost",
-}
-_GOOD = frozenset((Ending.COMPLETED.value, Ending.PRUNED.value))
 
 
 def board(state: StudyState, file: StudyFile) -> Document:
@@ -126,7 +96,7 @@ def board(state: StudyState, file: StudyFile) -> Document:
 
 
 def _board(state: StudyState, file: StudyFile) -> Document:
-    failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in _GOOD]
+    failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in GOOD]
     tips = _advice(state, file)
     return {
         "endings": _endings(failed, state),
@@ -144,7 +114,7 @@ def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
     """
     about = [trial for trial in leaderboard.counted(state) if not is_from_outside(trial)]
     found = []
-    for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in _GOOD):
+    for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in GOOD):
         beside = [trial for trial in about if trial.outcome == outcome or _got_going(trial)]
         cases = [Case(_acting(trial, file), trial.outcome == outcome) for trial in beside]
         found += [(outcome, rule) for rule in failure_rules.learn(cases)]
@@ -153,11 +123,11 @@ def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
 
 def is_from_outside(trial: Trial) -> bool:
     """Whether what ended a trial had nothing to do with its settings."""
-    return trial.killed_from_outside or trial.outcome in {ending.value for ending in FROM_OUTSIDE}
+    return trial.killed_from_outside or trial.outcome in FROM_OUTSIDE
 
 
 def _got_going(trial: Trial) -> bool:
-    return trial.outcome in _GOOD or trial.steps > 0
+    return trial.outcome in GOOD or trial.steps > 0
 
 
 def _acting(trial: Trial, file: StudyFile) -> dict[str, Any]:
@@ -217,7 +187,7 @@ def _rule(outcome: str, rule: Rule) -> Document:
 def rule_words(outcome: str, rule: Rule) -> str:
     """``memory.recompute=none and batch.micro_batch >= 4: 7 of 7 ran out of memory; without it 0 of 15``."""
     without = "it" if len(rule.conditions) == 1 else "both"
-    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {VERBS.get(outcome, outcome)}"
+    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {Ending(outcome).counted}"
     words += f"; without {without} {rule.failed_without} of {rule.trials_without}"
     if rule.same:
         words += f" (the same trials: {', '.join(map(str, rule.same))})"
@@ -229,7 +199,7 @@ def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> st
     if not failed:
         return "no trial has failed" if ended else "no trial has ended yet"
     counts = Counter(str(trial.outcome) for trial in failed)
-    parts = ", ".join(f"{count} {VERBS.get(outcome, outcome)}" for outcome, count in counts.most_common())
+    parts = ", ".join(f"{count} {Ending(outcome).counted}" for outcome, count in counts.most_common())
     if len(failed) < len(ended):
         return f"{len(failed)} of {len(ended)} trials failed: {parts}"
     reason, alone = _first_line(_commonest(failed).reason), len(ended) == 1
@@ -241,7 +211,7 @@ def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> st
 def _advice(state: StudyState, file: StudyFile) -> list[str]:
     """Only where every trial failed: else a sampler and a reader have something to go on with."""
     ended = [trial for trial in state.trials if trial.outcome is not None]
-    if not ended or any(trial.outcome in _GOOD for trial in ended):
+    if not ended or any(trial.outcome in GOOD for trial in ended):
         return []
     outcome, base = _commonest(ended).outcome, file.config.flat()
     return advice(str(outcome), [base | trial.config for trial in ended if trial.outcome == outcome])

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from tuning.analysis.scoring import LOSS_GUARD, is_lossy
 from tuning.spec.objectives import Aim, aim_of
 from workbench.figures.base import BARE, NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.text.words import spoken
 
 #: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
 FLOOR_PART = 0.18
@@ -169,8 +170,6 @@ BEST = PHASE_COLORS["optimizer"]
 #: More points than this are drawn small; more marks than this have their words only under the pointer.
 MANY, MANY_MARKS = 150, 15
 
-_SHORT = {"oom": "out of memory", "predicted_oom": "would not fit"}
-
 
 def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Figure:
     """A point with its interval for each trial, the best so far as a line, failures along the bottom."""
@@ -251,7 +250,7 @@ def _marks(drawing: go.Figure, marks: Sequence[Marked], floor: float, look: dict
         name=look["name"],
         mode="markers" if many else "markers+text",
         marker={"color": look["color"], "size": 6 if many else 9, "symbol": look["symbol"]},
-        text=[_SHORT.get(mark.outcome, mark.outcome.replace("_", " ")) for mark in marks],
+        text=[spoken(mark.outcome) for mark in marks],
         textposition="top center",
         textfont={"size": 11, "color": look["color"]},
         customdata=[_wrapped(mark.words) for mark in marks],

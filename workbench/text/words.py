@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.run.outcome import Ending
 from profilers.records import operations
 from tuning.spec.objectives import text
 
@@ -14,10 +15,7 @@ NOTHING = "—"
 
 #: Ending or state -> colour of its badge and an icon of Streamlit's own font.
 LOOKS: dict[str, tuple[str, str]] = {
-    "completed": ("green", ":material/check_circle:"),
-    "pruned": ("violet", ":material/content_cut:"),
-    "stopped": ("gray", ":material/stop_circle:"),
-    "lost": ("gray", ":material/link_off:"),
+    **{ending.value: (ending.color, f":material/{ending.icon}:") for ending in Ending},
     "running": ("blue", ":material/play_circle:"),
     "starting": ("blue", ":material/hourglass_top:"),
     "paused": ("yellow", ":material/pause_circle:"),
@@ -25,14 +23,9 @@ LOOKS: dict[str, tuple[str, str]] = {
     "interrupted": ("orange", ":material/link_off:"),
     "ended": ("green", ":material/check_circle:"),
     "continued": ("violet", ":material/fork_right:"),
-    "timed_out": ("orange", ":material/timer_off:"),
-    "illegal": ("orange", ":material/block:"),
-    "predicted_oom": ("orange", ":material/memory:"),
-    "oom": ("red", ":material/memory:"),
-    "hang": ("red", ":material/hourglass_disabled:"),
-    "comm_error": ("red", ":material/lan:"),
-    "diverged": ("red", ":material/trending_up:"),
-    "crashed": ("red", ":material/error:"),
+}
+_SPOKEN = {ending.value: ending.spoken for ending in Ending} | {
+    "communication_exposed": "exposed communication"
 }
 
 
@@ -43,9 +36,7 @@ def look(state: str) -> tuple[str, str]:
 
 def spoken(state: str | None) -> str:
     """``timed_out`` as "timed out", ``oom`` as "out of memory"."""
-    words = {"oom": "out of memory", "predicted_oom": "would not fit", "comm_error": "communication error",
-             "communication_exposed": "exposed communication"}  # fmt: skip
-    return words.get(state or "", (state or NOTHING).replace("_", " "))
+    return _SPOKEN.get(state or "", (state or NOTHING).replace("_", " "))
 
 
 def bottleneck(name: str, axis: str | None = None) -> str:

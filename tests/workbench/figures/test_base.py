@@ -111,4 +111,4 @@ def test_a_change_is_a_line_before_its_step_that_says_what_changed() -> None:
 def test_long_reasons_are_broken_into_lines() -> None:
     failed = next(trace for trace in FULL["trials"]().data if trace.name == "without a value")
     assert "<br>" in failed.customdata[0]
-    assert failed.text == ("comm error",)
+    assert failed.text == ("communication error",)
