@@ -19,7 +19,9 @@ from workbench.commands.options import Home, Id, Json
 
 def export(
     identity: Id,
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="torchrun")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help="What to write it for, such as torchrun.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,
     json: Json = False,
@@ -27,24 +29,24 @@ def export(
     """Write a run's exact configuration with a script that trains it again; of a study, the one that it recommends."""
     from workbench.analysis.studies import recommended_run
     from workbench.export import bundle
-    from workbench.export.targets import target
+    from workbench.export.targets import target_named
     from workbench.home.resolve import resolve
     from workbench.home.runs import load
     from workbench.text.output import emit_json, say
 
-    render = target(to)
+    target = target_named(to)
     asked = resolve(home, identity)
     run, which = recommended_run(home, asked)
     if asked.kind == "study":
         say(f"{asked.id} is a study; exporting {which}")
-    made = render(home, load(run.folder))
+    made = target.render(home, load(run.folder))
     out = out.expanduser().absolute()
     bundle.write(made, out)
     if json:
         emit_json({"run": run.id, "study": asked.id if asked.kind == "study" else None, "target": to,
                    "out": str(out), "files": sorted(made.files)})  # fmt: skip
     else:
-        print(f"{run.id} exported to {out}; train it with {out / 'run.sh'}")
+        print(f"{run.id} exported to {out}; train it with {out / target.start}")
     return 0
 
 

@@ -1,8 +1,9 @@
-"""Which exports there are."""
+"""What a configuration can be exported for: one entry for each target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config.errors import InputError
@@ -10,18 +11,33 @@ from workbench.export import torchrun
 from workbench.export.bundle import Bundle
 from workbench.home.runs import RunView
 
-TARGETS: dict[str, Callable[[Path, RunView], Bundle]] = {"torchrun": torchrun.render}
-PLANNED = ("megatron", "deepspeed", "torchtitan", "accelerate", "automodel", "slurm")
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A trainer or launcher that trains an exported configuration.
+
+    ``title`` is what it is for people. ``render`` makes the files, given the home and the run. ``start`` is the file of
+    the export that starts the training.
+    """
+
+    name: str
+    title: str
+    render: Callable[[Path, RunView], Bundle]
+    start: str
 
 
-def target(name: str) -> Callable[[Path, RunView], Bundle]:
-    """What renders an export.
+TARGETS: tuple[Target, ...] = (
+    Target("torchrun", "this trainer under torchrun, on one or more hosts", torchrun.render, "run.sh"),
+)
+
+
+def target_named(name: str) -> Target:
+    """The target of that name.
 
     Raises:
-        InputError: there is no such target, or it is not built yet.
+        InputError: there is none.
     """
-    if name in TARGETS:
-        return TARGETS[name]
-    known = ", ".join(TARGETS)
-    reason = "not built yet" if name in PLANNED else "unknown"
-    raise InputError("--to", name, f"{reason}; available: {known}")
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise InputError("--to", name, f"unknown; available: {', '.join(one.name for one in TARGETS)}")

@@ -9,9 +9,8 @@ import streamlit as st
 
 from engine.config.run_config import flatten
 from workbench.analysis import studies
-from workbench.export import bundle
+from workbench.export import bundle, targets
 from workbench.export.bundle import Bundle
-from workbench.export.targets import TARGETS
 from workbench.home import resolve, runs
 from workbench.home.resolve import Target
 from workbench.pages.widgets.shared import (
@@ -53,9 +52,14 @@ def page() -> None:
             format_func=names.__getitem__,
             width=560,
         )
-        target = st.selectbox("Target", list(TARGETS), key="target", width=200)
+        titles = {target.name: target.title for target in targets.TARGETS}
+        target = st.selectbox("Target", list(titles), key="target", width=200, help=_listed(titles))
     to_link("export", chosen)
     guarded(lambda: _offer(chosen, target))
+
+
+def _listed(titles: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {title}" for name, title in titles.items())
 
 
 def _names() -> dict[str, str]:
@@ -94,7 +98,7 @@ def _made(asked: Target, target: str) -> tuple[str, Bundle]:
 
     def make() -> tuple[str, Bundle]:
         run, which = studies.recommended_run(home(), asked)
-        return which, TARGETS[target](home(), runs.load(run.folder))
+        return which, targets.target_named(target).render(home(), runs.load(run.folder))
 
     if asked.kind == "run":
         return make()

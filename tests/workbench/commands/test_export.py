@@ -92,10 +92,6 @@ def test_what_cannot_be_exported(command: Run, own_home: Furnished, tmp_path: Pa
     run = run_named(own_home, "-a7e2")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    for name in ("megatron", "deepspeed", "torchtitan", "accelerate", "automodel", "slurm"):
-        command("export", run.name, "--to", name, "--out", tmp_path / "o").refused(
-            "not built yet", "torchrun"
-        )
     command("export", run.name, "--to", "tarball", "--out", tmp_path / "o").refused(
         "--to='tarball'", "unknown"
     )
