@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks import _table as table
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
-from engine.parallel.schedules.registry import KINDS
+from engine.config.validation import rules
+from engine.schedules.registry import KINDS
 from engine.session import Session
-from engine.validation import rules
 from tuning.predict.learn.finished_runs import Trial, trial_of
 from tuning.predict.traffic.traffic import why_not_known
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
-from engine.parallel.schedules.actions import Costs
+from engine.schedules.actions import Costs
 from tuning.predict.events.simulate import Machine, simulate, step_of
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +19,16 @@ from engine.config.network import shape_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
 from engine.footprint import device_peaks, flops
-from engine.parallel.schedules.actions import Costs
-from engine.parallel.schedules.closed_forms import busy_seconds, expected_bubble, idle_seconds
-from engine.parallel.schedules.registry import KINDS, plan
-from engine.parallel.schedules.simulate import simulate
 from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
 from engine.run.devices import selection
 from engine.run.outcome import RunOutcome
 from engine.run.ownership import me
 from engine.run.progress import Progress
+from engine.schedules.actions import Costs, Work
+from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
+from engine.schedules.registry import KINDS, plan
+from engine.schedules.simulate import simulate
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
@@ -206,7 +206,7 @@ def _beside_formula(summary: RunSummary, config: RunConfig) -> RunSummary:
     """The measured bubble with the one that the schedule has at the measured costs."""
     if summary.pipeline is None:
         return summary
-    fraction, source = expected_bubble(config, summary.pipeline.action_seconds)
+    fraction, source = _expected_bubble(config, summary.pipeline.action_seconds)
     row = replace(summary.pipeline, formula_fraction=fraction, formula_source=source)
     return replace(summary, pipeline=row)
 
@@ -236,3 +236,24 @@ def _told(records: RunRecords) -> tuple[str, ...]:
 def _devices(records: RunRecords) -> list[str]:
     """What each rank computed on, as it told."""
     return [str(event.data["device"]) for event in _environments(records) if "device" in event.data]
+
+
+def _expected_bubble(config: RunConfig, seconds: Mapping[str, float]) -> tuple[float, str]:
+    """The fraction with actions of so many ``seconds`` by kind of work (F, B, I, W) and messages that take none.
+
+    Also says where it is from: the closed form or, where that needs equal costs, a simulation of the lists.
+    """
+    whole = seconds.get("B", seconds.get("I", 0.0) + seconds.get("W", 0.0))
+    costs = Costs(
+        forward=seconds.get(Work.FORWARD, 0.0),
+        backward=whole,
+        input=seconds.get(Work.INPUT, 0.0),
+        weight=seconds.get(Work.WEIGHT, 0.0),
+    )
+    kind, ranks, chunks = config.schedule.kind, config.parallel.pp, config.schedule.chunks
+    micro_batches = accumulation(config)
+    try:
+        return bubble_fraction(kind, ranks, chunks, micro_batches, costs), "closed form"
+    except ValueError:
+        timeline = simulate(plan(kind, ranks, chunks, micro_batches), costs)
+        return timeline.bubble_fraction, "simulation of its lists"

@@ -10,6 +10,7 @@ from types import TracebackType
 from engine.checkpoint import resume
 from engine.config.errors import LayoutError
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.launch.lab import lab
 from engine.launch.supervisor import Launch, Launcher
 from engine.lifecycle import finish, network_of, note_start, summary_of
@@ -18,7 +19,6 @@ from engine.run import run_folder
 from engine.run.commands import stop_commanded
 from engine.run.devices import selection
 from engine.run.outcome import Ending, RunOutcome, StopAnswer
-from engine.validation import rules
 from profilers.model.run_summary import RunSummary
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler

@@ -45,7 +45,7 @@ PARTS = {
         tests/engine/runs/test_plain.py
         tests/engine/comm/test_channel.py
         tests/engine/model/test_dispatch.py
-        tests/engine/parallel/schedules/test_torch.py
+        tests/engine/schedules/test_torch.py
         tests/engine/runs/test_precision.py
         tests/engine/parallel/test_expert.py""",
     "sequence": """tests/engine/parallel/context/test_attention.py

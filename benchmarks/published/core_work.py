@@ -13,7 +13,7 @@ from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
-from engine.parallel.schedules.actions import Costs, Plan
+from engine.schedules.actions import Costs, Plan
 from tuning.predict.fit.gauss_newton import fit
 from tuning.predict.learn.finished_runs import Trial
 from tuning.predict.model import compute

@@ -10,6 +10,7 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.dry_run.pool import build_ranks
 from engine.dry_run.rank import BuiltStage
 from engine.footprint.activations import FP32_BYTES, Kept
@@ -22,8 +23,7 @@ from engine.footprint.footprint import (
     sums_whole_gradients,
 )
 from engine.footprint.weights import offloads_optimizer
-from engine.parallel.schedules.actions import Action
-from engine.validation import rules
+from engine.schedules.actions import Action
 
 #: What the numbers leave out or suppose, said where it matters.
 _COMPILED = "Compiled blocks keep other activations than these, which are those of the blocks as written."

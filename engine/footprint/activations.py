@@ -14,7 +14,7 @@ from typing import Literal
 from engine.config.layout import layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.registry import KINDS
+from engine.schedules.registry import KINDS
 
 FP32_BYTES, INDEX_BYTES = 4, 8
 

@@ -14,7 +14,7 @@ from typing import Literal
 from engine.config.layout import layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.registry import KINDS
+from engine.schedules.registry import KINDS
 
 #: What the two figures count, as shown beside every utilization.
 CONVENTION = (

@@ -22,9 +22,9 @@ from engine.footprint.weights import (
     optimizer_bytes,
     parameter_bytes,
 )
-from engine.parallel.schedules.actions import Action, Plan, Work
-from engine.parallel.schedules.registry import plan
-from engine.parallel.schedules.simulate import in_flight
+from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.registry import plan
+from engine.schedules.simulate import in_flight
 
 
 @dataclass(frozen=True, slots=True)

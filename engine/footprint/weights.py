@@ -15,7 +15,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
 from engine.parallel.local_sgd.settings import outer_bytes
-from engine.parallel.schedules.actions import Plan
+from engine.schedules.actions import Plan
 
 MIB = 2**20
 FLOAT64_BYTES = 8

@@ -26,6 +26,7 @@ from engine.comm.relay import private_store
 from engine.config import environment, layout
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.run_config import RunConfig, load
+from engine.config.validation import rules
 from engine.launch import ending
 from engine.launch.ending import Death, decide
 from engine.launch.sidecar import accompanied
@@ -41,7 +42,6 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.run.processes import yield_to_running_threads
 from engine.run.progress import Progress
 from engine.run.progress import read as standings
-from engine.validation import rules
 from profilers.collectives import flight_recorder
 
 

@@ -26,9 +26,9 @@ from engine.parallel.data.zero1 import Sliced
 from engine.parallel.expert import ExpertParallel
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.pipeline_messages import Post
-from engine.parallel.schedules.actions import Plan
-from engine.parallel.schedules.registry import plan
 from engine.parallel.tensor import TensorParallel
+from engine.schedules.actions import Plan
+from engine.schedules.registry import plan
 
 _MENDED = "torch's compiler had been killed while it wrote to its cache; what it left was removed and compiled again"
 

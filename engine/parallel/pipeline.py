@@ -16,8 +16,8 @@ from engine.model.batches import MicroBatches
 from engine.model.deferred_gradients import DeferredGradients
 from engine.parallel.data.replica import Replica
 from engine.parallel.pipeline_messages import Post
-from engine.parallel.schedules.actions import Action, Plan, Work
-from engine.parallel.schedules.dependencies import result
+from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.dependencies import result
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
 

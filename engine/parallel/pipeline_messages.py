@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from engine.comm.channel import Channel, Message
-from engine.parallel.schedules.actions import Action, Plan, Work
-from engine.parallel.schedules.dependencies import result as result_of
-from engine.parallel.schedules.dependencies import sent
+from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.dependencies import result as result_of
+from engine.schedules.dependencies import sent
 
 
 class Post:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.comm.context import RankContext
+from engine.config.validation import live_changes
+from engine.config.validation.live_changes import Change
 from engine.model.recompute import activations_of
 from engine.parallel.build import plan_of, post_of, set_micro_batches
 from engine.parallel.pipeline import PipelineExecutor
@@ -12,8 +14,6 @@ from engine.rank.compression_plan import tell_left_alone
 from engine.rank.step_log import StepLog
 from engine.run import run_folder
 from engine.run.commands import Order
-from engine.validation import live_changes
-from engine.validation.live_changes import Change
 
 _UNWRITTEN = (
     "the changed configuration could not be written to the run's folder: config.json is still the old one"

@@ -10,9 +10,9 @@ from benchmarks.published import megatron, memory, nanotron
 from benchmarks.published.memory import MemoryConstants, held, in_flight, layer_activations, rank_elements
 from benchmarks.published.peaks import fit_peaks
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.footprint.footprint import footprints
-from engine.parallel.schedules import closed_forms
-from engine.validation import rules
+from engine.schedules import closed_forms
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
 from tuning.predict.cluster import playbook

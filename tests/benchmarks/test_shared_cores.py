@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from benchmarks.published.shared_cores import Cores, simulate_shared
-from engine.parallel.schedules.actions import Costs
-from engine.parallel.schedules.registry import KINDS, plan
+from engine.schedules.actions import Costs
+from engine.schedules.registry import KINDS, plan
 from tuning.predict.events.simulate import OWN, Among, Collective, Join, Sent, Step, instant, simulate
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)

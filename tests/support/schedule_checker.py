@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain, product
 
-from engine.parallel.schedules.actions import Plan, Work
-from engine.parallel.schedules.dependencies import in_order, needs, received, result, sent
+from engine.schedules.actions import Plan, Work
+from engine.schedules.dependencies import in_order, needs, received, result, sent
 
 _COMPLETE = (sorted((Work.FORWARD, Work.BACKWARD)), sorted((Work.FORWARD, Work.INPUT, Work.WEIGHT)))
 

@@ -17,10 +17,10 @@ import numpy as np
 from engine.config.errors import LayoutError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.lifecycle import finish, summary_of
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
-from engine.validation import rules
 from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES, MemorySample, StepSample
 from profilers.records.writer import RecordWriter

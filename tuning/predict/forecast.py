@@ -17,11 +17,11 @@ import numpy as np
 from engine.config.errors import InputError
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.footprint import footprint
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
 from engine.footprint.outside_allocator import Outside
-from engine.validation import rules
 from tuning.predict import answer, outside_allocator
 from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cluster.shared_host import seats_of

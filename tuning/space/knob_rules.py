@@ -12,9 +12,9 @@ from typing import Any
 from engine.config.compression import ONE_WAY, PLANNED, SCALING, SELECTING
 from engine.config.environment import SECTION, silent
 from engine.config.environment_catalog import VARIABLES
-from engine.parallel.schedules.actions import Action
-from engine.parallel.schedules.closed_forms import CHUNK_BY_CHUNK
-from engine.parallel.schedules.registry import KINDS, plan
+from engine.schedules.actions import Action
+from engine.schedules.closed_forms import CHUNK_BY_CHUNK
+from engine.schedules.registry import KINDS, plan
 
 Values = dict[str, Any]
 

@@ -15,8 +15,8 @@ from math import prod
 from typing import Any, TypeVar
 
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.registry import KINDS
-from engine.validation.rules import problems
+from engine.config.validation.rules import problems
+from engine.schedules.registry import KINDS
 from tuning.space.knob_rules import AT_REST, DECIDING, acts, best_known, data_ranks
 from tuning.space.knobs import Knob
 

@@ -17,7 +17,7 @@ from workbench.commands.options import Home, Json, More, Sets
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
     from engine.dry_run.check import DryRun
-    from engine.parallel.schedules.actions import Plan
+    from engine.schedules.actions import Plan
     from tuning.predict.answer import Forecast
     from tuning.predict.placement.place import Placed
     from tuning.predict.plan.plans import Planned
@@ -119,7 +119,7 @@ def _why_not(found: WhyNot, json: bool) -> int:
 
 def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     """Keep the run, and show it as any other."""
-    from engine.validation import rules
+    from engine.config.validation import rules
     from tuning.predict.events.rehearsal import rehearse
     from tuning.predict.events.simulate import write_run
     from workbench.home import runs
@@ -275,7 +275,7 @@ def schedule(
 def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:
     """With two chunks where the kind allows more than one, and nothing else was asked for."""
     from engine.config.errors import InputError
-    from engine.parallel.schedules.registry import KINDS, plan
+    from engine.schedules.registry import KINDS, plan
 
     if kind not in KINDS:
         raise InputError("schedule.kind", kind, f"choose one of {', '.join(KINDS)}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from engine.parallel.schedules.actions import Work
+from engine.schedules.actions import Work
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table

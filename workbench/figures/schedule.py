@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.actions import Costs, Plan, Work
-from engine.parallel.schedules.registry import plan
-from engine.parallel.schedules.simulate import in_flight, simulate
+from engine.schedules.actions import Costs, Plan, Work
+from engine.schedules.registry import plan
+from engine.schedules.simulate import in_flight, simulate
 from workbench.figures.base import PHASE_COLORS, figure
 
 #: A backward takes twice a forward's time; split, each part takes as long as a forward.

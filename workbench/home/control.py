@@ -16,9 +16,9 @@ from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
+from engine.config.validation import live_changes
 from engine.run import commands, run_folder
 from engine.run.ownership import alive
-from engine.validation import live_changes
 from tuning.spec.sampler_choice import ASKED
 from tuning.storage import commands as study_commands
 from tuning.storage.study_folder import StudyReader

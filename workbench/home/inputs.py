@@ -14,8 +14,8 @@ import yaml
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
+from engine.config.validation import live_changes, rules
 from engine.run import run_folder
-from engine.validation import live_changes, rules
 from tuning.space.yaml_loader import StrictLoader
 from workbench.text.output import say
 

@@ -16,8 +16,8 @@ from engine.comm.p2p import start_hop
 from engine.launch.measure.rank import Cell
 from engine.launch.measure.ranks import Ranks
 from engine.parallel.pipeline_messages import Post
-from engine.parallel.schedules.registry import plan
 from engine.run.devices import backends
+from engine.schedules.registry import plan
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer

@@ -8,8 +8,8 @@ import pytest
 
 from engine.config.errors import LayoutError
 from engine.config.presets import PRESETS
+from engine.config.validation.rules import check
 from engine.session import Session
-from engine.validation.rules import check
 from profilers.collectives.wire_bytes import wire_bytes
 from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.config.errors import InputError, LayoutError
 from engine.config.layout import Layout, accumulation
 from engine.config.run_config import parse
-from engine.validation.rules import check, problems
+from engine.config.validation.rules import check, problems
 from tests.support.runs import small
 
 DEGREE = st.integers(1, 4)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
 from engine.footprint.activations import block_bytes, kept_by_stage, published_bytes
 from engine.footprint.flops import parameters, workload_of
 from engine.footprint.footprint import Footprint, footprints, largest, parts_of, plan_of
-from engine.parallel.schedules.registry import KINDS
-from engine.validation.rules import problems
+from engine.schedules.registry import KINDS
 
 
 def config(**values: Any) -> RunConfig:

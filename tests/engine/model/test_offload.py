@@ -20,8 +20,8 @@ from engine.parallel.context.axis import WholeSequence
 from engine.parallel.data.averaging import Averaged, Shared
 from engine.parallel.data.buckets import GradientBuckets
 from engine.parallel.data.replica import mark
-from engine.parallel.schedules.registry import plan
 from engine.parallel.tensor import TensorParallel
+from engine.schedules.registry import plan
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 

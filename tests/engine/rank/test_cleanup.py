@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from engine.config.sections import Compression, Memory, Outer, Section
-from engine.parallel.schedules.registry import KINDS
 from engine.rank import cleanup
 from engine.run.outcome import Ending
+from engine.schedules.registry import KINDS
 from tests.engine.runs.test_matrix import AXES, EXPERTS
 from tests.support.runs import small
 from tests.support.warm import WarmRanks, warm_ranks

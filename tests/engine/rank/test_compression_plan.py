@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from engine.checkpoint.checkpoint_folder import last_of, read_manifest
+from engine.config.validation import rules
 from engine.footprint import footprint
 from engine.rank.compression_plan import WATCHED, next_plan
 from engine.run import run_folder
 from engine.run.outcome import Ending
 from engine.session import Session
-from engine.validation import rules
 from profilers.analysis.communication import communication_rows
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords

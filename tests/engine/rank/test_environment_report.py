@@ -16,11 +16,11 @@ from engine.config import environment
 from engine.config.environment_catalog import VARIABLES, Environment
 from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import check
 from engine.launch.workers import Servers
 from engine.rank import environment_report
 from engine.run import run_folder
 from engine.session import Session
-from engine.validation.rules import check
 from profilers.model.environment import ASKED, NO, UNTOLD, YES, environment_rows
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter

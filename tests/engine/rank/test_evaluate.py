@@ -9,8 +9,8 @@ import pytest
 
 from engine.config.errors import LayoutError
 from engine.config.lossy import EXACT, arithmetic, exactly, is_lossy, lossy
+from engine.config.validation.rules import check
 from engine.session import Session
-from engine.validation.rules import check
 from tests.support.runs import execute, small
 
 SIX = {"parallel__dp": 2, "train__steps": 6}

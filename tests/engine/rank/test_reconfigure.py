@@ -10,10 +10,10 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
+from engine.config.validation import live_changes
 from engine.run import commands, run_folder
 from engine.run.outcome import Ending
 from engine.session import Session
-from engine.validation import live_changes
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from tests.engine.run.test_commands import answers, ask

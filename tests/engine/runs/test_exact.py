@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.parallel.schedules.registry import KINDS
+from engine.config.validation.rules import problems
+from engine.schedules.registry import KINDS
 from engine.session import Session
-from engine.validation.rules import problems
 from tests.support.runs import execute, small
 
 RANKS = 4

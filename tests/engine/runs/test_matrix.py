@@ -9,8 +9,8 @@ import pytest
 
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
+from engine.config.validation.rules import problems
 from engine.session import Session
-from engine.validation.rules import problems
 from profilers.model.run_summary import RunSummary
 from tests.support.runs import execute, small
 

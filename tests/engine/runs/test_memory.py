@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine.config.run_config import parse
+from engine.config.validation.rules import problems
 from engine.session import Session
-from engine.validation.rules import problems
 from profilers.model.run_summary import RunSummary
 from tests.engine.runs.test_exact import DEEP, LOSS_TOLERANCE, name
 from tests.engine.runs.test_matrix import EXPERTS, NORM_TOLERANCE

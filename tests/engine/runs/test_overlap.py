@@ -10,13 +10,13 @@ import torch.distributed as dist
 
 from engine.config.errors import LayoutError
 from engine.config.run_config import parse
+from engine.config.validation.rules import check
 from engine.model.recompute import Activations
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.fsdp_comm import Gather, Reductions
 from engine.parallel.data.replica import mark
 from engine.parallel.data.replicated import DataParallel
 from engine.session import Session
-from engine.validation.rules import check
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 from tests.engine.model.test_offload import build

@@ -12,12 +12,12 @@ from engine.config.errors import LayoutError
 from engine.config.layout import devices_of
 from engine.config.network import Shape
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import check
 from engine.launch.host_location import Place
 from engine.launch.lab import lab
 from engine.run import run_folder
 from engine.run.messages import Seat
 from engine.session import Session
-from engine.validation.rules import check
 from profilers.records.reader import RunRecords
 from tests.support.lab import needs_lab
 from tests.support.runs import execute, small

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.registry import KINDS
+from engine.config.validation.rules import problems
+from engine.schedules.registry import KINDS
 from engine.session import Session
-from engine.validation.rules import problems
 from tests.support.runs import execute, small
 
 LOSS_TOLERANCE, NORM_TOLERANCE, MOST_RANKS = 1e-5, 1e-4, 6

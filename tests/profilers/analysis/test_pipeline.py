@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.parallel.schedules.actions import Costs
-from engine.parallel.schedules.registry import plan
-from engine.parallel.schedules.simulate import simulate
+from engine.schedules.actions import Costs
+from engine.schedules.registry import plan
+from engine.schedules.simulate import simulate
 from profilers.analysis.pipeline import pipeline_of
 from profilers.model.rows import PipelineRow
 from profilers.records.reader import RunRecords

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from engine.config.run_config import RunConfig
-from engine.validation.rules import problems
+from engine.config.validation.rules import problems
 from tests.engine.runs.test_matrix import AXES, EXPERTS, SIZES, combinations, composed
 from tests.support.runs import small
 

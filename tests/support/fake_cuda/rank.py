@@ -51,8 +51,8 @@ def train(asked: dict[str, Any]) -> dict[str, Any]:
     import torch.distributed as dist
 
     from engine.config.run_config import parse
+    from engine.config.validation.rules import check
     from engine.rank import worker
-    from engine.validation.rules import check
     from tests.support.fake_cuda import around, plants
     from tests.support.fake_cuda.device import DEVICE
     from tests.support.fake_cuda.mode import Gpu

@@ -8,9 +8,9 @@ from typing import Any
 
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.closed_forms import CHUNK_BY_CHUNK
-from engine.parallel.schedules.registry import plan
-from engine.validation.rules import problems
+from engine.config.validation.rules import problems
+from engine.schedules.closed_forms import CHUNK_BY_CHUNK
+from engine.schedules.registry import plan
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile, parse
 

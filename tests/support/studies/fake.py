@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from engine.config.run_config import RunConfig
+from engine.config.validation.rules import problems
 from engine.run.outcome import Ending, RunOutcome
-from engine.validation.rules import problems
 from profilers.analysis.statistics import median_interval
 from profilers.model.run_summary import RunSummary
 from tuning.spec.study_file import StudyFile, parse

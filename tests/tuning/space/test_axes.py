@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from engine.config import run_config as runconfig
-from engine.parallel.schedules.registry import KINDS, plan
-from engine.validation.rules import check
+from engine.config.validation.rules import check
+from engine.schedules.registry import KINDS, plan
 from tests.support.studies.axes import (
     BASE,
     DENSE,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config.errors import InputError
-from engine.validation.rules import check
+from engine.config.validation.rules import check
 from tests.support.studies.axes import EXPERTS, THIRDS
 from tests.support.studies.fake import study
 from tuning.space.encoding import Encoding

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from engine.parallel.schedules.registry import KINDS, plan
+from engine.schedules.registry import KINDS, plan
 from tests.support.runs import small
 from tests.workbench.conftest import Run
 from workbench.figures.schedule import schedule, schedule_series, schedule_svg, series_of_run

@@ -16,7 +16,7 @@ import torch
 
 from engine.config.sections import Parallel
 from engine.footprint.activations import Part
-from engine.parallel.schedules.registry import KINDS
+from engine.schedules.registry import KINDS
 from tests.support import selftests
 from tests.support.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
@@ -152,7 +152,7 @@ def test_every_check_is_told_in_the_documentation() -> None:
 
 @pytest.mark.parametrize("ranks", runner.RANKS)
 def test_every_axis_and_schedule_of_the_engine_is_there_and_legal(ranks: int, tmp_path: Path) -> None:
-    from engine.validation.rules import problems
+    from engine.config.validation.rules import problems
 
     bench = Bench("cpu", ranks, tmp_path)
     kinds = (layouts.data, layouts.tensor, layouts.context, layouts.expert, layouts.pipeline)

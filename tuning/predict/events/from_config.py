@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from engine.config.errors import InputError
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.actions import Costs
+from engine.schedules.actions import Costs
 from tuning.predict.events.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
 from tuning.predict.traffic.calls import Wire
 from tuning.predict.traffic.rank import ARRIVING

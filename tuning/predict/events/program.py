@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from engine.parallel.schedules.actions import Action, Plan, Work
-from engine.parallel.schedules.dependencies import result
+from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.dependencies import result
 from tuning.predict.events.machine import Ports, transfer
 from tuning.predict.events.step import Collective, Items, Pause, Sent, Step
 from tuning.predict.model.hardware import Link

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import parts_of, plan_of
-from engine.parallel.schedules.actions import Costs
+from engine.schedules.actions import Costs
 from tuning.predict.events import simulate
 from tuning.predict.events.simulate import Simulated
 from tuning.predict.model import compute, step_time

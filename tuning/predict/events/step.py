@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.parallel.schedules.actions import Costs, Plan
+from engine.schedules.actions import Costs, Plan
 from tuning.predict.traffic.calls import Join
 
 

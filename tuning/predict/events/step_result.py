@@ -13,8 +13,8 @@ from typing import NamedTuple
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Kept, kept_by_stage
 from engine.footprint.footprint import footprints, parts_of
-from engine.parallel.schedules.actions import Work
-from engine.parallel.schedules.simulate import Span, Timeline
+from engine.schedules.actions import Work
+from engine.schedules.simulate import Span, Timeline
 from tuning.predict.events.machine import Machine
 from tuning.predict.events.program import Code, Op
 from tuning.predict.events.step import Collective, Step
@@ -97,7 +97,7 @@ class Simulated:
     def in_flight(self, replica: int = 0, weight_share: float = 1.0) -> tuple[float, ...]:
         """Most activations on each rank of a pipeline, as they come and go in time.
 
-        As ``engine.parallel.schedules.simulate.in_flight``, which counts the lists.
+        As ``engine.schedules.simulate.in_flight``, which counts the lists.
         """
         shares = {Work.FORWARD: 1.0, Work.BACKWARD: -1.0}
         shares |= {Work.INPUT: weight_share - 1.0, Work.WEIGHT: -weight_share}

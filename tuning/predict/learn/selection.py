@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.run.calibration.fingerprint import Fingerprint
-from engine.validation import rules
 from tuning.predict import answer
 from tuning.predict.cluster.shared_host import Seats, seats_of
 from tuning.predict.fit.calibrate import CONTRADICTION

@@ -10,8 +10,8 @@ import numpy as np
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.actions import Costs
-from engine.parallel.schedules.closed_forms import idle_seconds
+from engine.schedules.actions import Costs
+from engine.schedules.closed_forms import idle_seconds
 from tuning.predict.model.cases import FULL, NO_RECOMPUTE, SELECTIVE, Cases
 
 _RECOMPUTE = {"none": NO_RECOMPUTE, "selective": SELECTIVE, "full": FULL}

@@ -16,8 +16,8 @@ from engine.config.layout import layout_of
 from engine.config.network import shape_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.footprint import footprint
-from engine.validation import rules
 from tuning.predict import outside_allocator
 from tuning.predict.cluster import catalogue
 from tuning.predict.model import compute, headroom, step_time

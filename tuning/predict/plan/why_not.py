@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from engine.validation import rules
+from engine.config.validation import rules
 from tuning.predict.answer import WORDS, Forecast, percent
 from tuning.predict.forecast import forecasts
 from tuning.predict.plan import plans

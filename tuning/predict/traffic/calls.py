@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Sizes, sizes_of
-from engine.parallel.schedules.actions import Action
+from engine.schedules.actions import Action
 
 FLOAT32, BFLOAT16, FLOAT64, INT64 = "float32", "bfloat16", "float64", "int64"
 BYTES = {FLOAT32: 4, BFLOAT16: 2, FLOAT64: 8, INT64: 8}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
-from engine.parallel.schedules.registry import KINDS
+from engine.schedules.registry import KINDS
 
 #: What lies outside of blocks.
 ROOT = -1

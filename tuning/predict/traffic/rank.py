@@ -14,9 +14,9 @@ from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
 from engine.footprint.weights import CHUNK_BY_CHUNK
-from engine.parallel.schedules.actions import Action, Plan, Work
-from engine.parallel.schedules.dependencies import result as result_of
-from engine.parallel.schedules.dependencies import sent
+from engine.schedules.actions import Action, Plan, Work
+from engine.schedules.dependencies import result as result_of
+from engine.schedules.dependencies import sent
 from tuning.predict.traffic.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, Wire, sent_only
 from tuning.predict.traffic.gradients import Shared
 from tuning.predict.traffic.stage import Stage, of_action

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from engine.footprint.activations import Part
-from engine.parallel.schedules.actions import Action, Work
+from engine.schedules.actions import Action, Work
 from tuning.predict.traffic.calls import BFLOAT16, FLOAT32, Call, Item, Join, Ready, Wire
 from tuning.predict.traffic.gradients import GRADIENTS, REDUCTIONS, Filling, Policy, Shared, Units, dealt
 from tuning.predict.traffic.layers import Layers, back, onward

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from engine.config.errors import InputError
+from engine.config.validation import live_changes
 from engine.run import commands, run_folder
 from engine.run.commands import SET
-from engine.validation import live_changes
 from tuning.storage.commands import send
 from workbench.home import control, run_commands, traces
 from workbench.home import run_commands as run_orders

@@ -12,8 +12,8 @@ import streamlit as st
 
 from engine.config.errors import InputError
 from engine.config.run_config import parse
+from engine.config.validation import rules
 from engine.footprint.footprint import Footprint, largest
-from engine.validation import rules
 from workbench.figures import host
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import table

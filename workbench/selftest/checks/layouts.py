@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from engine.config.run_config import RunConfig
 from engine.config.sections import Parallel
-from engine.parallel.schedules.registry import KINDS
+from engine.config.validation.rules import problems
+from engine.schedules.registry import KINDS
 from engine.session import Session
-from engine.validation.rules import problems
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.verdict import Number, Verdict, failed, judged

@@ -15,9 +15,9 @@ from typing import Any
 
 from engine.config.errors import WorkbenchError
 from engine.config.run_config import RunConfig, load
+from engine.config.validation.rules import check
 from engine.lifecycle import summary_of
 from engine.run import run_folder
-from engine.validation.rules import check
 from profilers.records.reader import RunRecords
 from workbench.selftest.bench import LABEL, Bench
 from workbench.selftest.checks import layouts

@@ -18,6 +18,7 @@ from engine.config.errors import InputError, LayoutError
 from engine.config.network import even
 from engine.config.run_config import parse
 from engine.config.sections import Lab
+from engine.config.validation import rules
 from engine.launch.host_location import Place
 from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
@@ -26,7 +27,6 @@ from engine.run.devices import selection
 from engine.run.outcome import Ending
 from engine.run.run_folder import RECORDS
 from engine.session import Session
-from engine.validation import rules
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from tests.support.lab import needs_lab, on_the_wire

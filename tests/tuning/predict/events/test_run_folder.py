@@ -14,12 +14,12 @@ from rich.console import Console
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
 from engine.footprint.footprint import footprints, plan_of
-from engine.parallel.schedules import closed_forms
-from engine.parallel.schedules.actions import Costs
-from engine.parallel.schedules.registry import KINDS
 from engine.run.run_folder import RECORDS
-from engine.validation.rules import problems
+from engine.schedules import closed_forms
+from engine.schedules.actions import Costs
+from engine.schedules.registry import KINDS
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample
 from tuning.predict.events.from_config import among

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.parallel.schedules import closed_forms
-from engine.parallel.schedules import simulate as timing
-from engine.parallel.schedules.actions import Action, Costs, Plan, Work
-from engine.parallel.schedules.registry import KINDS, plan
+from engine.schedules import closed_forms
+from engine.schedules import simulate as timing
+from engine.schedules.actions import Action, Costs, Plan, Work
+from engine.schedules.registry import KINDS, plan
 from tuning.predict.events.simulate import (
     OWN,
     Among,

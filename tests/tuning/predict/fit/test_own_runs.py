@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation import rules
 from engine.run.calibration import fingerprint
 from engine.session import Session
-from engine.validation import rules
 from tests.support import calibrations
 from tuning.predict import target
 from tuning.predict.answer import Range

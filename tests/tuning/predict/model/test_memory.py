@@ -6,8 +6,8 @@ import numpy as np
 
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig
+from engine.config.validation import rules
 from engine.footprint.footprint import largest
-from engine.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
 from tuning.predict.model import memory

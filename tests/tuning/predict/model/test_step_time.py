@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from engine.parallel.schedules.actions import Costs
-from engine.parallel.schedules.closed_forms import bubble_fraction
-from engine.parallel.schedules.registry import plan
-from engine.parallel.schedules.simulate import simulate
+from engine.schedules.actions import Costs
+from engine.schedules.closed_forms import bubble_fraction
+from engine.schedules.registry import plan
+from engine.schedules.simulate import simulate
 from tests.support.runs import small
 from tuning.predict.model import network, step_time
 from tuning.predict.model.cases import FULL, SELECTIVE, Cases

@@ -13,7 +13,7 @@ import pytest
 from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
-from engine.validation import rules
+from engine.config.validation import rules
 from tests.support import calibrations
 from tests.support.runs import small
 from tuning.predict import target

@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
-from engine.validation import rules
+from engine.config.validation import rules
 from tests.support.drawn import SEED
 from tests.support.layouts import draw
 from tuning.predict import target

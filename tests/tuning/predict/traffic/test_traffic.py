@@ -10,9 +10,9 @@ import pytest
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
 from engine.run.run_folder import RECORDS
 from engine.session import Session
-from engine.validation.rules import problems
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from tests.support.runs import execute, small

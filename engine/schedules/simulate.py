@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from engine.parallel.schedules.actions import Action, Costs, Plan, Work
-from engine.parallel.schedules.dependencies import in_order, needs, result
+from engine.schedules.actions import Action, Costs, Plan, Work
+from engine.schedules.dependencies import in_order, needs, result
 
 
 class Span(NamedTuple):

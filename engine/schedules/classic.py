@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from engine.parallel.schedules.actions import Action, Size, backward, forward
+from engine.schedules.actions import Action, Size, backward, forward
 
 
 def gpipe(rank: int, size: Size) -> list[Action]:

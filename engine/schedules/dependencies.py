@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.parallel.schedules.actions import Action, Plan, Work
+from engine.schedules.actions import Action, Plan, Work
 
 _DIRECTION = {Work.FORWARD: 1, Work.INPUT: -1, Work.WEIGHT: 0}
 

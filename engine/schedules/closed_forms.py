@@ -7,15 +7,11 @@ is the bubble with measured costs, to compare with the measured one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine.config.layout import accumulation
-from engine.config.run_config import RunConfig
-from engine.parallel.schedules.actions import Costs, Size, Work
-from engine.parallel.schedules.classic import rounds
-from engine.parallel.schedules.registry import KINDS, plan
-from engine.parallel.schedules.simulate import simulate
+from engine.schedules.actions import Costs, Size
+from engine.schedules.classic import rounds
+from engine.schedules.registry import KINDS
 
 CHUNK_BY_CHUNK = ("breadth_first", "layered")
 
@@ -198,24 +194,3 @@ def chunk_collectives(
     if kind in CHUNK_BY_CHUNK and ranks * chunks > 1:
         return Collectives(gathers=2, reductions=1)
     return Collectives(gathers=2 * micro_batches, reductions=1 if keep_gradients else micro_batches)
-
-
-def expected_bubble(config: RunConfig, seconds: Mapping[str, float]) -> tuple[float, str]:
-    """The fraction with actions of so many ``seconds`` by kind of work (F, B, I, W) and messages that take none.
-
-    Also says where it is from: the closed form or, where that needs equal costs, a simulation of the lists.
-    """
-    whole = seconds.get("B", seconds.get("I", 0.0) + seconds.get("W", 0.0))
-    costs = Costs(
-        forward=seconds.get(Work.FORWARD, 0.0),
-        backward=whole,
-        input=seconds.get(Work.INPUT, 0.0),
-        weight=seconds.get(Work.WEIGHT, 0.0),
-    )
-    kind, ranks, chunks = config.schedule.kind, config.parallel.pp, config.schedule.chunks
-    micro_batches = accumulation(config)
-    try:
-        return bubble_fraction(kind, ranks, chunks, micro_batches, costs), "closed form"
-    except ValueError:
-        timeline = simulate(plan(kind, ranks, chunks, micro_batches), costs)
-        return timeline.bubble_fraction, "simulation of its lists"

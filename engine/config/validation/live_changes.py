@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig
 from engine.config.sections import Compression
-from engine.validation import rules
+from engine.config.validation import rules
 
 #: Parts of a run that can be turned; ``engine/rank/reconfigure.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from engine.parallel.schedules.actions import Plan
-from engine.parallel.schedules.registry import plan
-from tests.engine.parallel.schedules.test_registry import chunks_of
+from engine.schedules.actions import Plan
+from engine.schedules.registry import plan
+from tests.engine.schedules.test_registry import chunks_of
 
 Lists = list[list[str]]
 

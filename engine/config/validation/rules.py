@@ -11,8 +11,8 @@ from engine.config.errors import LayoutError
 from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.parallel.schedules.registry import KINDS
-from engine.validation import compression, outer, overlap
+from engine.config.validation import compression, outer, overlap
+from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
 _SHOWN_DEVICES = 16

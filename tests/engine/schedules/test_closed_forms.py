@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.parallel.schedules import closed_forms
-from engine.parallel.schedules.actions import Costs, Work
-from engine.parallel.schedules.closed_forms import (
+from engine.schedules import closed_forms
+from engine.schedules.actions import Costs, Work
+from engine.schedules.closed_forms import (
     bubble_fraction,
     busy_seconds,
     bytes_sent,
@@ -14,10 +14,10 @@ from engine.parallel.schedules.closed_forms import (
     idle_seconds,
     messages,
 )
-from engine.parallel.schedules.dependencies import sent
-from engine.parallel.schedules.registry import KINDS, plan
-from engine.parallel.schedules.simulate import Visits, in_flight, simulate, visits
-from tests.engine.parallel.schedules.test_registry import grid
+from engine.schedules.dependencies import sent
+from engine.schedules.registry import KINDS, plan
+from engine.schedules.simulate import Visits, in_flight, simulate, visits
+from tests.engine.schedules.test_registry import grid
 
 # (forward, input, weight); a whole backward is the sum of the last two. Weight gradients are here shorter and
 # longer than the other two.

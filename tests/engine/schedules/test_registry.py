@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.parallel.schedules.actions import Plan, Size, Work
-from engine.parallel.schedules.classic import rounds
-from engine.parallel.schedules.registry import KINDS, actions_for, plan
-from engine.parallel.schedules.simulate import in_flight
+from engine.schedules.actions import Plan, Size, Work
+from engine.schedules.classic import rounds
+from engine.schedules.registry import KINDS, actions_for, plan
+from engine.schedules.simulate import in_flight
 from tests.support.schedule_checker import problems
 
 

@@ -11,9 +11,9 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
 from engine.footprint.footprint import footprints, plan_of
-from engine.parallel.schedules.registry import KINDS
-from engine.validation.rules import problems
+from engine.schedules.registry import KINDS
 from tests.support import schedule_checker
 
 SMALL = (1, 1, 1, 2, 2, 3, 4)

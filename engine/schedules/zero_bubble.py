@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.parallel.schedules.actions import (
-    Action,
-    Size,
-    Work,
-    forward,
-    gradient_of_input,
-    gradient_of_weights,
-)
-from engine.parallel.schedules.classic import alternate
+from engine.schedules.actions import Action, Size, Work, forward, gradient_of_input, gradient_of_weights
+from engine.schedules.classic import alternate
 
 
 def zero_bubble(rank: int, size: Size) -> list[Action]:

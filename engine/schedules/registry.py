@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.parallel.schedules.actions import Action, Plan, Schedule, Size
-from engine.parallel.schedules.classic import breadth_first, gpipe, interleaved, layered, one_f_one_b
-from engine.parallel.schedules.zero_bubble import zero_bubble, zero_bubble_v
+from engine.schedules.actions import Action, Plan, Schedule, Size
+from engine.schedules.classic import breadth_first, gpipe, interleaved, layered, one_f_one_b
+from engine.schedules.zero_bubble import zero_bubble, zero_bubble_v
 
 
 @dataclass(frozen=True)

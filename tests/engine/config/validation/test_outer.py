@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from engine.config.errors import InputError, LayoutError
 from engine.config.layout import Layout, layout_of
+from engine.config.validation.rules import check
 from engine.parallel.local_sgd.settings import outer_bytes, settings_of
-from engine.validation.rules import check
 from tests.support.runs import small
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.parallel.schedules.actions import Action, Costs, Plan, Work
-from engine.parallel.schedules.dependencies import in_order, needs, received, result, sent
-from engine.parallel.schedules.registry import KINDS, plan
-from engine.parallel.schedules.simulate import simulate
-from tests.engine.parallel.schedules.test_registry import chunks_of
+from engine.schedules.actions import Action, Costs, Plan, Work
+from engine.schedules.dependencies import in_order, needs, received, result, sent
+from engine.schedules.registry import KINDS, plan
+from engine.schedules.simulate import simulate
+from tests.engine.schedules.test_registry import chunks_of
 from tests.support.schedule_checker import problems
 
 quick = settings(max_examples=60)
