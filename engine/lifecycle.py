@@ -27,6 +27,7 @@ from engine.run.ownership import me
 from engine.run.progress import Progress
 from engine.schedules.actions import Costs, Work
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
+from engine.schedules.formulas import NoFormError
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from profilers.model.run_summary import RunSummary
@@ -70,7 +71,8 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
 
 
 def _formula(kind: str) -> str:
-    return "the simulation of its list" if kind == "zb_v" else "its closed form"
+    facts = KINDS[kind]
+    return "its closed form" if facts.idle and facts.idle_of_any_costs else "the simulation of its list"
 
 
 def _idle_seconds(
@@ -81,7 +83,7 @@ def _idle_seconds(
     costs = Costs(forward, backward, half, half)
     try:
         return idle_seconds(kind, ranks, chunks, micro_batches, costs)
-    except ValueError:
+    except NoFormError:
         whole = simulate(plan(kind, ranks, chunks, micro_batches), costs).seconds
         return whole - busy_seconds(kind, chunks, micro_batches, costs)
 
@@ -254,6 +256,6 @@ def _expected_bubble(config: RunConfig, seconds: Mapping[str, float]) -> tuple[f
     micro_batches = accumulation(config)
     try:
         return bubble_fraction(kind, ranks, chunks, micro_batches, costs), "closed form"
-    except ValueError:
+    except NoFormError:
         timeline = simulate(plan(kind, ranks, chunks, micro_batches), costs)
         return timeline.bubble_fraction, "simulation of its lists"

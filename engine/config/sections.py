@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from engine.config.choices import OneOf
+from engine.schedules.registry import KINDS
 from profilers.model.verdict import Thresholds as VerdictThresholds
 
 Count = Annotated[int, Field(ge=1)]
@@ -89,7 +91,7 @@ class Schedule(Section):
     each stage gets, from the first to the last; without it they are dealt evenly.
     """
 
-    kind: Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "breadth_first", "layered"] = "1f1b"
+    kind: Annotated[str, OneOf(lambda: KINDS)] = "1f1b"
     chunks: Count = 1
     stage_layers: list[Annotated[int, Field(ge=1)]] | None = None
 

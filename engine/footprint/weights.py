@@ -16,11 +16,11 @@ from engine.config.run_config import RunConfig
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
 from engine.parallel.local_sgd.settings import outer_bytes
 from engine.schedules.actions import Plan
+from engine.schedules.registry import KINDS
 
 MIB = 2**20
 FLOAT64_BYTES = 8
 #: Schedules that do all micro-batches of a stage before they go to the next one.
-CHUNK_BY_CHUNK = ("breadth_first", "layered")
 
 
 class Weight(NamedTuple):
@@ -160,7 +160,7 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     roots = [_gathered_elements(one.root) for one in stages]
     if config.parallel.zero_stage == 2:
         gathered = sum(_gathered_elements(one.weights) for one in stages)
-    elif config.schedule.kind in CHUNK_BY_CHUNK and accumulation(config) > 1:
+    elif KINDS[config.schedule.kind].chunk_by_chunk and accumulation(config) > 1:
         gathered = max(_gathered_elements(one.weights) for one in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))

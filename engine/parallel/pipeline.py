@@ -18,6 +18,7 @@ from engine.parallel.data.replica import Replica
 from engine.parallel.pipeline_messages import Post
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.dependencies import result
+from engine.schedules.registry import KINDS
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
 
@@ -142,7 +143,7 @@ class PipelineExecutor:
 
     def _gather_once(self, place: int) -> None:
         """Sharded parameters stay gathered from one micro-batch to the next where a schedule works chunk by chunk."""
-        if self._plan.kind in CHUNK_BY_CHUNK:
+        if KINDS[self._plan.kind].chunk_by_chunk:
             now, rest = self._actions[place], self._actions[place + 1 : place + 2]
             same = bool(rest) and (rest[0].stage, rest[0].work) == (now.stage, now.work)
             self.stages[now.stage].keep_gathered(same)
@@ -163,7 +164,6 @@ class PipelineExecutor:
 
 
 #: Schedules that do all micro-batches of a chunk before they go to the next one.
-CHUNK_BY_CHUNK = ("breadth_first", "layered")
 
 
 def _completing(actions: tuple[Action, ...]) -> set[int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.schedules.actions import Action, Plan, Schedule, Size
+from engine.schedules import formulas
+from engine.schedules.actions import Action, Costs, Plan, Schedule, Size, Work
 from engine.schedules.classic import breadth_first, gpipe, interleaved, layered, one_f_one_b
 from engine.schedules.zero_bubble import zero_bubble, zero_bubble_v
 
@@ -15,7 +17,11 @@ class Kind:
     """Facts about a schedule: where it comes from, which stages a rank owns, what it does to backwards.
 
     ``loop`` deals stages to ranks in rounds, ``v`` down the ranks and up again. ``chunks`` are the legal numbers
-    of stages per rank; a ``range`` without a practical end means any.
+    of stages per rank; a ``range`` without a practical end means any. With ``chunk_by_chunk`` a chunk takes all
+    micro-batches before another one, so its sharded parameters are gathered once a pass. ``idle`` and ``peak`` are the
+    closed forms of the seconds that each rank waits and of the activations that a rank keeps; without one the lists are
+    simulated and counted. ``idle_of_any_costs`` says whether that form holds for any. ``offered`` schedules are in the
+    space of a study that names none.
     """
 
     schedule: Schedule
@@ -23,6 +29,11 @@ class Kind:
     chunks: range
     placement: Literal["loop", "v"] = "loop"
     splits_backward: bool = False
+    chunk_by_chunk: bool = False
+    idle: Callable[[Size, Costs], float] | None = None
+    idle_of_any_costs: bool = True
+    peak: Callable[[int, Size], int] | None = None
+    offered: bool = False
 
     def chunks_problem(self, chunks: int) -> str | None:
         """What is wrong with a number of stages per rank, with the nearest legal one."""
@@ -42,15 +53,73 @@ class Kind:
 
 ANY, ONE, TWO = range(1, 1_000_000), range(1, 2), range(2, 3)
 
+#: By the names that configurations use, the best known first.
 KINDS: dict[str, Kind] = {
-    "gpipe": Kind(gpipe, "1811.06965", ONE),
-    "1f1b": Kind(one_f_one_b, "2006.09503", ONE),
-    "interleaved": Kind(interleaved, "2104.04473", ANY),
-    "zb_h1": Kind(zero_bubble, "2401.10241", ONE, splits_backward=True),
-    "zb_v": Kind(zero_bubble_v, "2401.10241", TWO, placement="v", splits_backward=True),
-    "breadth_first": Kind(breadth_first, "2211.05953", ANY),
-    "layered": Kind(layered, "2106.02679", ANY),
+    "1f1b": Kind(
+        one_f_one_b,
+        "2006.09503",
+        ONE,
+        idle=formulas.idle_one_f_one_b,
+        peak=formulas.peak_one_f_one_b,
+        offered=True,
+    ),
+    "gpipe": Kind(
+        gpipe, "1811.06965", ONE, idle=formulas.idle_chunk_by_chunk, peak=formulas.peak_all, offered=True
+    ),
+    "interleaved": Kind(
+        interleaved,
+        "2104.04473",
+        ANY,
+        idle=formulas.idle_interleaved,
+        peak=formulas.peak_interleaved,
+        offered=True,
+    ),
+    "zb_h1": Kind(
+        zero_bubble,
+        "2401.10241",
+        ONE,
+        splits_backward=True,
+        idle=formulas.idle_zero_bubble,
+        peak=formulas.peak_zero_bubble,
+        offered=True,
+    ),
+    "zb_v": Kind(
+        zero_bubble_v,
+        "2401.10241",
+        TWO,
+        placement="v",
+        splits_backward=True,
+        idle=formulas.idle_zero_bubble_v,
+        idle_of_any_costs=False,
+        peak=formulas.peak_zero_bubble_v,
+    ),
+    "breadth_first": Kind(
+        breadth_first,
+        "2211.05953",
+        ANY,
+        chunk_by_chunk=True,
+        idle=formulas.idle_chunk_by_chunk,
+        peak=formulas.peak_all,
+        offered=True,
+    ),
+    "layered": Kind(
+        layered,
+        "2106.02679",
+        ANY,
+        chunk_by_chunk=True,
+        idle=formulas.idle_chunk_by_chunk,
+        peak=formulas.peak_all,
+    ),
 }
+
+
+def kept(actions: Sequence[Action]) -> int:
+    """The most micro-batches of stages whose activations one rank's list keeps at a time, from F to B or W."""
+    most = now = 0
+    for action in actions:
+        now += (action.work is Work.FORWARD) - (action.work in (Work.BACKWARD, Work.WEIGHT))
+        most = max(most, now)
+    return most
 
 
 def plan(kind: str, ranks: int, chunks: int, micro_batches: int) -> Plan:

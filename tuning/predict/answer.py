@@ -15,6 +15,7 @@ from engine.config.run_config import RunConfig
 from engine.footprint.flops import CONVENTION
 from engine.footprint.footprint import Footprint
 from engine.footprint.outside_allocator import Outside
+from engine.schedules.registry import KINDS
 from tuning.predict.model import headroom
 from tuning.predict.target import Target
 
@@ -167,17 +168,13 @@ def memory_parts(found: Forecast) -> dict[str, float]:
     }
 
 
-#: Schedules of which more than the bubble is another than 1F1B's.
-_ORDERS = ("breadth_first", "layered")
-
-
 def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
     said = {**_parallel(config), **_overlap(config), **_memory(config)}
     variables = ", ".join(environment.asked(config.environment))
     said[f"environment: what {variables} changes is not modelled"] = bool(variables)
     kind = config.schedule.kind
-    said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = kind in _ORDERS
+    said[f"schedule.kind={kind}: what ZeRO gathers less often is not counted"] = KINDS[kind].chunk_by_chunk
     said["compile=true: kernels are taken as blocks are written"] = config.compile
     said["lab: links are those of the cluster, not of the lab"] = config.lab.wanted and not lab_known
     return [line for line, applies in said.items() if applies]

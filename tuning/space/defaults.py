@@ -7,6 +7,7 @@ from typing import Any
 from engine.config.environment import SECTION, silent
 from engine.config.environment_catalog import VARIABLES
 from engine.config.run_config import RunConfig
+from engine.schedules.registry import KINDS
 
 #: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.
 LONG_SEQUENCE = 8_192
@@ -53,7 +54,7 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
         "parallel.zero_stage": [0, 1, 2, 3],
         "parallel.shard_ranks": [None, *(width for width in degrees[1:-1] if width <= WIDEST_SHARD)],
         **space,
-        "schedule.kind": ["1f1b", "gpipe", "interleaved", "zb_h1", "breadth_first"],
+        "schedule.kind": [name for name, kind in KINDS.items() if kind.offered],
         "schedule.chunks": [1, 2],
         "compression.method": ["none", "fp16", "int8", "int4", "topk", "powersgd", "sign"],
         "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},

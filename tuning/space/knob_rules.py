@@ -13,7 +13,6 @@ from engine.config.compression import ONE_WAY, PLANNED, SCALING, SELECTING
 from engine.config.environment import SECTION, silent
 from engine.config.environment_catalog import VARIABLES
 from engine.schedules.actions import Action
-from engine.schedules.closed_forms import CHUNK_BY_CHUNK
 from engine.schedules.registry import KINDS, plan
 
 Values = dict[str, Any]
@@ -148,8 +147,6 @@ _RULES: dict[str, Callable[[Values], bool]] = {
 }
 
 
-#: The names by which twins are called, best known first.
-KNOWN_AS = ("1f1b", "gpipe", *(kind for kind in KINDS if kind not in ("1f1b", "gpipe")))
 #: Lists that are equal for two micro-batches are equal for more.
 TELLING = 2
 #: From this stage on it matters whether parameters stay gathered from one micro-batch to the next.
@@ -167,12 +164,14 @@ def best_known(
     """
     if micro_batches < 1 or chunks not in KINDS[kind].chunks:
         return kind
-    found = (other for other in KNOWN_AS if other in kinds and chunks in KINDS[other].chunks)
+    found = (other for other in KINDS if other in kinds and chunks in KINDS[other].chunks)
     few, gathers = min(micro_batches, TELLING), zero_stage >= GATHERING_STAGE and micro_batches > 1
     same = (
         other for other in found if _listed(other, ranks, chunks, few) == _listed(kind, ranks, chunks, few)
     )
-    alike = (other for other in same if not gathers or (other in CHUNK_BY_CHUNK) == (kind in CHUNK_BY_CHUNK))
+    alike = (
+        other for other in same if not gathers or KINDS[other].chunk_by_chunk == KINDS[kind].chunk_by_chunk
+    )
     return next(alike, kind)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
-from engine.schedules.closed_forms import CHUNK_BY_CHUNK
-from engine.schedules.registry import plan
+from engine.schedules.registry import KINDS, plan
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile, parse
 
@@ -87,7 +86,7 @@ def what_runs(config: RunConfig) -> Hashable:
 def _work(config: RunConfig, stage: int) -> Hashable:
     schedule, micro_batches = config.schedule, accumulation(config)
     drawn = plan(schedule.kind, config.parallel.pp, schedule.chunks, micro_batches)
-    stays_gathered = stage == 3 and micro_batches > 1 and schedule.kind in CHUNK_BY_CHUNK
+    stays_gathered = stage == 3 and micro_batches > 1 and KINDS[schedule.kind].chunk_by_chunk
     return (
         drawn.actions,
         tuple(drawn.rank_of),

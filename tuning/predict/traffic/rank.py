@@ -13,10 +13,10 @@ from engine.config.layout import Layout
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
-from engine.footprint.weights import CHUNK_BY_CHUNK
 from engine.schedules.actions import Action, Plan, Work
 from engine.schedules.dependencies import result as result_of
 from engine.schedules.dependencies import sent
+from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, Wire, sent_only
 from tuning.predict.traffic.gradients import Shared
 from tuning.predict.traffic.stage import Stage, of_action
@@ -156,7 +156,7 @@ class RankStep:
 
     def _gather_once(self, ahead: Sequence[Action]) -> None:
         """A schedule that works chunk by chunk keeps what it has gathered for the next micro-batch."""
-        if self._plan.kind in CHUNK_BY_CHUNK:
+        if KINDS[self._plan.kind].chunk_by_chunk:
             same = len(ahead) == 2 and (ahead[0].stage, ahead[0].work) == (ahead[1].stage, ahead[1].work)
             self._stages[ahead[0].stage].keep_gathered(same)
 

@@ -11,6 +11,7 @@ import streamlit as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from engine.config.choices import OneOf
 from workbench.text import words
 
 UNSET = "not set"
@@ -98,6 +99,8 @@ def _find(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo]
 def _resolved(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[Any, ...], dict[str, float]]:
     """The plain type below Optional, Annotated and Literal, and every bound on the way."""
     bounds = {name: found for item in metadata for name, found in _bounds_of(item).items()}
+    if named := next((item for item in metadata if isinstance(item, OneOf)), None):
+        return str, False, tuple(named.names()), bounds
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)

@@ -36,7 +36,7 @@ def test_bounds_below_an_optional_are_found() -> None:
 
 
 def test_a_literal_becomes_its_choices_behind_a_validator_too() -> None:
-    assert forms.field(RunConfig, "schedule.kind").options[:2] == ("gpipe", "1f1b")
+    assert forms.field(RunConfig, "schedule.kind").options[:2] == ("1f1b", "gpipe")
     assert forms.field(RunConfig, "memory.recompute").options == ("none", "selective", "full")
     assert forms.field(RunConfig, "precision").default == "fp32"
 

@@ -1,0 +1,103 @@
+"""A schedule is one entry: a made-up one is legal, offered, simulated, counted, chosen on the page and trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
+from engine.footprint.footprint import largest
+from engine.lifecycle import setting_of
+from engine.rank.worker import train_in_group
+from engine.run import run_folder
+from engine.schedules.actions import Action, Costs, Size, backward, forward
+from engine.schedules.closed_forms import idle_seconds, in_flight
+from engine.schedules.formulas import NoFormError
+from engine.schedules.registry import KINDS, ONE, Kind, plan
+from engine.schedules.simulate import simulate
+from profilers.records.reader import RunRecords
+from profilers.records.schema import StepSample
+from tests.support.approximate import about
+from tests.support.ranks import on_ranks
+from tests.support.runs import small
+from tests.support.schedule_checker import problems as problems_of_plan
+from tuning.space.defaults import offered_space
+from workbench.pages.widgets.forms import field
+
+NAME = "last_first"
+
+
+def last_first(rank: int, size: Size) -> list[Action]:
+    """GPipe whose backwards come in the order of the forwards turned round."""
+    micro_batches = range(size.micro_batches)
+    return [forward(m, rank) for m in micro_batches] + [backward(m, rank) for m in reversed(micro_batches)]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, NAME, Kind(last_first, "0000.00000", ONE, offered=True))
+
+
+def config(**values: object) -> RunConfig:
+    return small(
+        **{
+            "parallel__pp": 2,
+            "schedule__kind": NAME,
+            "batch__global_batch": 8,
+            "batch__micro_batch": 2,
+            **values,
+        }
+    )
+
+
+def test_without_its_entry_it_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(InputError, match=r"schedule\.kind.*'1f1b'.* or 'layered'"):
+        parse({"schedule": {"kind": NAME}})
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_is_legal_offered_and_on_the_form() -> None:
+    assert next(problems(config()), None) is None
+    assert next(problems(config(schedule__chunks=2))).field == "schedule.chunks"
+    assert NAME in offered_space(config(), 4)["schedule.kind"]
+    assert NAME in field(RunConfig, "schedule.kind").options
+
+
+@pytest.mark.usefixtures("made_up")
+def test_without_formulas_its_list_is_simulated_and_counted() -> None:
+    costs = Costs(0.01, 0.02)
+    assert problems_of_plan(plan(NAME, 2, 1, 4)) == []
+    with pytest.raises(NoFormError):
+        idle_seconds(NAME, 2, 1, 4, costs)
+    assert in_flight(NAME, 2, 1, 4) == (4, 4)
+    assert largest(config()).total_bytes > 0
+    pipeline = setting_of(config()).pipeline
+    assert pipeline is not None
+    assert pipeline.formula == "the simulation of its list"
+    whole = simulate(plan(NAME, 2, 1, 4), costs)
+    assert pipeline.idle_seconds(4, 0.01, 0.02) == about(whole.seconds - 4 * 0.03)
+
+
+def trained(rank: int, folder: Path, kind: str) -> None:
+    KINDS[NAME] = Kind(last_first, "0000.00000", ONE)
+    train_in_group(rank, config(schedule__kind=kind), folder, torch.device("cpu"), None)
+
+
+def losses(folder: Path) -> list[float | None]:
+    steps: list[StepSample] = RunRecords(folder / run_folder.RECORDS).table(1, "step").rows()  # type: ignore[assignment]
+    return [step.loss for step in steps]
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_trains_as_gpipe_does(tmp_path: Path) -> None:
+    found = {}
+    for kind in ("gpipe", NAME):
+        folder = run_folder.create(tmp_path / kind, config(schedule__kind=kind), {})
+        on_ranks(2, trained, folder, kind)
+        found[kind] = losses(folder)
+    assert len(found[NAME]) == config().train.steps
+    assert found[NAME] == pytest.approx(found["gpipe"], abs=1e-6)
