@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import house_map
+
 ROOT = Path(__file__).parent.parent
 CODE = ("profilers", "engine", "tuning", "workbench", "benchmarks", "app.py")
 LONGEST_FUNCTION = 60
@@ -174,6 +176,21 @@ def test_a_package_is_one_sentence() -> None:
         tree = ast.parse(file.read_text("utf-8"))
         if file.name == "__init__.py" and file.parent != ROOT / "engine":
             assert len(tree.body) == 1, name(file)
+
+
+def test_the_map_is_that_of_the_house() -> None:
+    assert house_map.with_map(house_map.GUIDE.read_text("utf-8")) == house_map.GUIDE.read_text("utf-8"), (
+        "python -m tests.house_map"
+    )
+
+
+def test_every_file_that_the_guide_names_is_there() -> None:
+    named = re.findall(
+        r"`((?:engine|tuning|workbench|profilers|tests|benchmarks)/[\w/.]*)`",
+        house_map.GUIDE.read_text("utf-8"),
+    )
+    assert named
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_every_file_is_reached() -> None:
