@@ -5,8 +5,10 @@ The README of a folder of evidence: what each file is, what was taken out, and h
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -53,7 +55,7 @@ def packed_path(folder: Path) -> Path:
 
 
 def pack(folder: Path) -> Path:
-    """The folder as one file beside it.
+    """The folder as one file beside it, which is new: one that came there meanwhile is somebody's.
 
     Raises:
         OSError: it cannot be written; nothing is left of it then.
@@ -65,6 +67,8 @@ def pack(folder: Path) -> Path:
             for file in sorted(folder.rglob("*")):
                 if file.is_file() and not file.name.startswith("."):
                     packed.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         scratch.replace(path)
     except OSError:
         scratch.unlink(missing_ok=True)

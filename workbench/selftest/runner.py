@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -59,6 +60,8 @@ def folder_for(home: Path, out: str | None) -> Path:
             raise InputError(field, str(folder), "is not empty; name a new folder")
         (folder / evidence.README).write_text(TEXT, encoding="utf-8")
     except OSError as error:
+        with contextlib.suppress(OSError):  # half a file, and the folder would not be empty the next time
+            (folder / evidence.README).unlink(missing_ok=True)
         remedy = f"cannot be written ({error.strerror}); name another folder"
         raise InputError(field, str(folder), remedy) from None
     return folder

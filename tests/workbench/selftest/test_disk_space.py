@@ -88,10 +88,10 @@ def test_a_document_that_cannot_be_written_is_told_until_it_can(
 def test_without_room_for_the_zip_everything_is_told(
     command: Run, tmp_path: Path, full: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, json: bool
 ) -> None:
-    """A folder in the zip's place fails as a full disk does."""
+    """A file that came to the zip's place during the checks is somebody's, and stays."""
 
     def answer(check: registry.Check, asked: Asked, scratch: Path, stop: object) -> Verdict:
-        (tmp_path / "out.zip").mkdir()
+        (tmp_path / "out.zip").write_text("precious")
         return told(check, scratch)
 
     monkeypatch.setattr(isolation, "run", answer)
@@ -99,12 +99,13 @@ def test_without_room_for_the_zip_everything_is_told(
     done = command("selftest", "--only", "nvml", "--out", tmp_path / "out", *["--json"] * json)
     assert done.code == 0
     assert f"not kept ({NO_SPACE}): checks/nvml/output.log\n" in done.err
-    assert f"no zip: {tmp_path / 'out.zip'} cannot be written (Is a directory)" in done.err
+    assert f"no zip: {tmp_path / 'out.zip'} cannot be written (File exists)" in done.err
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out", "out.zip"]
+    assert (tmp_path / "out.zip").read_text() == "precious"
     if json:
         assert done.document["zip"] is None
         assert done.document["not_kept"] == {
-            "checks/nvml/output.log": NO_SPACE, "out.zip": "Is a directory",
+            "checks/nvml/output.log": NO_SPACE, "out.zip": "File exists",
         }  # fmt: skip
         assert done.document["outcomes"]["pass"] == 1
     else:
