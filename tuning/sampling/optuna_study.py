@@ -25,7 +25,6 @@ from tuning.space.encoding import Encoding, Parameter
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space, everything
 from tuning.spec.objectives import Aim
-from tuning.spec.sampler_choice import Name
 from tuning.storage.state import Trial
 
 REDRAWS = 50
@@ -58,7 +57,7 @@ class Index:
         seed: int,
         startup_trials: int,
         trials: int = 60,
-        name: Name = "tpe",
+        name: str = "tpe",
         several: Sequence[Aim] = (),
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -69,7 +68,7 @@ class Index:
         self._asked: optuna.trial.Trial | None = None
         self._elsewhere: dict[int, int] = {}
 
-    def turn_to(self, name: Name, seed: int, startup_trials: int, trials: int) -> None:
+    def turn_to(self, name: str, seed: int, startup_trials: int, trials: int) -> None:
         """Let another sampler propose from here on; it sees what all others were told."""
         self._sampler.inner = make(name, seed, startup_trials, trials)
 

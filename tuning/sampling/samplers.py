@@ -6,13 +6,15 @@ that draws many times for one trial at little more than the price of once.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import optuna
 from optuna.samplers import NSGAIISampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from tuning.spec.sampler_choice import Name, population
+from tuning.spec.sampler_choice import population, sampler_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,20 +121,43 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def make(name: Name, seed: int, startup_trials: int, trials: int) -> BaseSampler:
-    """The sampler itself. ``startup_trials`` explore first; ``trials`` is the budget, which sizes a generation."""
-    import optuna
+def make(name: str, seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """The sampler itself. ``startup_trials`` explore first; ``trials`` is the budget, which sizes a generation.
 
+    Raises:
+        KeyError: there is no sampler of that name.
+    """
+    sampler = sampler_named(name)
+    if sampler is None:
+        raise KeyError(name)
+    module, _, function = sampler.build.partition(":")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if name == "gp":
-            _one_thread()
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials)
-        if name == "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
-        if name == "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        if name == "nsga2":
-            return Evolution(seed, population(trials))
+        made: BaseSampler = getattr(importlib.import_module(module), function)(seed, startup_trials, trials)
+        return made
 
-        return Redrawing(seed, startup_trials)
+
+def tpe(seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """TPE that draws again cheaply."""
+    return Redrawing(seed, startup_trials)
+
+
+def gaussian_process(seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """A Gaussian process."""
+    _one_thread()
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials)
+
+
+def cmaes(seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """CMA-ES."""
+    return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=startup_trials)
+
+
+def uniform(seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """Random draws."""
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def nsga2(seed: int, startup_trials: int, trials: int) -> BaseSampler:
+    """NSGA-II whose generations are a part of the budget."""
+    return Evolution(seed, population(trials))

@@ -151,7 +151,7 @@ class Proposer:
     def _mask(self) -> Mask:
         return mask.of_state(self._journal.state, self._given.search_space)
 
-    def _choice(self) -> sampler_choice.Name:
+    def _choice(self) -> str:
         return effective_config.sampler(self.file, self._journal.state).name
 
     def _plan(self) -> tuple[int, int, int]:

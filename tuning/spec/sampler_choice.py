@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from engine.config.errors import InputError
 from tuning.space.encoding import EXPONENT, Encoding
 from tuning.space.space import Space
 
-Asked = Literal["auto", "tpe", "gp", "cmaes", "random", "nsga2"]
-Name = Literal["tpe", "gp", "cmaes", "random", "nsga2"]
-ASKED: tuple[str, ...] = get_args(Asked)
-#: What Optuna imports beside itself for a sampler.
-NEEDS = {"gp": "scipy", "cmaes": "cmaes"}
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """One of the samplers that a study can ask for.
+
+    ``build`` names what makes it, as ``module:function`` of a seed, the trials that explore first and the budget:
+    Optuna is loaded only then. ``package`` is what Optuna imports beside itself for it.
+    """
+
+    name: str
+    build: str
+    package: str | None = None
+    only_ordered_numbers: bool = False
+
+
+_HERE = "tuning.sampling.samplers"
+SAMPLERS: tuple[Sampler, ...] = (
+    Sampler("tpe", f"{_HERE}:tpe"),
+    Sampler("gp", f"{_HERE}:gaussian_process", package="scipy"),
+    Sampler("cmaes", f"{_HERE}:cmaes", package="cmaes", only_ordered_numbers=True),
+    Sampler("random", f"{_HERE}:uniform"),
+    Sampler("nsga2", f"{_HERE}:nsga2"),
+)
 #: A Gaussian process is fitted to all trials at each proposal: from here on that takes longer than a second.
 GP_TRIALS = 150
 #: Up to this many trials ``auto`` gives a space of ordered numbers to a Gaussian process.
@@ -23,15 +40,25 @@ AUTO_GP_TRIALS = 60
 AUTO_NSGA2_TRIALS, AUTO_NSGA2_AFTER = 500, 200
 
 
+def names() -> tuple[str, ...]:
+    """What a study may ask for."""
+    return ("auto", *(sampler.name for sampler in SAMPLERS))
+
+
+def sampler_named(name: str) -> Sampler | None:
+    """None for ``auto``."""
+    return next((sampler for sampler in SAMPLERS if sampler.name == name), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A sampler, and why it was taken."""
 
-    name: Name
+    name: str
     reason: str
 
 
-def choose(asked: Asked, space: Space, trials: int, told: int, objectives: int = 1) -> Choice:
+def choose(asked: str, space: Space, trials: int, told: int, objectives: int = 1) -> Choice:
     """The sampler of a study of so many ``trials``, of which it has ``told`` so far, and so many ``objectives``.
 
     ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
@@ -87,29 +114,31 @@ def _automatic(space: Space, trials: int) -> Choice:
     return Choice("gp", f"{numbers}, which a Gaussian process uses best")
 
 
-def check(asked: Asked, space: Space) -> None:
+def check(asked: str, space: Space) -> None:
     """Raise where the sampler that was asked for cannot draw from the space.
 
     Raises:
-        InputError: CMA-ES with categories in the space, or a sampler without its package.
+        InputError: a sampler of ordered numbers with categories in the space, or a sampler without its package.
     """
-    if asked == "cmaes":
-        _check_numbers(space)
+    sampler = sampler_named(asked)
+    if sampler is not None and sampler.only_ordered_numbers:
+        _check_numbers(asked, space)
     if lack := lacks(asked):
         raise InputError("sampler", asked, lack)
 
 
-def _check_numbers(space: Space) -> None:
+def _check_numbers(asked: str, space: Space) -> None:
     kinds = {parameter.name: parameter.kind for parameter in Encoding(space).parameters}
     categories = [name for name, kind in kinds.items() if kind == "category"]
     if categories or len(kinds) < 2:
         what = f"{categories[0]} is a category" if categories else "there are fewer than two parameters"
-        raise InputError("sampler", "cmaes", f"draws two or more ordered numbers only, and {what}; take tpe")
+        raise InputError("sampler", asked, f"draws two or more ordered numbers only, and {what}; take tpe")
 
 
-def lacks(asked: Asked) -> str:
+def lacks(asked: str) -> str:
     """What a sampler of Optuna's needs beside it and how to get that; empty where nothing is missing."""
-    package = NEEDS.get(asked)
+    sampler = sampler_named(asked)
+    package = None if sampler is None else sampler.package
     if package is None or importlib.util.find_spec(package) is not None:
         return ""
     return f"needs {package}, which is not installed: pip install 'training-workbench[samplers]'"

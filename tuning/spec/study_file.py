@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine.config import run_config as runconfig
+from engine.config.choices import OneOf
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, Section
@@ -21,9 +22,8 @@ from tuning.space.defaults import default_space, space_note
 from tuning.space.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
-from tuning.spec import environment
+from tuning.spec import environment, sampler_choice
 from tuning.spec.objectives import Aim, Name
-from tuning.spec.sampler_choice import Asked
 from tuning.spec.terms import (  # fmt: skip
     Budget,
     Constraints,
@@ -81,7 +81,7 @@ class StudyFile(Section):
     racing: bool | Racing | None = None
     budget_seconds: Positive | None = None
     simulate: Simulated | None = None
-    sampler: Asked = "auto"
+    sampler: Annotated[str, OneOf(sampler_choice.names)] = "auto"
     prior: Literal["auto", "none"] = "auto"
     inherit: list[str] = Field(default_factory=list)
     side_by_side: Count | None = None

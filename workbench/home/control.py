@@ -19,7 +19,7 @@ from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes
 from engine.run import commands, run_folder
 from engine.run.ownership import alive
-from tuning.spec.sampler_choice import ASKED
+from tuning.spec.sampler_choice import names as sampler_names
 from tuning.storage import commands as study_commands
 from tuning.storage.study_folder import StudyReader
 from workbench.home import run_commands as run_orders
@@ -124,8 +124,8 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
             raise InputError(action, " ".join(values), "give keys without values, for example parallel.tp")
         return dict.fromkeys(values, "all")
     if action == "sampler":
-        if len(values) != 1 or values[0] not in ASKED:
-            raise InputError(action, " ".join(values), f"give one of {', '.join(ASKED)}")
+        if len(values) != 1 or values[0] not in sampler_names():
+            raise InputError(action, " ".join(values), f"give one of {', '.join(sampler_names())}")
         return {"name": values[0]}
     if action == "kill":
         if len(values) != 1 or not values[0].isdecimal():

@@ -35,7 +35,7 @@ def told(space: Space, number: int, point: dict[str, Any], params: dict[str, Any
     return Trial(number, point, "sampler", params or {}, outcome="completed", value=speed, measures=measures)
 
 
-def index(name: sampler_choice.Name, trials: int = 160) -> Index:
+def index(name: str, trials: int = 160) -> Index:
     return Index(Encoding(file().search_space), 1, 3, trials, name, file().aims)
 
 

@@ -17,7 +17,7 @@ import streamlit as st
 from engine.config.errors import InputError
 from tuning.space.knobs import Knob
 from tuning.space.space import Space
-from tuning.spec.sampler_choice import ASKED
+from tuning.spec.sampler_choice import names as sampler_names
 from tuning.spec.study_file import StudyFile
 from tuning.storage import mask
 from tuning.storage.commands import send
@@ -254,7 +254,7 @@ def _some(knob: Knob) -> list[Any]:
 
 
 def _sampler(view: StudyView) -> None:
-    name = st.selectbox("Sampler", ASKED, key=f"steer-sampler-{view.name}")
+    name = st.selectbox("Sampler", sampler_names(), key=f"steer-sampler-{view.name}")
     if pressed(st.button, "Use it", "steer-sampler", icon=":material/casino:"):
         _send_command(view, "sampler", {"name": name})
 
