@@ -72,6 +72,11 @@ def endings_about(about: About) -> frozenset[Ending]:
     return frozenset(ending for ending in Ending if ending.about is about)
 
 
+def ending_of(outcome: str | None) -> Ending | None:
+    """The ending of that name; None for one that only another version knows."""
+    return next((ending for ending in Ending if ending == outcome), None)
+
+
 GOOD = endings_about(About.GOOD)
 ABOUT_CONFIGURATION = endings_about(About.CONFIGURATION)
 FROM_OUTSIDE = endings_about(About.OUTSIDE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.config.lossy import is_lossy
-from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, ending_of
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Rule
@@ -25,7 +25,13 @@ def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
     if not failed:
         return []
     by_settings = _BY_SETTINGS[outcome](failed) if outcome in _BY_SETTINGS else []
-    return [*by_settings, *Ending(outcome).advice]
+    ending = ending_of(outcome)
+    return [*by_settings, *(ending.advice if ending else ())]
+
+
+def _counted(outcome: str) -> str:
+    ending = ending_of(outcome)
+    return ending.counted if ending else outcome
 
 
 def _memory(failed: Sequence[Values]) -> list[str]:
@@ -187,7 +193,7 @@ def _rule(outcome: str, rule: Rule) -> Document:
 def rule_words(outcome: str, rule: Rule) -> str:
     """``memory.recompute=none and batch.micro_batch >= 4: 7 of 7 ran out of memory; without it 0 of 15``."""
     without = "it" if len(rule.conditions) == 1 else "both"
-    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {Ending(outcome).counted}"
+    words = f"{rule}: {rule.failed_with} of {rule.trials_with} {_counted(outcome)}"
     words += f"; without {without} {rule.failed_without} of {rule.trials_without}"
     if rule.same:
         words += f" (the same trials: {', '.join(map(str, rule.same))})"
@@ -199,7 +205,7 @@ def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> st
     if not failed:
         return "no trial has failed" if ended else "no trial has ended yet"
     counts = Counter(str(trial.outcome) for trial in failed)
-    parts = ", ".join(f"{count} {Ending(outcome).counted}" for outcome, count in counts.most_common())
+    parts = ", ".join(f"{count} {_counted(outcome)}" for outcome, count in counts.most_common())
     if len(failed) < len(ended):
         return f"{len(failed)} of {len(ended)} trials failed: {parts}"
     reason, alone = _first_line(_commonest(failed).reason), len(ended) == 1

@@ -63,7 +63,7 @@ def test_the_command_prints_lists_and_figures_of_merit(command: Run, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("fastest",), "schedule.kind='fastest': choose one of gpipe, 1f1b"),
+        (("fastest",), "schedule.kind='fastest': choose one of 1f1b, gpipe"),
         (("gpipe", "--chunks", "2"), "schedule.chunks=2: must be exactly 1"),
     ],
 )
