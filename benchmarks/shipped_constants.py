@@ -1,9 +1,9 @@
-"""The constants that ship with the package, fitted to the published tables in ``tuning/predict/data``.
+"""The constants that ship with the package, fitted to the published tables in ``tuning/predict/cluster/data``.
 
     python -m benchmarks.shipped_constants [--save]
 
 Each table in turn is predicted by constants that were fitted to the others: the error that is kept with the constants
-is that of a table never seen. ``--save`` writes ``tuning/predict/data/constants.json``.
+is that of a table never seen. ``--save`` writes ``tuning/predict/cluster/data/constants.json``.
 """
 
 from __future__ import annotations

@@ -147,9 +147,11 @@ def test_files_stay_short() -> None:
 
 
 def entries(folder: Path) -> list[str]:
-    """The modules and packages that a reader sees in a folder."""
+    """The modules and folders, those of data too, that a reader sees in a folder."""
     found = [path.stem for path in folder.glob("*.py") if path.name != "__init__.py"]
-    return sorted(found + [path.name for path in folder.iterdir() if (path / "__init__.py").is_file()])
+    return sorted(
+        found + [path.name for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    )
 
 
 def test_a_folder_holds_few_things() -> None:

@@ -22,7 +22,7 @@ from tuning.predict.model.cases import Cases
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 #: What ships with the package.
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent / "data"
 GIGA, GIBI = 1e9, 2.0**30
 
 
