@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine.config.environment_catalog import Environment
+from engine.config.environment import Environment
 from engine.launch.pool import LocalPool
 from engine.launch.workers import Worker
 

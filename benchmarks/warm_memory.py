@@ -45,10 +45,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp 2": {"parallel.tp": 2},
     "pp 2": {"parallel.pp": 2},
 }
-#: Below the smallest tensor of these layouts that counts (64 KiB, half an activation with tp 2), and held, so that glibc
-#: does not raise it. A tensor under the threshold shares a heap with everything else, whose fragmentation grows over
-#: some dozen steps: at 128 KiB a tp 2 rank peaks at 418 MB in 3 steps, 436 in 12 and 464 in 40 as in 160; at 16 KiB at
-#: 414 in 40 steps and 415 in 160.
+#: Below the smallest tensor of these layouts that counts (64 KiB, half an activation with tp 2), and held, so that
+#: glibc does not raise it. A tensor under the threshold shares a heap with everything else, whose fragmentation grows
+#: over some dozen steps: at 128 KiB a tp 2 rank peaks at 418 MB in 3 steps, 436 in 12, and 464 in 40 as in 160; at
+#: 16 KiB at 414 in 40 steps and 415 in 160.
 HELD: dict[str, Any] = {"environment.MALLOC_MMAP_THRESHOLD_": 16 * 1024}
 #: Also measured with the allocator as it is, and with new processes for each trial, which cannot touch each other.
 PLAIN = ("one rank", "dp 2", "zero 3", "pp 2")

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.config.compression_methods import METHODS
+from engine.run.outcome import Ending
+from engine.schedules.registry import KINDS
+from profilers.records.operations import OPERATIONS
 from tests import house_map
+from tuning.spec.sampler_choice import SAMPLERS
+from workbench.export.targets import TARGETS
 
 ROOT = Path(__file__).parent.parent
 CODE = ("profilers", "engine", "tuning", "workbench", "benchmarks", "app.py")
@@ -65,6 +71,15 @@ SAME_NAME: dict[str, dict[str, str]] = {
         "parquet": "written for other tools, read by ours",
         "settings": "of this installation, and of a run on its page",
     },
+}
+#: Names that users write or read, by the registry that has them.
+ENTRIES: dict[str, list[str]] = {
+    "compression methods": list(METHODS),
+    "endings": [ending.value for ending in Ending],
+    "operations": [operation.name.replace("_", "-") for operation in OPERATIONS],
+    "samplers": [sampler.name for sampler in SAMPLERS],
+    "schedules": list(KINDS),
+    "targets": [target.name for target in TARGETS],
 }
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 ONE_MACHINE = re.compile(rb"(?<![\w.~-])/wo" rb"rk/")
@@ -193,6 +208,14 @@ def test_every_file_that_the_guide_names_is_there() -> None:
     )
     assert named
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("registry", sorted(ENTRIES))
+def test_every_entry_is_in_the_documentation(registry: str) -> None:
+    named = set(
+        re.findall(r"[\w-]+", "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")))
+    )
+    assert not [entry for entry in ENTRIES[registry] if entry not in named]
 
 
 def test_every_file_is_reached() -> None:

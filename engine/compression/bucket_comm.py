@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,10 @@ from torch import Tensor
 
 from engine.comm import gloo_exchange
 from engine.comm.channel import Group, Waitable, all_gather_single
-from engine.compression.interface import Message
+from engine.compression.interface import Content, Message
+from engine.compression.partition import Dealt
+from engine.compression.randomness import Draws
+from engine.config.compression import Settings
 from profilers.collectives.recorder import active_recorder
 
 
@@ -61,3 +65,18 @@ class Link:
     def exchanged(self, bytes_: int) -> Message:
         """An all-to-all of so many bytes to each rank."""
         return Message("all_to_all", self.size * bytes_)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodInput:
+    """What the ``Method`` of one bucket is made of. ``factors`` by name of a part outlive buckets and settings;
+    ``one_way``: a rank needs the average of its own slice of the bucket alone.
+    """
+
+    link: Link
+    settings: Settings
+    content: Content
+    dealt: Dealt
+    draws: Draws
+    factors: dict[str, Tensor]
+    one_way: bool

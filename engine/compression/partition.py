@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from engine.compression.interface import Content, Part
-from engine.config.compression import SCALING, SELECTING, Settings, Value
+from engine.config import compression_methods
+from engine.config.compression import Settings
+from engine.config.compression_methods import METHODS, Value
 
 _AS_ASKED = "left alone as asked"
 
@@ -70,29 +72,13 @@ def why_alone(part: Part, settings: Settings) -> str | None:
     value = settings.value_of(part.name)
     if value is None:
         return _AS_ASKED
-    if settings.method in SELECTING and value * part.count < 1:
-        return f"{part.count:,} values, of which ratio {value:g} is less than one"
-    if settings.method in SCALING and part.count < settings.bucket_values:
-        return f"{part.count:,} values are fewer than the {settings.bucket_values:,} that share a scale"
-    if settings.method == "powersgd":
-        return _why_no_factors(part.shape, int(value))
-    return None
+    tensor = compression_methods.Tensor(part.shape, float(value), settings.bucket_values)
+    return METHODS[settings.method].why_alone(tensor) or None
 
 
 def matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """A parameter as (number of matrices, rows, columns): the last two dimensions are a matrix's."""
     return math.prod(shape[:-2]), shape[-2], shape[-1]
-
-
-def _why_no_factors(shape: tuple[int, ...], rank: int) -> str | None:
-    if len(shape) < 2:
-        return "no matrix"
-    _, rows, columns = matrices(shape)
-    if rank > min(rows, columns):
-        return f"rank {rank} is larger than the matrix ({rows:,} x {columns:,})"
-    if 2 * rank * (rows + columns) > rows * columns:
-        return f"factors of rank {rank} save less than half of {rows:,} x {columns:,}"
-    return None
 
 
 def _extend(ranges: list[tuple[int, int]], part: Part) -> None:

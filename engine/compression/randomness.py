@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 _SHARED = 0
+_FIXED_SEED = 2210_17357
 
 
 class Draws:
@@ -50,3 +51,14 @@ def ranges_of(values: Tensor, length: int = BLOCK_VALUES) -> Iterator[tuple[int,
     count = len(values)
     for start in range(0, count, length if values.device.type == "cpu" else max(count, 1)):
         yield start, min(start + length, count) if values.device.type == "cpu" else count
+
+
+def sum_of_squares(values: Tensor) -> Tensor:
+    """Of fp32 [n], in fp64 []."""
+    blocks = [values[start:stop].double().square().sum() for start, stop in ranges_of(values)]
+    return torch.stack(blocks).sum()
+
+
+def fixed_generator(like: Tensor) -> torch.Generator:
+    """On the device of ``like``: the same numbers for every tensor and rank."""
+    return torch.Generator(like.device).manual_seed(_FIXED_SEED)

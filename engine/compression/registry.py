@@ -1,25 +1,22 @@
-"""Compressors by the names that configurations use."""
+"""The code of compression methods, found by the names that configurations use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.comm.channel import Group
 from engine.compression.bucket import GradientCompressor
-from engine.compression.bucket_comm import Link
+from engine.compression.bucket_comm import Link, MethodInput
 from engine.compression.interface import Content, Method
-from engine.compression.methods.cast import Cast
-from engine.compression.methods.powersgd import PowerSgd
-from engine.compression.methods.quantized import OneWay, TwoWay
-from engine.compression.methods.row_codec import Integers, RowCodec, Signs
-from engine.compression.methods.sparsify import RandomK, TopK
 from engine.compression.partition import Dealt
 from engine.compression.randomness import Draws
-from engine.config.compression import CASTS, Settings, Value
+from engine.config.compression import Settings
+from engine.config.compression_methods import METHODS, Value
 
 
 def build(
@@ -32,37 +29,29 @@ def build(
 ) -> GradientCompressor:
     """A compressor with settings that can be replaced; ``step`` tells the running step.
 
-    With ``one_way`` a rank needs the average of its own slice of each bucket alone; int8 and int4 can do that.
+    With ``one_way`` a rank needs the average of its own slice of each bucket alone; not every method can do that.
     """
     link, factors = Link(group, device), dict[str, Tensor]()
     draws = Draws(seed, link.rank, step, device)
-    return GradientCompressor(link, settings, partial(_method, link, draws, factors, one_way), draws, step)
+
+    def method(settings: Settings, content: Content, dealt: Dealt) -> Method:
+        made: Method = _code(settings.method, METHODS[settings.method].build)(
+            MethodInput(link, settings, content, dealt, draws, factors, one_way)
+        )
+        return made
+
+    return GradientCompressor(link, settings, method, draws, step)
 
 
-def codec_of(settings: Settings, device: torch.device, value: Value) -> RowCodec:
-    """How a method with scales writes values of so many bits."""
-    rows = Signs(device) if settings.method == "sign" else Integers(int(value or 8))
-    return RowCodec(rows, settings.bucket_values)
+def errors_of(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    """The Frobenius norm of what each value would lose of a layer's flat fp32 ``gradient`` [n] of ``shape``."""
+    errors: list[float] = _code(settings.method, METHODS[settings.method].errors)(
+        gradient, shape, settings, values
+    )
+    return errors
 
 
-def _method(
-    link: Link,
-    draws: Draws,
-    factors: dict[str, Tensor],
-    one_way: bool,
-    settings: Settings,
-    content: Content,
-    dealt: Dealt,
-) -> Method:
-    name, flat, index = settings.method, content.flat, content.index
-    if name in CASTS:
-        return Cast(name, link, dealt, flat)
-    if name in ("topk", "randomk"):
-        return (TopK if name == "topk" else RandomK)(link, dealt, flat, index)
-    if name == "powersgd":
-        return PowerSgd(link, content, dealt, draws, factors)
-    noisy = settings.stochastic and name != "sign"
-    codecs = partial(codec_of, settings, flat.device)
-    if one_way:
-        return OneWay(link, content, dealt, codecs, noisy)
-    return TwoWay(link, content, dealt, codecs, noisy, settings.error_feedback)
+def _code(method: str, name: str) -> Any:
+    return getattr(import_module(METHODS[method].module), name)

@@ -13,7 +13,8 @@ from engine.comm.channel import Group
 from engine.compression.bucket import GradientCompressor
 from engine.compression.interface import Content, Message, content_of
 from engine.compression.registry import build
-from engine.config.compression import Settings, Value
+from engine.config.compression import Settings
+from engine.config.compression_methods import Value
 from profilers.collectives.wire_bytes import sent_share, wire_bytes
 
 
@@ -53,10 +54,8 @@ class Prices:
 
 
 def _unsent(group: Group, content: Content, settings: Settings) -> tuple[GradientCompressor, Content]:
-    """A compressor that is only asked; but for PowerSGD's factors its buffers take no memory."""
-    device = torch.device("cpu" if settings.method == "powersgd" else "meta")
-    count = max(part.stop for part in content.parts)
-    flat = torch.empty(0 if device.type == "cpu" else count, device=device)
+    """A compressor that is only asked; its buffers take no memory."""
+    flat = torch.empty(max(part.stop for part in content.parts), device="meta")
     compressor = build(settings, group, 0, lambda: settings.start_step, torch.device("cpu"))
     return compressor, replace(content, flat=flat)
 

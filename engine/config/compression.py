@@ -5,27 +5,12 @@ Settings are frozen and replaced as a whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from engine.config.compression_methods import METHODS, Value
 from engine.config.sections import Compression
-
-#: A ratio, a number of bits or a rank; None leaves a part alone.
-Value = float | int | None
-
-#: Methods that round each value to another format and nothing more: their errors are small without a memory.
-CASTS = ("fp16", "bf16")
-#: Methods that do without a memory unless told otherwise. Random-k without one has no bias, and at small ratios learns
-#: better than with errors that come back after 1 / ratio steps (benchmarks/results/communication_quality.md).
-FORGETFUL = (*CASTS, "randomk")
-#: Methods whose value is the share of the values that are sent.
-SELECTING = ("topk", "randomk")
-#: Methods with a scale for every ``bucket_values`` values.
-SCALING = ("int8", "int4", "sign")
-#: Methods that can send values to the rank that needs them alone.
-ONE_WAY = ("int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -74,26 +59,17 @@ def settings_of(config: Compression) -> Settings:
 
 def usual_value(config: Compression) -> Value:
     """The value of parts that have none of their own: a ratio, bits, or a rank."""
-    if config.method in SELECTING:
-        return config.ratio
-    return {"powersgd": config.rank, "int8": 8, "int4": 4, "sign": 1, "fp16": 16, "bf16": 16}.get(
-        config.method
-    )
+    if config.method == "none":
+        return None
+    value = METHODS[config.method].value
+    return value if isinstance(value, int) else getattr(config, value)
 
 
 def keeps_errors(method: str, error_feedback: bool | None) -> bool:
-    """Whether what was not sent is added to the next gradient; without an answer all but the forgetful do so."""
+    """Whether what was not sent is added to the next gradient; without an answer the method decides."""
     if method == "none":
         return False
-    return method not in FORGETFUL if error_feedback is None else error_feedback
-
-
-#: Methods whose value a plan chooses for each layer.
-PLANNED = ("int8", "int4", "topk", "randomk", "powersgd")
-#: Bits that integers can have.
-MIN_BITS, MAX_BITS = 2, 8
-#: Steps of a ratio between the half and the double, each 2^(1/8) of the last one.
-_STEPS_OF_A_DOUBLING = 8
+    return METHODS[method].feeds_back if error_feedback is None else error_feedback
 
 
 @dataclass(frozen=True)
@@ -122,17 +98,8 @@ def settings_with(config: Compression, plan: Plan) -> Settings:
 
 
 def candidates(settings: Settings) -> list[Value]:
-    """From floor(default / 2) to ceil(2 * default), as the paper's authors do; ratios in steps of 2^(1/8).
-
-    The default is one of them.
-    """
-    usual = settings.value
-    assert usual is not None, f"{settings.method} has no value to plan"
-    if settings.method in SELECTING:
-        powers = range(-_STEPS_OF_A_DOUBLING, _STEPS_OF_A_DOUBLING + 1)
-        ratios = [float(usual) * 2 ** (power / _STEPS_OF_A_DOUBLING) for power in powers]
-        return list(dict.fromkeys(min(1.0, ratio) for ratio in ratios))
-    low, high = max(1, math.floor(0.5 * usual)), math.ceil(2 * usual)
-    if settings.method != "powersgd":
-        low, high = max(low, MIN_BITS), min(high, MAX_BITS)
-    return list(range(low, high + 1))
+    """The values that a plan chooses from for each layer; the usual one is among them."""
+    method = METHODS[settings.method]
+    assert method.level is not None, f"{settings.method} has no value to plan"
+    assert settings.value is not None, f"{settings.method} has no usual value"
+    return method.level.candidates(settings.value)

@@ -1,13 +1,193 @@
-"""What a run's ``environment`` asks for as variables of a process, and where it cannot act. Pure but for ``take``."""
+"""The environment variables that a run may set: a checked list, each with its values, its source and what it does;
+as variables of a process, and where they cannot act. Pure but for ``take``.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from engine.config.environment_catalog import VARIABLES, Environment
+from pydantic import Field
+
 from engine.config.errors import LayoutError
+from engine.config.sections import Section
+
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_TORCH_NCCL = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
+_TORCH_CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
+_OPENMP = "https://www.openmp.org/specifications/"
+_GLIBC = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
+
+Channels = Annotated[int, Field(ge=1, le=64)]
+Level = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
+#: Where a variable acts: on any rank, on ranks that talk over NCCL, or on ranks that compute on GPUs.
+Where = Literal["anywhere", "nccl", "gpu"]
+#: When it is read: once a process needs it, so a rank can set it after the fork; or as a program starts.
+Read = Literal["first use", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What is known of a setting. ``since`` is a library's version, "any" where its documentation names none that is
+    younger than what this package needs; ``part`` is its key within ``name``, where a variable holds several settings.
+    """
+
+    does: str
+    since: str
+    source: str
+    acts: Where = "anywhere"
+    read: Read = "first use"
+    name: str | None = None
+    part: str | None = None
+
+
+def _nccl(does: str, since: str) -> Variable:
+    return Variable(does, since if since == "any" else f"NCCL {since}", _NCCL, "nccl")
+
+
+def _torch_nccl(does: str, since: str) -> Variable:
+    return Variable(does, f"torch {since}", _TORCH_NCCL, "nccl")
+
+
+def _allocator(does: str, since: str, part: str) -> Variable:
+    return Variable(
+        does,
+        since if since == "any" else f"torch {since}",
+        _TORCH_CUDA,
+        "gpu",
+        name="PYTORCH_ALLOC_CONF",
+        part=part,
+    )
+
+
+def _malloc(does: str, since: str) -> Variable:
+    return Variable(does, since if since == "any" else f"glibc {since}", _GLIBC, read="start")
+
+
+class Environment(Section):
+    """Environment variables of the ranks; what is not given stays as the machine has it.
+
+    ``allocator_`` settings are put together as PYTORCH_ALLOC_CONF. What each one does, from which version on, and where
+    that is documented: ``engine/config/environment.py``.
+    """
+
+    OMP_NUM_THREADS: Annotated[
+        Annotated[int, Field(ge=1, le=1024)] | None,
+        Variable("threads of a rank's operators; without it the cores are dealt to ranks", "any", _OPENMP),
+    ] = None
+    MALLOC_ARENA_MAX: Annotated[
+        Annotated[int, Field(ge=1, le=64)] | None,
+        _malloc("most arenas of malloc: fewer waste less memory, and threads wait for each other", "2.10"),
+    ] = None
+    MALLOC_MMAP_THRESHOLD_: Annotated[
+        Annotated[int, Field(ge=4096, le=2**25)] | None,
+        _malloc("bytes from which on malloc maps memory by itself, and gives it back at once", "any"),
+    ] = None
+    MALLOC_TRIM_THRESHOLD_: Annotated[
+        Annotated[int, Field(ge=4096, le=2**31 - 1)] | None,
+        _malloc("bytes that may lie free at the top of malloc's heap before they are given back", "any"),
+    ] = None
+    NCCL_ALGO: Annotated[
+        Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"] | None,
+        _nccl("the only algorithm; from 2.24 on operations fail that it cannot do", "2.5"),
+    ] = None
+    NCCL_PROTO: Annotated[
+        Literal["LL", "LL128", "Simple"] | None,
+        _nccl("the only protocol; LL128 can corrupt data where NCCL would not choose it itself", "2.5"),
+    ] = None
+    NCCL_MIN_NCHANNELS: Annotated[
+        Channels | None, _nccl("fewest channels: thread blocks that send", "2.5")
+    ] = None
+    NCCL_MAX_NCHANNELS: Annotated[Channels | None, _nccl("most channels: thread blocks that send", "2.5")] = (
+        None
+    )
+    NCCL_MIN_CTAS: Annotated[Channels | None, _nccl("fewest thread blocks that send", "2.17")] = None
+    NCCL_MAX_CTAS: Annotated[Channels | None, _nccl("most thread blocks that send", "2.17")] = None
+    NCCL_NTHREADS: Annotated[
+        Literal[64, 128, 256, 512] | None, _nccl("threads of a thread block that sends", "any")
+    ] = None
+    NCCL_BUFFSIZE: Annotated[
+        Annotated[int, Field(ge=1024, le=2**30)] | None,
+        _nccl("bytes of the buffer between two GPUs; powers of two", "any"),
+    ] = None
+    NCCL_P2P_LEVEL: Annotated[Level | None, _nccl("how far apart GPUs may be to copy directly", "2.3.4")] = (
+        None
+    )
+    NCCL_P2P_DISABLE: Annotated[bool | None, _nccl("no direct copies between GPUs", "any")] = None
+    NCCL_SHM_DISABLE: Annotated[bool | None, _nccl("no shared memory between GPUs of a host", "any")] = None
+    NCCL_NET_GDR_LEVEL: Annotated[
+        Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None,
+        _nccl("how far a network card may be from a GPU to read its memory", "2.4.0"),
+    ] = None
+    NCCL_IB_QPS_PER_CONNECTION: Annotated[
+        Annotated[int, Field(ge=1, le=128)] | None, _nccl("InfiniBand queue pairs of two ranks", "2.10")
+    ] = None
+    NCCL_IB_SPLIT_DATA_ON_QPS: Annotated[
+        bool | None, _nccl("splits a message over queue pairs, instead of taking them in turns", "2.18")
+    ] = None
+    NCCL_CROSS_NIC: Annotated[
+        Literal[0, 1, 2] | None,
+        _nccl("rings through several network cards: never, allowed, if faster", "any"),
+    ] = None
+    NCCL_NVLS_ENABLE: Annotated[
+        Literal[0, 1, 2] | None, _nccl("sums within NVLink switches: off, on, if supported", "2.17")
+    ] = None
+    NCCL_PXN_DISABLE: Annotated[
+        bool | None, _nccl("no detour through another GPU to its network card", "2.12")
+    ] = None
+    NCCL_P2P_NET_CHUNKSIZE: Annotated[
+        Annotated[int, Field(ge=4096, le=2**30)] | None,
+        _nccl("bytes of a message of send and recv over the network", "2.14"),
+    ] = None
+    NCCL_SOCKET_NTHREADS: Annotated[
+        Annotated[int, Field(ge=1, le=16)] | None, _nccl("processor threads of a socket connection", "2.4.8")
+    ] = None
+    NCCL_NSOCKS_PERTHREAD: Annotated[
+        Annotated[int, Field(ge=1, le=64)] | None,
+        _nccl("sockets of such a thread; the product is at most 64", "2.4.8"),
+    ] = None
+    TORCH_NCCL_HIGH_PRIORITY: Annotated[
+        bool | None, _torch_nccl("collectives run on a stream of high priority", "2.2")
+    ] = None
+    TORCH_NCCL_CUDA_EVENT_CACHE: Annotated[
+        bool | None, _torch_nccl("uses the events of ended collectives again", "2.6")
+    ] = None
+    CUDA_DEVICE_MAX_CONNECTIONS: Annotated[
+        Annotated[int, Field(ge=1, le=32)] | None,
+        Variable("queues from the host to a GPU; with 1 kernels start in order", "CUDA 5.0", _CUDA, "gpu"),
+    ] = None
+    allocator_max_split_size_mb: Annotated[
+        Annotated[int, Field(ge=21)] | None,
+        _allocator("larger blocks of the GPU allocator are not split", "any", "max_split_size_mb"),
+    ] = None
+    allocator_expandable_segments: Annotated[
+        bool | None,
+        _allocator(
+            "segments of the GPU allocator grow, so less lies idle between", "2.1", "expandable_segments"
+        ),
+    ] = None
+    allocator_garbage_collection_threshold: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        _allocator(
+            "used share of memory from which on unused blocks go back", "any", "garbage_collection_threshold"
+        ),
+    ] = None
+    allocator_roundup_power2_divisions: Annotated[
+        Literal[1, 2, 4, 8, 16, 32, 64] | None,
+        _allocator(
+            "parts between powers of two that sizes are rounded up to", "any", "roundup_power2_divisions"
+        ),
+    ] = None
+
+
+#: Every setting by its name in a configuration.
+VARIABLES: dict[str, Variable] = {
+    name: next(part for part in info.metadata if isinstance(part, Variable))
+    for name, info in Environment.model_fields.items()
+}
 
 #: Other names of a variable, which would be read in its place.
 ALIASES = {"PYTORCH_ALLOC_CONF": ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")}

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from engine.config.environment_catalog import Environment
+from engine.config.environment import Environment
 from engine.config.errors import InputError
 from engine.config.sections import (
     Batch,

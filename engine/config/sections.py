@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from engine.config import compression_methods
 from engine.config.choices import OneOf
 from engine.schedules.registry import KINDS
 from profilers.model.verdict import Thresholds as VerdictThresholds
@@ -112,7 +113,7 @@ class Compression(Section):
     gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
     """
 
-    method: Literal["none", "fp16", "bf16", "int8", "int4", "topk", "randomk", "powersgd", "sign"] = "none"
+    method: Annotated[str, OneOf(compression_methods.names)] = "none"
     ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
     rank: Count = 4
     bucket_values: Annotated[int, Field(ge=8, multiple_of=8)] = 1024

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.config.compression import CASTS, SCALING, Settings, settings_of
+from engine.config.compression import Settings, settings_of
+from engine.config.compression_methods import METHODS, Traffic
 from engine.config.layout import Layout, accumulation, layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -19,7 +20,6 @@ from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
 
 MIB = 2**20
-FLOAT64_BYTES = 8
 #: Schedules that do all micro-batches of a stage before they go to the next one.
 
 
@@ -184,17 +184,16 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[Held]) -> int:
     kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
     kept += FP32_BYTES * elements * config.overlap.delay
     if layout.zero_stage:
-        coarse = 0 if settings.method == "none" else round(2 * _coarse_bytes(settings) * elements)
+        coarse = round(2 * _sent_bytes(settings, layout.inner) * elements)
         return kept + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
-    if settings.method == "powersgd":
-        rows = sum(
-            (one.rows + one.columns) * one.copies
-            for held in stages
-            for one in held.weights
-            if one.columns > 1
-        )
-        return kept + FP32_BYTES * config.compression.rank * rows
-    return kept + round(_message_bytes(settings, layout.inner) * elements)
+    if settings.method == "none":
+        return kept
+    sides = sum(
+        (one.rows + one.columns) * one.copies for held in stages for one in held.weights if one.columns > 1
+    )
+    return kept + round(
+        METHODS[settings.method].held(_traffic(settings, layout.inner, sides / elements)) * elements
+    )
 
 
 def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
@@ -202,24 +201,13 @@ def _slice_bytes(config: RunConfig, stages: Sequence[Held]) -> int:
     return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
 
 
-def _coarse_bytes(settings: Settings) -> float:
-    """Of one value with scales, on its way to the rank that needs it."""
-    return float(settings.value or 0) / 8 + FP32_BYTES / settings.bucket_values
+def _sent_bytes(settings: Settings, ranks: int) -> float:
+    """Of one value on its way to the rank that needs it."""
+    return 0 if settings.method == "none" else METHODS[settings.method].sent(_traffic(settings, ranks))
 
 
-def _message_bytes(settings: Settings, ranks: int) -> float:
-    """Of the messages of one value on a rank, whatever came in included, and of what chooses them."""
-    ratio, bits = (
-        float(settings.value or 0),
-        8 * FP32_BYTES / settings.bucket_values + float(settings.value or 0),
-    )
-    if settings.method in CASTS:
-        return 2
-    if settings.method in SCALING:  # to all and from all; a share of the average, and what was left out of it
-        return 2 * bits / 8 + (bits / 8 + FP32_BYTES) / ranks
-    if settings.method == "topk":
-        return 2 * FP32_BYTES * ratio * (1 + ranks)
-    return (FP32_BYTES + 2 * FLOAT64_BYTES) * ratio if settings.method == "randomk" else 0
+def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> Traffic:
+    return Traffic(float(settings.value or 0), settings.bucket_values, ranks, factors)
 
 
 def _gathered_again(config: RunConfig) -> int:

@@ -9,7 +9,7 @@ import time
 import psutil
 
 from engine.config import environment
-from engine.config.environment_catalog import Environment
+from engine.config.environment import Environment
 from engine.config.layout import devices_of
 from engine.config.run_config import RunConfig
 from engine.launch.host_location import Place

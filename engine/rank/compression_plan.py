@@ -16,7 +16,8 @@ from engine.checkpoint.resume import Found
 from engine.comm.context import RankContext
 from engine.comm.store import Meeting
 from engine.compression.interface import Content
-from engine.compression.l_greco import Row, chosen, errors_of, means, share_of
+from engine.compression.l_greco import Row, chosen, means, share_of
+from engine.compression.registry import errors_of
 from engine.compression.wire_cost import Prices
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
 from engine.config.sections import Compression

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from engine.comm import host_values
 from engine.config import environment
-from engine.config.environment_catalog import VARIABLES, Environment
+from engine.config.environment import VARIABLES, Environment
 from engine.run import netns, processes
 from engine.run.messages import Counted, Seat
 from profilers.collectives.nccl_log import Proof, choices, proof, settings

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.config.compression_methods import METHODS
 from engine.config.errors import InputError
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -33,7 +34,6 @@ from tuning.predict.model.step_time import Breakdown
 from tuning.predict.target import Target
 
 _AXES = ("dp", "tp", "pp")
-_LOSSY = ("bf16", "int8", "powersgd")
 #: Chunks are tried up to here.
 _MOST_CHUNKS = 8
 
@@ -78,7 +78,8 @@ def _moves(config: RunConfig) -> Iterator[dict[str, Any]]:
     )
     yield from _chunks(config)
     if parallel.dp * parallel.cp > 1:
-        yield from ({"compression.method": method} for method in ("none", *_LOSSY))
+        compared = [name for name, method in METHODS.items() if method.compared]
+        yield from ({"compression.method": name} for name in ("none", *compared))
 
 
 def _moved(config: RunConfig, give: str, take: str) -> Iterator[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config.environment import SECTION, silent
-from engine.config.environment_catalog import VARIABLES
+from engine.config.compression_methods import METHODS
+from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.run_config import RunConfig
 from engine.schedules.registry import KINDS
 
@@ -56,7 +56,7 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
         **space,
         "schedule.kind": [name for name, kind in KINDS.items() if kind.offered],
         "schedule.chunks": [1, 2],
-        "compression.method": ["none", "fp16", "int8", "int4", "topk", "powersgd", "sign"],
+        "compression.method": ["none", *(name for name, method in METHODS.items() if method.offered)],
         "compression.ratio": {"low": 0.01, "high": 0.25, "log": True},
         "compression.rank": [1, 2, 4, 8],
         "outer.method": ["none", "local", "diloco", "streaming", "co2"],

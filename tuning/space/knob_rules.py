@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-from engine.config.compression import ONE_WAY, PLANNED, SCALING, SELECTING
-from engine.config.environment import SECTION, silent
-from engine.config.environment_catalog import VARIABLES
+from engine.config.compression_methods import METHODS
+from engine.config.environment import SECTION, VARIABLES, silent
 from engine.schedules.actions import Action
 from engine.schedules.registry import KINDS, plan
 
@@ -93,25 +92,40 @@ def _shards(now: Values) -> bool:
 
 
 def _compresses(now: Values) -> bool:
-    """ZeRO sends slices to their owners, which int8 and int4 alone can code."""
-    return _reduces(now) and (now["parallel.zero_stage"] == 0 or now["compression.method"] in ONE_WAY)
+    """ZeRO sends slices to their owners, which few methods can code."""
+    return _reduces(now) and (now["parallel.zero_stage"] == 0 or _method_has("one_way", now))
 
 
 def _splits_matrices(now: Values) -> bool:
     return bool(now["parallel.tp"] > 1)
 
 
-def _by(*methods: str) -> Callable[[Values], bool]:
-    return lambda now: _compresses(now) and now["compression.method"] in methods
+def _method_has(fact: str, now: Values) -> bool:
+    method = METHODS.get(now["compression.method"])
+    return method is not None and bool(getattr(method, fact))
+
+
+def _with(field: str) -> Callable[[Values], bool]:
+    """Whether the method in use is one with which a field of the section ``compression`` acts."""
+
+    def acts_here(now: Values) -> bool:
+        method = METHODS.get(now["compression.method"])
+        return method is not None and field in method.fields and _compresses(now)
+
+    return acts_here
 
 
 def _loses(now: Values) -> bool:
     return _compresses(now) and now["compression.method"] != "none"
 
 
+def _is_planned(now: Values) -> bool:
+    return _compresses(now) and _method_has("errors", now)
+
+
 def _plans(now: Values) -> bool:
     is_whole = now["parallel.zero_stage"] == 0
-    return is_whole and _by(*PLANNED)(now) and now["compression.plan"] != "none"
+    return is_whole and _is_planned(now) and now["compression.plan"] != "none"
 
 
 _RULES: dict[str, Callable[[Values], bool]] = {
@@ -130,12 +144,9 @@ _RULES: dict[str, Callable[[Values], bool]] = {
     "schedule.chunks": lambda now: _pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
     "compression.method": _compresses,
     **{f"compression.{name}": _loses for name in ("start_step", "error_feedback", "layers")},
-    "compression.ratio": _by(*SELECTING),
-    "compression.rank": _by("powersgd"),
-    "compression.plan": _by(*PLANNED),
+    **{f"compression.{name}": _with(name) for name in ("ratio", "rank", "bucket_values", "stochastic")},
+    "compression.plan": _is_planned,
     **dict.fromkeys(("compression.plan_every", "compression.plan_alpha"), _plans),
-    "compression.bucket_values": _by(*SCALING),
-    "compression.stochastic": _by("int8", "int4"),
     "compression.weights": _shards,
     "compression.experts": lambda now: bool(now["parallel.ep"] > 1),
     "overlap.prefetch": _shards,

@@ -150,7 +150,7 @@ their units in the names, and its files. It is written anew after each check, so
 
 Names of users and hosts, home folders and addresses are replaced, unless `--with-host-names` was given, which keeps
 names and addresses of hosts. So are the values of environment variables that are not on the checked list
-(`engine/config/environment_catalog.py`) wherever they occur, if they are 6 characters or longer (3 for those whose
+(`engine/config/environment.py`) wherever they occur, if they are 6 characters or longer (3 for those whose
 names sound secret); shorter ones are told nowhere by name. UUIDs of GPUs are numbered. Records of runs are left out.
 
 ## How to replay

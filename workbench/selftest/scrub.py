@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from engine.config.environment_catalog import VARIABLES
+from engine.config.environment import VARIABLES
 
 #: The document in which what looks like an address is none.
 VERSIONS = "versions.json"

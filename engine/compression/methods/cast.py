@@ -5,20 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import Link
-from engine.compression.interface import Kept, Message, Reduction
-from engine.compression.partition import Dealt
+from engine.compression.bucket_comm import MethodInput
+from engine.compression.interface import Kept, Message, Method, Reduction
 from engine.compression.randomness import Draws, ranges_of
-
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Cast:
     """All-reduce in fp16 or bf16; divided before the sum so that it cannot overflow earlier than one value would."""
 
-    def __init__(self, method: str, link: Link, dealt: Dealt, like: Tensor) -> None:
-        self._link, self._runs = link, dealt.runs
-        self._narrow = like.new_empty(sum(run.count for run in self._runs), dtype=DTYPES[method])
+    def __init__(self, given: MethodInput, dtype: torch.dtype) -> None:
+        self._link, self._runs = given.link, given.dealt.runs
+        self._narrow = given.content.flat.new_empty(sum(run.count for run in self._runs), dtype=dtype)
 
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
         """Average through a narrow copy."""
@@ -47,3 +44,13 @@ class Cast:
             to.copy_(block / self._link.size)
             if keeps:
                 block.sub_(to.to(block.dtype), alpha=self._link.size)
+
+
+def fp16(given: MethodInput) -> Method:
+    """Half precision with ten bits after the point."""
+    return Cast(given, torch.float16)
+
+
+def bf16(given: MethodInput) -> Method:
+    """The range of fp32 with seven bits after the point."""
+    return Cast(given, torch.bfloat16)

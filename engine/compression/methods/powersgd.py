@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import Link
-from engine.compression.interface import Content, Kept, Message, Part, Reduction
-from engine.compression.partition import Dealt, matrices
-from engine.compression.randomness import Draws
+from engine.compression.bucket_comm import MethodInput
+from engine.compression.interface import Kept, Message, Method, Part, Reduction
+from engine.compression.partition import matrices
+from engine.compression.randomness import Draws, fixed_generator, sum_of_squares
+from engine.config.compression import Settings
+from engine.config.compression_methods import Value
+
+#: More columns than asked for, and rounds, of the randomised range finder (arXiv 0909.4061, sections 4.2 and 4.5).
+_OVERSAMPLING, _ROUNDS = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +42,15 @@ class PowerSgd:
     buckets wait for the first message of each before they send the second, so no order can differ between ranks.
     """
 
-    def __init__(
-        self, link: Link, content: Content, dealt: Dealt, draws: Draws, known: dict[str, Tensor]
-    ) -> None:
-        self._link = link
-        asked = [(part, int(run.value or 0)) for run in dealt.runs for part in run.parts]
+    def __init__(self, given: MethodInput) -> None:
+        self._link, flat, known = given.link, given.content.flat, given.factors
+        asked = [(part, int(run.value or 0)) for run in given.dealt.runs for part in run.parts]
         shapes = [matrices(part.shape) for part, _ in asked]
-        flat = content.flat
         self._p = flat.new_zeros(sum(b * n * r for (b, n, _), (_, r) in zip(shapes, asked, strict=True)))
         self._q = flat.new_zeros(sum(b * m * r for (b, _, m), (_, r) in zip(shapes, asked, strict=True)))
         self._all = list(self._cut(asked))
         for one in self._all:
-            _begin(one.q, one.part.name, draws, known.get(one.part.name))
+            _begin(one.q, one.part.name, given.draws, known.get(one.part.name))
             known[one.part.name] = one.q
 
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
@@ -89,9 +91,46 @@ class PowerSgd:
 
 
 def _begin(q: Tensor, name: str, draws: Draws, known: Tensor | None) -> None:
-    """Normal numbers; the rows of an earlier Q, of another rank maybe, in their place."""
+    """Normal numbers; the rows of an earlier Q, of another rank maybe, in their place.
+
+    Nothing on the meta device, where only sizes are asked for.
+    """
+    if q.is_meta:
+        return
     generator = draws.once(zlib.crc32(name.encode()))
     q.copy_(torch.randn(q.shape, generator=generator, device=q.device))
     if known is not None and (len(known), known.shape[2]) == (len(q), q.shape[2]):
         kept = min(known.shape[1], q.shape[1])
         q[:, :kept] = known[:, :kept]
+
+
+def powersgd(given: MethodInput) -> Method:
+    """Two factors for each matrix."""
+    return PowerSgd(given)
+
+
+def low_rank_errors(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    """What is beyond the largest singular values of a layer's matrices, as many as each rank.
+
+    Small matrices are decomposed. Of others a randomised range finder with power iterations takes the largest values:
+    what it misses of them counts as error, which is therefore never too small.
+    """
+    x, ranks = gradient.view(matrices(shape)), [int(value or 0) for value in values]
+    whole, wanted = float(sum_of_squares(gradient)), max(ranks) + _OVERSAMPLING
+    if min(x.shape[1:]) > 4 * wanted:
+        x = _projected(x, wanted)
+    squares = torch.linalg.svdvals(x.double()).square_().sum(0).cumsum(0)
+    best = [float(squares[min(rank, len(squares)) - 1]) for rank in ranks]
+    return [math.sqrt(max(0.0, whole - held)) for held in best]
+
+
+def _projected(x: Tensor, columns: int) -> Tensor:
+    """Q^T x [b, columns, m] with an orthonormal Q [b, n, columns] whose span is about that of x's largest columns."""
+    start = torch.randn(x.shape[2], columns, generator=fixed_generator(x), device=x.device)
+    basis = torch.linalg.qr(x @ start).Q
+    for _ in range(_ROUNDS):
+        basis = torch.linalg.qr(x @ torch.linalg.qr(x.mT @ basis).Q).Q
+    projected: Tensor = basis.mT @ x
+    return projected

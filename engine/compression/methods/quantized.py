@@ -5,18 +5,23 @@ An all-reduce sends to the owner of a share of the bucket, which sums and sends 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import Link
-from engine.compression.interface import Content, Kept, Message, Reduction
-from engine.compression.methods.row_codec import RowCodec
+from engine.compression.bucket_comm import MethodInput
+from engine.compression.interface import Kept, Message, Method, Reduction
+from engine.compression.methods.row_codec import Integers, RowCodec, Signs
 from engine.compression.partition import Dealt, Run
-from engine.compression.randomness import BLOCK_VALUES, Draws
-from engine.config.compression import Value
+from engine.compression.randomness import BLOCK_VALUES, Draws, fixed_generator, sum_of_squares
+from engine.config.compression import Settings
+from engine.config.compression_methods import Value
+
+#: How values of so many bits are written.
+Codecs = Callable[[Value], RowCodec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,8 @@ class OneWay:
     its hierarchy. The bucket is cut into as many equal slices as there are ranks; of the others' no average is there.
     """
 
-    def __init__(
-        self, link: Link, content: Content, dealt: Dealt, codec_of: Callable[[Value], RowCodec], noisy: bool
-    ) -> None:
+    def __init__(self, given: MethodInput, codec_of: Codecs, noisy: bool) -> None:
+        link, content, dealt = given.link, given.content, given.dealt
         self._link, self._index, self._noisy = link, content.index, noisy
         self._each = len(content.flat) // link.size
         self._stretches = [list(self._cut(rank, dealt, codec_of)) for rank in range(link.size)]
@@ -72,7 +76,7 @@ class OneWay:
     def fold(self, memory: Tensor) -> None:
         """Nothing to add."""
 
-    def _cut(self, rank: int, dealt: Dealt, codec_of: Callable[[Value], RowCodec]) -> Iterator[_Stretch]:
+    def _cut(self, rank: int, dealt: Dealt, codec_of: Codecs) -> Iterator[_Stretch]:
         first, place = rank * self._each, 0
         for run in dealt.runs:
             start, stop = max(run.start, first), min(run.stop, first + self._each)
@@ -132,16 +136,10 @@ class TwoWay:
     well: it is added to its share of the next average. All ranks decode the same messages, so they hold the same bits.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        content: Content,
-        dealt: Dealt,
-        codec_of: Callable[[Value], RowCodec],
-        noisy: bool,
-        keeps: bool,
-    ) -> None:
-        self._link, self._index, self._noisy, self._keeps = link, content.index, noisy, keeps
+    def __init__(self, given: MethodInput, codec_of: Codecs, noisy: bool) -> None:
+        link, content, dealt = given.link, given.content, given.dealt
+        self._link, self._index, self._noisy = link, content.index, noisy
+        self._keeps = given.settings.error_feedback
         self._shares = _share_out(dealt.runs, codec_of, link.size)
         last = self._shares[-1]
         self._bytes = last.place + last.bytes
@@ -209,10 +207,46 @@ class TwoWay:
                 yield Kept(part, "mean", mean[first - start : last - start], first - part.start)
 
 
-def _share_out(runs: Sequence[Run], codec_of: Callable[[Value], RowCodec], ranks: int) -> list[_Shares]:
+def _share_out(runs: Sequence[Run], codec_of: Codecs, ranks: int) -> list[_Shares]:
     shares, place, first = list[_Shares](), 0, 0
     for run in runs:
         each = 8 * -(-run.count // (8 * ranks))
         shares.append(_Shares(run, codec_of(run.value), each, place, first))
         place, first = place + shares[-1].bytes, first + each
     return shares
+
+
+def integers(given: MethodInput) -> Method:
+    """Integers of as many bits as a part's value says."""
+    codecs = _integer_codecs(given.settings)
+    return (OneWay if given.one_way else TwoWay)(given, codecs, given.settings.stochastic)
+
+
+def signs(given: MethodInput) -> Method:
+    """A bit a value, without noise: it has no other value to round to."""
+    rows = Signs(given.content.flat.device)
+    return TwoWay(given, lambda value: RowCodec(rows, given.settings.bucket_values), noisy=False)
+
+
+def _integer_codecs(settings: Settings) -> Codecs:
+    return lambda value: RowCodec(Integers(int(value or 8)), settings.bucket_values)
+
+
+def rounding_errors(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    """By coding the gradient with each number of bits."""
+    return [
+        _rounding_error(gradient, _integer_codecs(settings)(value), settings.stochastic) for value in values
+    ]
+
+
+def _rounding_error(gradient: Tensor, codec: RowCodec, noisy: bool) -> float:
+    rest = gradient.clone()
+    message = torch.empty(codec.size(len(rest)), dtype=torch.uint8, device=rest.device)
+    noise = None
+    if noisy:
+        length = max(BLOCK_VALUES if rest.device.type == "cpu" else len(rest), codec.length)
+        noise = torch.rand(length, generator=fixed_generator(rest), device=rest.device)
+    codec.encode(rest, message, noise)
+    return math.sqrt(float(sum_of_squares(rest)))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import Link
-from engine.compression.interface import Kept, Message, Reduction
-from engine.compression.partition import Dealt, Run
-from engine.compression.randomness import Draws, ranges_of
+from engine.compression.bucket_comm import MethodInput
+from engine.compression.interface import Kept, Message, Method, Reduction
+from engine.compression.partition import Run
+from engine.compression.randomness import Draws, ranges_of, sum_of_squares
+from engine.config.compression import Settings
+from engine.config.compression_methods import Value
 
 #: Values whose distribution stands for a longer tensor's.
 SAMPLE = 1 << 16
+#: Magnitudes are counted by exponent and the first 7 bits after the point: neighbours differ by less than 0.8 %.
+_BINS, _DROPPED_BITS = 1 << 15, 16
 
 
 class TopK:
@@ -23,11 +28,11 @@ class TopK:
     words. The ranks' choices differ, so the average has up to ranks * k values; all others are zero.
     """
 
-    def __init__(self, link: Link, dealt: Dealt, like: Tensor, index: int) -> None:
-        self._link, self._runs, self._index = link, dealt.runs, index
+    def __init__(self, given: MethodInput) -> None:
+        self._link, self._runs, self._index = given.link, given.dealt.runs, given.content.index
         self._counts = [count_of(run) for run in self._runs]
-        self._message = like.new_empty(2 * sum(self._counts), dtype=torch.int32)
-        self._everyone = self._message.new_empty(link.size * len(self._message))
+        self._message = given.content.flat.new_empty(2 * sum(self._counts), dtype=torch.int32)
+        self._everyone = self._message.new_empty(given.link.size * len(self._message))
 
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
         """Sum the ranks' selected values in the order of ranks."""
@@ -64,7 +69,11 @@ class TopK:
 
 def count_of(run: Run) -> int:
     """How many values of a run are sent."""
-    return max(1, int((run.value or 0) * run.count))
+    return _sent(run.value, run.count)
+
+
+def _sent(value: Value, count: int) -> int:
+    return min(count, max(1, int((value or 0) * count)))
 
 
 def largest(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -110,12 +119,12 @@ class RandomK:
     not sent is added later, and they are not scaled.
     """
 
-    def __init__(self, link: Link, dealt: Dealt, like: Tensor, index: int) -> None:
-        self._link, self._runs, self._index = link, dealt.runs, index
+    def __init__(self, given: MethodInput) -> None:
+        self._link, self._runs, self._index = given.link, given.dealt.runs, given.content.index
         self._counts = [count_of(run) for run in self._runs]
-        self._message = like.new_empty(sum(self._counts))
+        self._message = given.content.flat.new_empty(sum(self._counts))
         self._steps = [
-            torch.arange(k, dtype=torch.float64, device=like.device) * (run.count / k)
+            torch.arange(k, dtype=torch.float64, device=self._message.device) * (run.count / k)
             for k, run in zip(self._counts, self._runs, strict=True)
         ]
 
@@ -151,3 +160,44 @@ class RandomK:
             apart = run.count / len(steps)
             found.append((steps + first * apart).long().clamp_max_(run.count - 1))
         return found
+
+
+def top_k(given: MethodInput) -> Method:
+    """The largest values of every run."""
+    return TopK(given)
+
+
+def random_k(given: MethodInput) -> Method:
+    """Values of every run at places that all ranks draw alike."""
+    return RandomK(given)
+
+
+def random_k_errors(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    """In the mean: a share of the squares is left out."""
+    whole, count = float(sum_of_squares(gradient)), len(gradient)
+    return [math.sqrt(whole * (1 - _sent(value, count) / count)) for value in values]
+
+
+def top_k_errors(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    """From a histogram of magnitudes, never less than the error is: whole bins of smaller values are left out, and a
+    part of the bin at the edge, of which the smaller values are left but the mean is counted.
+    """
+    sent = [_sent(value, len(gradient)) for value in values]
+    counts = torch.zeros(_BINS, dtype=torch.float64, device=gradient.device)
+    energy = torch.zeros_like(counts)
+    for start, stop in ranges_of(gradient):
+        block = gradient[start:stop]
+        places = (block.abs().view(torch.int32) >> _DROPPED_BITS).long()
+        counts += torch.bincount(places, minlength=_BINS)
+        energy += torch.bincount(places, block.double().square(), minlength=_BINS)
+    counts, energy = counts.flip(0).cumsum(0).cpu(), energy.flip(0).cpu()
+    left = energy.flip(0).cumsum(0).flip(0)  # of a bin and all smaller ones
+    wanted = torch.tensor(sent, dtype=torch.float64)
+    edge = torch.searchsorted(counts, wanted)
+    before = torch.where(edge > 0, counts[edge - 1], 0.0)
+    share = (wanted - before) / (counts[edge] - before)
+    return (left[edge] - share * energy[edge]).clamp_min_(0.0).sqrt_().tolist()

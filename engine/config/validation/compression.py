@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.config.compression import MAX_BITS, MIN_BITS, ONE_WAY, PLANNED, SELECTING
+from engine.config.compression_methods import METHODS, RANK, one_way, planned
 from engine.config.errors import LayoutError
 from engine.config.layout import layout_of
 from engine.config.presets import ModelShape
 from engine.config.run_config import RunConfig
-
-_BITS = ("int8", "int4")
 
 
 def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
     """Every broken rule about compression."""
     method, layout = config.compression.method, layout_of(config)
     yield from _format_problems(config)
-    if config.compression.plan != "none" and method not in PLANNED:
+    if config.compression.plan != "none" and method not in planned():
         remedy = (
             f"method {method} has no value to choose for each layer; set plan to none, or method to one of "
         )
-        yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(PLANNED))
+        yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(planned()))
     if config.compression.plan != "none" and config.parallel.zero_stage:
         remedy = "chooses for whole gradient buckets; set it to none, or zero_stage to 0"
         yield LayoutError("compression.plan", config.compression.plan, remedy)
@@ -33,16 +31,16 @@ def problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
         yield LayoutError(
             "compression.method", method, f"{where} no gradient is sent; set it to none or {other}"
         )
-    if config.parallel.zero_stage and method not in ONE_WAY:
+    if config.parallel.zero_stage and not METHODS[method].one_way:
         yield LayoutError(
             "compression.method",
             method,
-            "needs zero_stage 0 (whole gradient buckets); set one of the two, or method to int8 or int4",
+            f"needs zero_stage 0 (whole gradient buckets); set one of the two, or method to {' or '.join(one_way())}",
         )
     for glob, value in config.compression.layers.items():
         if value != "none" and (remedy := _value_problem(method, value)):
             yield LayoutError(f"compression.layers.{glob}", value, remedy)
-    if method == "powersgd":
+    if METHODS[method].level is RANK:
         yield from _rank_problem(config, shape)
 
 
@@ -60,15 +58,11 @@ def _format_problems(config: RunConfig) -> Iterator[LayoutError]:
 
 
 def _value_problem(method: str, value: float) -> str:
-    if method in SELECTING:
-        return "" if value <= 1 else f"is a ratio with {method}; give at most 1"
-    if method == "powersgd":
-        whole = max(1, round(value))
-        return "" if value == whole else f"is a rank with powersgd; nearest legal: {whole}"
-    if method in _BITS:
-        legal = value == int(value) and MIN_BITS <= value <= MAX_BITS
-        return "" if legal else f"is a number of bits with {method}; legal: {MIN_BITS} to {MAX_BITS}"
-    return f'{method} has no value for parameters; give "none", or leave it out'
+    level = METHODS[method].level
+    if level is None:
+        return f'{method} has no value for parameters; give "none", or leave it out'
+    remedy = level.problem(value)
+    return f"is {level.called} with {method}; {remedy}" if remedy else ""
 
 
 def _rank_problem(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:

@@ -16,7 +16,7 @@ from engine.comm.channel import Waitable
 from engine.compression.bucket import GradientCompressor
 from engine.compression.interface import Content, Reduction, content_of
 from engine.compression.registry import build
-from engine.config.compression import CASTS, Settings
+from engine.config.compression import Settings
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
@@ -39,6 +39,7 @@ LOSSY = {
     "sign": Settings("sign", 1, **USUAL),
 }
 #: Casts alone round sums, too, which no rank can remember.
+CASTS = ("fp16", "bf16")
 FED_BACK = [name for name in LOSSY if name not in CASTS]
 #: Some parts with another value, or none.
 MIXED = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.config import environment
-from engine.config.environment_catalog import VARIABLES, Environment
+from engine.config.environment import VARIABLES, Environment
 from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import check

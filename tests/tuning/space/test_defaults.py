@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config.environment_catalog import VARIABLES
+from engine.config.environment import VARIABLES
 from engine.config.run_config import RunConfig
 from tuning.space.defaults import offered_environment
 from tuning.space.knobs import parse_space

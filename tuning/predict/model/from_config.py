@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.config.compression import usual_value
+from engine.config.compression_methods import METHODS, Traffic
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -16,10 +18,6 @@ from tuning.predict.model.cases import FULL, NO_RECOMPUTE, SELECTIVE, Cases
 
 _RECOMPUTE = {"none": NO_RECOMPUTE, "selective": SELECTIVE, "full": FULL}
 _FP32 = 4
-#: Bytes of a scale for every so many values (``compression.bucket_values``).
-_SCALE = 4
-#: An index and a value of what top-k sends.
-_PAIR = 8
 
 
 def cases_of(configs: Sequence[RunConfig], devices_per_node: int | Sequence[int] = 8) -> Cases:
@@ -105,25 +103,12 @@ def bubble_scale(config: RunConfig) -> float:
 
 
 def reduce_bytes(config: RunConfig) -> float:
-    """Bytes of one gradient in a ring all-reduce that sends as much as the method of compression does.
-
-    A gather of all ranks' values (top-k) sends (n - 1) times a payload, a ring all-reduce 2 (n - 1) / n times its
-    bytes: the payload counts n / 2 times.
-    """
+    """Bytes of one gradient in a ring all-reduce that sends as much as the method of compression does."""
     compression, ranks = config.compression, config.parallel.dp * config.parallel.cp
-    scale = _SCALE / compression.bucket_values
-    shape = resolve(config.model)
-    return {
-        "none": float(_FP32),
-        "fp16": 2.0,
-        "bf16": 2.0,
-        "int8": 1 + scale,
-        "int4": 0.5 + scale,
-        "sign": 0.125 + scale,
-        "topk": compression.ratio * _PAIR * ranks / 2,
-        "randomk": compression.ratio * _FP32,
-        "powersgd": _FP32 * compression.rank * _factor_share(shape),
-    }[compression.method]
+    if compression.method == "none":
+        return float(_FP32)
+    value, factors = float(usual_value(compression) or 0), _factor_share(resolve(config.model))
+    return METHODS[compression.method].sent(Traffic(value, compression.bucket_values, ranks, factors))
 
 
 def _factor_share(shape: ModelShape) -> float:

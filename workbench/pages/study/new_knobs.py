@@ -12,8 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.config.environment import silent
-from engine.config.environment_catalog import VARIABLES
+from engine.config.environment import VARIABLES, silent
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection

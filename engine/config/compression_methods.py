@@ -1,0 +1,275 @@
+"""Compression methods by the names that configurations use, and what each of them asks for. Pure, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+#: A ratio, a number of bits or a rank; None leaves a part alone.
+Value = float | int | None
+
+FP32_BYTES, FLOAT64_BYTES = 4, 8
+#: Bits that integers can have.
+MIN_BITS, MAX_BITS = 2, 8
+#: Steps of a ratio between the half and the double, each 2^(1/8) of the last one.
+_STEPS_OF_A_DOUBLING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A parameter whose gradient may be compressed, and how: ``bucket_values`` values share a scale."""
+
+    shape: tuple[int, ...]
+    value: float
+    bucket_values: int
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+
+class Traffic(NamedTuple):
+    """What the bytes of a gradient depend on: a method's value, how many values share a scale, how many ranks share
+    the gradient, and ``factors``: rows and columns of all matrices over their values.
+    """
+
+    value: float
+    bucket_values: int
+    ranks: int
+    factors: float
+
+
+@dataclass(frozen=True)
+class Level:
+    """A value that parameters can have of their own and a plan can choose: what it is ``called``, what is wrong with
+    one ("" if nothing is), and which others a plan tries around the ``usual`` one.
+    """
+
+    called: str
+    problem: Callable[[float], str]
+    candidates: Callable[[float], list[Value]]
+
+
+@dataclass(frozen=True)
+class CompressionMethod:
+    """Facts about a method.
+
+    ``module`` has its code, ``build`` there makes the ``Method`` of a bucket, and ``errors`` there tells what each
+    value would lose of a gradient (both as in ``engine.compression.registry``); without a name no plan chooses values.
+    ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself.
+    ``fields`` of the section act with it alone. ``feeds_back``: what was not sent is added to the next gradient unless
+    the configuration says otherwise. ``one_way``: values can go to the rank
+    alone that needs them, as ZeRO asks for. ``sent`` bytes a value count as those of a ring all-reduce; ``held`` bytes
+    are those of its messages on a rank. ``why_alone`` says why a parameter is sent as it is ("" if it is not).
+    ``offered`` methods are in the space of a study that names none, ``compared`` ones beside a prediction.
+    """
+
+    paper: str
+    module: str
+    build: str
+    value: Literal["ratio", "rank"] | int
+    sent: Callable[[Traffic], float]
+    held: Callable[[Traffic], float]
+    level: Level | None = None
+    errors: str = ""
+    fields: tuple[str, ...] = ()
+    feeds_back: bool = True
+    one_way: bool = False
+    why_alone: Callable[[Tensor], str] = lambda tensor: ""
+    offered: bool = False
+    compared: bool = False
+
+    def __post_init__(self) -> None:
+        """A plan needs to know what it can choose, and what it costs."""
+        assert not self.errors or self.level is not None, f"{self.build} has errors of no level"
+
+
+def _around(usual: float) -> tuple[int, int]:
+    """From floor(usual / 2) to ceil(2 * usual), as L-GreCo's authors do."""
+    return max(1, math.floor(0.5 * usual)), math.ceil(2 * usual)
+
+
+def _ratios(usual: float) -> list[Value]:
+    powers = range(-_STEPS_OF_A_DOUBLING, _STEPS_OF_A_DOUBLING + 1)
+    ratios = [float(usual) * 2 ** (power / _STEPS_OF_A_DOUBLING) for power in powers]
+    return list(dict.fromkeys(min(1.0, ratio) for ratio in ratios))
+
+
+def _ranks(usual: float) -> list[Value]:
+    low, high = _around(usual)
+    return list(range(low, high + 1))
+
+
+def _bits(usual: float) -> list[Value]:
+    low, high = _around(usual)
+    return list(range(max(low, MIN_BITS), min(high, MAX_BITS) + 1))
+
+
+def _ratio_problem(value: float) -> str:
+    return "" if value <= 1 else "give at most 1"
+
+
+def _rank_problem(value: float) -> str:
+    whole = max(1, round(value))
+    return "" if value == whole else f"nearest legal: {whole}"
+
+
+def _bits_problem(value: float) -> str:
+    legal = value == int(value) and MIN_BITS <= value <= MAX_BITS
+    return "" if legal else f"legal: {MIN_BITS} to {MAX_BITS}"
+
+
+RATIO = Level("a ratio", _ratio_problem, _ratios)
+RANK = Level("a rank", _rank_problem, _ranks)
+BITS = Level("a number of bits", _bits_problem, _bits)
+
+
+def _too_few_to_select(tensor: Tensor) -> str:
+    few = tensor.value * tensor.count < 1
+    return f"{tensor.count:,} values, of which ratio {tensor.value:g} is less than one" if few else ""
+
+
+def _too_few_for_a_scale(tensor: Tensor) -> str:
+    if tensor.count >= tensor.bucket_values:
+        return ""
+    return f"{tensor.count:,} values are fewer than the {tensor.bucket_values:,} that share a scale"
+
+
+def _no_factors(tensor: Tensor) -> str:
+    """PowerSGD leaves alone what two factors of its rank do not make half as small."""
+    if len(tensor.shape) < 2:
+        return "no matrix"
+    rank, (rows, columns) = int(tensor.value), tensor.shape[-2:]
+    if rank > min(rows, columns):
+        return f"rank {rank} is larger than the matrix ({rows:,} x {columns:,})"
+    if 2 * rank * (rows + columns) > rows * columns:
+        return f"factors of rank {rank} save less than half of {rows:,} x {columns:,}"
+    return ""
+
+
+def coded_bytes(traffic: Traffic) -> float:
+    """Of one value with its share of a scale."""
+    return traffic.value / 8 + FP32_BYTES / traffic.bucket_values
+
+
+def _two_ways(traffic: Traffic) -> float:
+    """To all and from all; a share of the average, and what was left out of it."""
+    coded = coded_bytes(traffic)
+    return 2 * coded + (coded + FP32_BYTES) / traffic.ranks
+
+
+def _cast(name: str, offered: bool = False, compared: bool = False) -> CompressionMethod:
+    return CompressionMethod(
+        "",
+        "engine.compression.methods.cast",
+        name,
+        value=16,
+        sent=lambda traffic: 2.0,
+        held=lambda traffic: 2.0,
+        feeds_back=False,
+        offered=offered,
+        compared=compared,
+    )
+
+
+def _integers(bits: int, compared: bool = False) -> CompressionMethod:
+    return CompressionMethod(
+        "1610.02132",
+        "engine.compression.methods.quantized",
+        "integers",
+        value=bits,
+        sent=coded_bytes,
+        held=_two_ways,
+        level=BITS,
+        errors="rounding_errors",
+        fields=("bucket_values", "stochastic"),
+        one_way=True,
+        why_alone=_too_few_for_a_scale,
+        offered=True,
+        compared=compared,
+    )
+
+
+def _factor_bytes(traffic: Traffic) -> float:
+    return FP32_BYTES * traffic.value * traffic.factors
+
+
+#: By the names that configurations use, beside "none".
+METHODS: dict[str, CompressionMethod] = {
+    "fp16": _cast("fp16", offered=True),
+    "bf16": _cast("bf16", compared=True),
+    "int8": _integers(8, compared=True),
+    "int4": _integers(4),
+    "topk": CompressionMethod(
+        "1809.07599",
+        "engine.compression.methods.sparsify",
+        "top_k",
+        value="ratio",
+        # A gather sends (n - 1) payloads of a value and a place, a ring all-reduce 2 (n - 1) / n of its bytes.
+        sent=lambda traffic: 2 * FP32_BYTES * traffic.value * traffic.ranks / 2,
+        held=lambda traffic: 2 * FP32_BYTES * traffic.value * (1 + traffic.ranks),
+        level=RATIO,
+        errors="top_k_errors",
+        fields=("ratio",),
+        why_alone=_too_few_to_select,
+        offered=True,
+    ),
+    # Without a memory it has no bias, and at small ratios learns better than with errors that come back after
+    # 1 / ratio steps (benchmarks/results/communication_quality.md).
+    "randomk": CompressionMethod(
+        "1809.07599",
+        "engine.compression.methods.sparsify",
+        "random_k",
+        value="ratio",
+        sent=lambda traffic: FP32_BYTES * traffic.value,
+        held=lambda traffic: (FP32_BYTES + 2 * FLOAT64_BYTES) * traffic.value,
+        level=RATIO,
+        errors="random_k_errors",
+        fields=("ratio",),
+        feeds_back=False,
+        why_alone=_too_few_to_select,
+    ),
+    "powersgd": CompressionMethod(
+        "1905.13727",
+        "engine.compression.methods.powersgd",
+        "powersgd",
+        value="rank",
+        sent=_factor_bytes,
+        held=_factor_bytes,
+        level=RANK,
+        errors="low_rank_errors",
+        fields=("rank",),
+        why_alone=_no_factors,
+        offered=True,
+        compared=True,
+    ),
+    "sign": CompressionMethod(
+        "1802.04434",
+        "engine.compression.methods.quantized",
+        "signs",
+        value=1,
+        sent=coded_bytes,
+        held=_two_ways,
+        fields=("bucket_values",),
+        why_alone=_too_few_for_a_scale,
+        offered=True,
+    ),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All that ``compression.method`` can be."""
+    return ("none", *METHODS)
+
+
+def planned() -> tuple[str, ...]:
+    """Methods whose value a plan chooses for each layer."""
+    return tuple(name for name, method in METHODS.items() if method.errors)
+
+
+def one_way() -> tuple[str, ...]:
+    """Methods that can send values to the rank alone that needs them."""
+    return tuple(name for name, method in METHODS.items() if method.one_way)

@@ -1,0 +1,169 @@
+"""A compression method is one entry and one file: a made-up one is legal, offered, on the form, counted, predicted,
+planned by layer and trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.compression.bucket_comm import MethodInput
+from engine.compression.interface import Kept, Message, Method, Reduction
+from engine.compression.randomness import Draws
+from engine.compression.registry import errors_of
+from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
+from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Value
+from engine.config.compression_methods import Tensor as Parameter
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig, parse
+from engine.config.validation.rules import problems
+from engine.footprint.footprint import largest
+from engine.rank.worker import train_in_group
+from engine.run import run_folder
+from profilers.analysis.events import left_alone
+from profilers.records.reader import RunRecords
+from profilers.records.schema import CommSample, StepSample
+from tests.support.ranks import on_ranks
+from tests.support.runs import small
+from tuning.predict.model.from_config import reduce_bytes
+from tuning.space.defaults import offered_space
+from tuning.space.knob_rules import acts
+from workbench.pages.widgets.forms import field
+
+NAME = "double"
+
+
+class Double:
+    """All-reduce in fp64: twice the bytes, and nothing lost."""
+
+    def __init__(self, given: MethodInput) -> None:
+        self._link, self._runs = given.link, given.dealt.runs
+        count = sum(run.count for run in self._runs)
+        self._wide = given.content.flat.new_empty(count, dtype=torch.float64)
+
+    def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
+        parts = self._wide.split([run.count for run in self._runs])
+        for run, wide in zip(self._runs, parts, strict=True):
+            wide.copy_(values[run.start : run.stop] / self._link.size)
+            if values is not flat:
+                values[run.start : run.stop].zero_()
+        yield self._link.all_reduce(self._wide)
+        for run, wide in zip(self._runs, parts, strict=True):
+            flat[run.start : run.stop].copy_(wide)
+
+    def messages(self) -> list[Message]:
+        return [self._link.reduced(len(self._wide), 8)]
+
+    def kept(self) -> list[Kept]:
+        return []
+
+    def fold(self, memory: Tensor) -> None:
+        pass
+
+
+def build(given: MethodInput) -> Method:
+    return Double(given)
+
+
+def no_errors(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    return [0.0 for _ in values]
+
+
+def _vectors(parameter: Parameter) -> str:
+    return "only matrices are doubled" if len(parameter.shape) < 2 else ""
+
+
+ENTRY = CompressionMethod(
+    "0000.00000",
+    __name__,
+    "build",
+    value=4,
+    sent=lambda traffic: 8.0,
+    held=lambda traffic: 8.0,
+    level=BITS,
+    errors="no_errors",
+    fields=("bucket_values",),
+    feeds_back=False,
+    why_alone=_vectors,
+    offered=True,
+)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, NAME, ENTRY)
+
+
+def config(**values: Any) -> RunConfig:
+    given = {"parallel__dp": 2, "compression__method": NAME, "compression__start_step": 0}
+    return small(**{**given, **values})
+
+
+def test_without_its_entry_it_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(InputError, match=r"compression\.method.*'none', 'fp16'.* or 'sign'"):
+        parse({"compression": {"method": NAME}})
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_is_legal_offered_and_on_the_form() -> None:
+    assert next(problems(config()), None) is None
+    assert next(problems(config(parallel__zero_stage=1))).field == "compression.method"
+    assert next(problems(config(compression__layers={"*": 12}))).field == "compression.layers.*"
+    assert NAME in offered_space(config(), 4)["compression.method"]
+    assert NAME in field(RunConfig, "compression.method").options
+
+
+@pytest.mark.usefixtures("made_up")
+def test_its_fields_act_with_it_alone() -> None:
+    values = config().flat()
+    assert acts("compression.bucket_values", values)
+    assert acts("compression.plan", values)
+    assert not acts("compression.stochastic", values)
+    assert not acts("compression.ratio", values)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_its_memory_and_bytes_are_counted() -> None:
+    plain, doubled = config(compression__method="none"), config()
+    assert largest(doubled).total_bytes - largest(plain).total_bytes > 0
+    assert reduce_bytes(doubled) == 2 * reduce_bytes(plain) == 8
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_plan_chooses_among_its_values() -> None:
+    compression = config(compression__plan="l_greco").compression
+    settings = settings_of(compression)
+    assert (usual_value(compression), keeps_errors(NAME, None)) == (4, False)
+    assert candidates(settings) == [2, 3, 4, 5, 6, 7, 8]
+    assert errors_of(torch.ones(4), (2, 2), settings, [2, 4]) == [0.0, 0.0]
+
+
+def trained(rank: int, folder: Path, method: str) -> None:
+    METHODS[NAME] = ENTRY
+    train_in_group(rank, config(compression__method=method), folder, torch.device("cpu"), None)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_it_trains_as_without_compression_and_its_bytes_are_seen(tmp_path: Path) -> None:
+    losses, sent = {}, {}
+    for method in ("none", NAME):
+        folder = run_folder.create(tmp_path / method, config(compression__method=method), {})
+        on_ranks(2, trained, folder, method)
+        records = RunRecords(folder / run_folder.RECORDS)
+        steps: list[StepSample] = records.table(1, "step").rows()  # type: ignore[assignment]
+        calls: list[CommSample] = records.table(1, "comm").rows()  # type: ignore[assignment]
+        losses[method] = [step.loss for step in steps]
+        sent[method] = sum(
+            call.bytes for call in calls if call.axis == "dp" and call.operation == "all_reduce"
+        )
+    assert len(losses[NAME]) == config().train.steps
+    assert losses[NAME] == pytest.approx(losses["none"], abs=1e-6)
+    assert 1.9 < sent[NAME] / sent["none"] < 2, "all but the vectors are sent in fp64"
+    assert set(left_alone(records).values()) == {"only matrices are doubled"}
