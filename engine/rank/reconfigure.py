@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.comm.context import RankContext
+from engine.config import knobs
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
 from engine.model.recompute import activations_of
@@ -84,10 +85,10 @@ def _rounds(rank: RankContext, stages: PipelineExecutor) -> None:
     """An outer loop asks for the period after every step."""
 
 
-#: What turns each part that ``live.LIVE`` names; the rank's configuration is the new one already.
+#: What turns each part that ``engine.config.knobs`` names; the rank's configuration is the new one already.
 PARTS: dict[str, Callable[[RankContext, PipelineExecutor], None]] = {
-    live_changes.GRADIENTS: _gradients,
-    live_changes.SCHEDULE: _schedule,
-    live_changes.ACTIVATIONS: _activations,
-    live_changes.ROUNDS: _rounds,
+    knobs.GRADIENTS: _gradients,
+    knobs.SCHEDULE: _schedule,
+    knobs.ACTIVATIONS: _activations,
+    knobs.ROUNDS: _rounds,
 }

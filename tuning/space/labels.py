@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config.environment import SECTION
+from engine.config.knobs import UNSAID, facts_of
 from tuning.space.points import (
     ACCUMULATION,
     NAMED_DEGREES,
-    PLAIN,
     RANKS,
     TURNED_DEGREES,
     WORLD_DEGREES,
@@ -19,12 +19,6 @@ from tuning.space.points import (
     Points,
 )
 
-WORDS = {
-    "compression.method": "compression",
-    "outer.method": "outer",
-    "outer.period": "outer_period",
-    "schedule.kind": "schedule",
-}
 #: An environment variable that stays as the machine has it.
 UNSET = "unset"
 NAMED_FIRST = (
@@ -36,16 +30,6 @@ NAMED_FIRST = (
     RANKS,
     ACCUMULATION,
 )
-ALWAYS_SAID = (
-    "parallel.cp_method",
-    "schedule.kind",
-    "compression.method",
-    "compression.ratio",
-    "outer.method",
-    "outer.period",
-    "compression.rank",
-    "memory.recompute",
-)
 
 
 def label(points: Points, point: Point) -> str:
@@ -55,9 +39,9 @@ def label(points: Points, point: Point) -> str:
     words.append(f"micro_batch={now['batch.micro_batch']}")
     words += [f"accumulation={now[ACCUMULATION]}"] if ACCUMULATION in points.by_key else []
     for key in point:
-        said = key in NAMED_FIRST or (now[key] == points.base_values[key] and key not in ALWAYS_SAID)
+        said = key in NAMED_FIRST or (now[key] == points.base_values[key] and not facts_of(key).named_anyway)
         if not said and points.is_active(key, point) and now[key] != "none":
-            name = WORDS.get(key, key.rpartition(".")[2])
+            name = facts_of(key).label or key.rpartition(".")[2]
             words.append(f"{name}={UNSET if _is_unset(key, now[key]) else _short(now[key])}")
     return " ".join(words)
 
@@ -86,7 +70,7 @@ _AXES = frozenset((*WORLD_DEGREES, *TURNED_DEGREES))
 def complexity(points: Points, point: Point) -> int:
     """Axes of parallelism beside data parallel, plus the knobs that are turned away from their plain value.
 
-    A degree above 1 is an axis. The plain value of a knob is that of plain data parallel (``points.PLAIN``: no ZeRO, no
+    A degree above 1 is an axis. The plain value of a knob is that of plain data parallel (no ZeRO, no
     compression, no recomputation ..), of any other knob the one of the study's base. What does not act does not count.
     """
     return len(what_is_turned(points, point))
@@ -99,4 +83,7 @@ def what_is_turned(points: Points, point: Point) -> list[str]:
 
 
 def _plain(points: Points, key: str) -> object:
-    return 1 if key in _AXES else PLAIN.get(key, points.base_values[key])
+    if key in _AXES:
+        return 1
+    plain: object = facts_of(key).plain
+    return points.base_values[key] if plain is UNSAID else plain

@@ -14,10 +14,11 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
+from engine.config.knobs import UNSAID, acts, data_ranks, facts_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.schedules.registry import KINDS
-from tuning.space.knob_rules import AT_REST, DECIDING, acts, best_known, data_ranks
+from tuning.space.equivalent_schedules import best_known
 from tuning.space.knobs import Knob
 
 Point = dict[str, Any]
@@ -31,22 +32,8 @@ RANKS, ACCUMULATION = "ranks", "batch.accumulation"
 TURNED_DEGREES = ("parallel.cp", "parallel.ep")
 #: Degrees that multiply with dp to the ranks; experts are spread over ranks that are there already.
 WORLD_DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp")
-#: What plain data parallel means beside dp = ranks, where a run has these keys at other values.
-PLAIN: Point = {
-    "parallel.zero_stage": 0,
-    "parallel.shard_ranks": None,
-    "parallel.reduce_every_micro_batch": False,
-    "parallel.tp_regather": False,
-    "compression.method": "none",
-    "compression.weights": "none",
-    "compression.experts": "none",
-    "overlap.prefetch": 0,
-    "overlap.gather_with_optimizer": False,
-    "overlap.tp_chunks": 1,
-    "overlap.delay": 0,
-    "outer.method": "none",
-    "memory.recompute": "none",
-}
+#: Knobs on whose values it depends whether others act; each one may depend on those before it.
+DECIDING = ("outer.method", "parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
 #: Changes what is sent between the micro-batches of a step.
 ONLY_BETWEEN = "parallel.reduce_every_micro_batch"
 
@@ -187,13 +174,13 @@ class Points:
 
     def rest(self, key: str, now: Point) -> Any:
         """Where a knob stands that does not act."""
-        if key in AT_REST:
-            return AT_REST[key]
+        facts = facts_of(key)
+        if facts.at_rest is not UNSAID:
+            return facts.at_rest
         if key == "schedule.chunks":
             legal = KINDS[now["schedule.kind"]].chunks
             return min(max(self.base_values[key], legal[0]), legal[-1])
-        plain = PLAIN.get(key)
-        return plain if plain in self.by_key[key].grid() else self.base_values[key]
+        return facts.plain if facts.plain in self.by_key[key].grid() else self.base_values[key]
 
     def is_active(self, key: str, point: Point) -> bool:
         """Whether a knob changes what runs at a point."""

@@ -14,10 +14,10 @@ from random import Random
 from typing import Any, TypeVar
 
 from engine.config.errors import InputError
-from tuning.space.knob_rules import DECIDING, acts
+from engine.config.knobs import acts, plain_values
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.labels import label
-from tuning.space.points import PLAIN, RANKS, WORLD_DEGREES, Point, Points, point_key
+from tuning.space.points import DECIDING, RANKS, WORLD_DEGREES, Point, Points, point_key
 
 Cases = tuple[Point, ...]
 
@@ -85,7 +85,7 @@ def plain_or_nearest(points: Points) -> tuple[Point, str | None]:
 def _plain(points: Points, degrees: Point, micro_batch: int) -> Point:
     """May stand outside the space: the yardstick does not depend on what is searched."""
     layout = {key: degrees.get(key, points.base_values[key]) for key in points.layout_keys}
-    changed = (PLAIN if points.ranks > 1 else {}) | {"batch.micro_batch": micro_batch}
+    changed = (plain_values() if points.ranks > 1 else {}) | {"batch.micro_batch": micro_batch}
     return {
         **{"parallel.dp": points.data_parallel(layout)},
         **layout,

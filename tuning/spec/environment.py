@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from engine.config import environment
 from engine.config.environment import SECTION
 from engine.config.errors import InputError
+from engine.config.knobs import may_use_gpus
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import without_effect
 from profilers.model.run_summary import RunSummary
-from tuning.space.knob_rules import may_use_gpus
 from tuning.space.knobs import STUDY_KEYS, Knob
 
 

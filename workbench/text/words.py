@@ -159,38 +159,17 @@ def layout(degrees: Mapping[str, Any] | None) -> str:
 
 #: Keys of environment variables, and one that stays as the machine has it: as in ``tuning.labels``, which loads slowly.
 VARIABLES, UNSET = "environment.", "unset"
-#: Short names of the keys that a study turns.
-SHORT = {
-    "parallel.cp_method": "cp method",
-    "parallel.zero_stage": "ZeRO",
-    "parallel.shard_ranks": "shard ranks",
-    "batch.micro_batch": "micro-batch",
-    "schedule.kind": "schedule",
-    "schedule.chunks": "stages per rank",
-    "memory.recompute": "recompute",
-    "memory.recompute_layers": "recomputed layers",
-    "memory.offload": "offload",
-    "memory.parameters": "parameters",
-    "compression.method": "compression",
-    "compression.ratio": "ratio",
-    "outer.method": "outer loop",
-    "outer.period": "steps a round",
-    "compression.rank": "rank",
-    "overlap.bucket_mb": "bucket MB",
-    "overlap.prefetch": "prefetched layers",
-    "overlap.gather_with_optimizer": "gather beside update",
-    "overlap.tp_chunks": "tp chunks",
-    "overlap.delay": "late gradients",
-    "compression.weights": "weights sent in",
-    "compression.experts": "tokens sent in",
-}
 
 
 def short(key: str) -> str:
     """A dotted key as a column title; a variable keeps its name."""
     if key.startswith(VARIABLES):
         return key.rpartition(".")[2]
-    return SHORT.get(key, key.rpartition(".")[2].replace("_", " "))
+    from engine.config.knobs import (
+        facts_of,
+    )  # with the whole configuration, which half of the commands never load
+
+    return facts_of(key).short or key.rpartition(".")[2].replace("_", " ")
 
 
 def value(item: Any) -> str:

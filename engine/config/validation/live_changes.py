@@ -7,22 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.errors import InputError, LayoutError
+from engine.config.knobs import live_parts
 from engine.config.run_config import RunConfig
-from engine.config.sections import Compression
 from engine.config.validation import rules
 
-#: Parts of a run that can be turned; ``engine/rank/reconfigure.py`` has a function for each.
-GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
-#: Dotted key -> the part that it turns. Any other key is decided when a run starts.
-LIVE: dict[str, str] = {
-    "batch.micro_batch": SCHEDULE,
-    "memory.recompute": ACTIVATIONS,
-    "memory.recompute_layers": ACTIVATIONS,
-    "outer.period": ROUNDS,
-    "overlap.bucket_mb": GRADIENTS,
-    "overlap.prefetch": GRADIENTS,
-    **{f"compression.{name}": GRADIENTS for name in Compression.model_fields if name != "experts"},
-}
 #: The kind of the event in which rank 0 tells of one changed value.
 EVENT = "changed"
 
@@ -44,9 +32,9 @@ def changed(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     """
     after = config.with_values(values)
     for key, value in values.items():
-        if key not in LIVE:
+        if key not in (live := live_parts()):
             remedy = (
-                f"is decided when a run starts; while one goes these can be set: {', '.join(sorted(LIVE))}"
+                f"is decided when a run starts; while one goes these can be set: {', '.join(sorted(live))}"
             )
             raise InputError(key, value, remedy)
     rules.check(after)
@@ -57,7 +45,7 @@ def changed(config: RunConfig, values: dict[str, Any]) -> RunConfig:
 
 def changes(before: RunConfig, after: RunConfig) -> list[Change]:
     """The live keys whose values differ."""
-    both = [(key, value_of(before, key), value_of(after, key)) for key in LIVE]
+    both = [(key, value_of(before, key), value_of(after, key)) for key in live_parts()]
     return [Change(key, old, new) for key, old, new in both if old != new]
 
 
@@ -69,7 +57,8 @@ def value_of(config: RunConfig, key: str) -> Any:
 
 def parts(found: list[Change]) -> list[str]:
     """The parts that changes turn, each once."""
-    return list(dict.fromkeys(LIVE[one.key] for one in found))
+    live = live_parts()
+    return list(dict.fromkeys(live[one.key] for one in found))
 
 
 def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:

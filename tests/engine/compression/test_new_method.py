@@ -20,6 +20,7 @@ from engine.config.compression import Settings, candidates, keeps_errors, settin
 from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Value
 from engine.config.compression_methods import Tensor as Parameter
 from engine.config.errors import InputError
+from engine.config.knobs import acts
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import largest
@@ -32,7 +33,6 @@ from tests.support.ranks import on_ranks
 from tests.support.runs import small
 from tuning.predict.model.from_config import reduce_bytes
 from tuning.space.defaults import offered_space
-from tuning.space.knob_rules import acts
 from workbench.pages.widgets.forms import field
 
 NAME = "double"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import LayoutError
-from engine.config.lossy import EXACT, arithmetic, exactly, is_lossy, lossy
+from engine.config.knobs import arithmetic, exact_values, exactly, is_lossy, lossy
 from engine.config.validation.rules import check
 from engine.session import Session
 from tests.support.runs import execute, small
@@ -53,7 +53,7 @@ def test_it_needs_held_out_batches() -> None:
 def test_what_is_lossy_and_what_makes_it_exact() -> None:
     usual = small().flat()
     assert not is_lossy(usual) and not is_lossy({})
-    for key, exact in EXACT.items():
+    for key, exact in exact_values().items():
         other = 1 if exact == 0 else "int8"
         assert lossy({key: other}) == {key: other}
     values = small(

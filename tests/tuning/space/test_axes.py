@@ -22,8 +22,8 @@ from tests.support.studies.axes import (
 )
 from tuning.space.defaults import default_space
 from tuning.space.encoding import Encoding
+from tuning.space.equivalent_schedules import best_known
 from tuning.space.first_tries import first_tries
-from tuning.space.knob_rules import best_known
 from tuning.space.space import Space
 from tuning.spec import study_file
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from engine.config.errors import InputError
+from engine.config.knobs import live_parts
 from engine.config.validation import live_changes
 from engine.run import commands, run_folder
 from engine.run.commands import SET
@@ -241,7 +242,7 @@ def _form(folder: Path) -> None:
     with st.form("turn", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
             "Key",
-            sorted(live_changes.LIVE),
+            sorted(live_parts()),
             key="turn-key",
             width=260,
             format_func=lambda one: f"{one} (now {words.value(live_changes.value_of(config, one))})",

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from engine.config.errors import InputError
-from engine.config.lossy import lossy
+from engine.config.knobs import lossy
 from workbench.analysis import quality
 from workbench.figures import quality as quality_figures
 from workbench.home import runs

@@ -14,6 +14,7 @@ import streamlit as st
 
 from engine.config.environment import VARIABLES, silent
 from engine.config.errors import InputError
+from engine.config.knobs import facts_of
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.space.defaults import offered_environment
@@ -21,36 +22,6 @@ from tuning.space.knobs import parse_space
 from workbench.pages.widgets import forms
 from workbench.pages.widgets.shared import grid, wrong_value
 from workbench.text import words
-
-TITLES = {
-    "parallel.tp": "Tensor parallel (tp)",
-    "parallel.pp": "Pipeline parallel (pp)",
-    "parallel.cp": "Context parallel (cp)",
-    "parallel.cp_method": "Context parallel by",
-    "parallel.ep": "Expert parallel (ep)",
-    "parallel.zero_stage": "ZeRO stage",
-    "parallel.shard_ranks": "Ranks per sharded copy",
-    "batch.micro_batch": "Micro-batch",
-    "memory.recompute": "Recompute",
-    "memory.recompute_layers": "Recomputed layers",
-    "memory.offload": "Offload to host",
-    "memory.parameters": "Parameters in",
-    "schedule.kind": "Pipeline schedule",
-    "schedule.chunks": "Stages per rank",
-    "compression.method": "Gradient compression",
-    "compression.ratio": "Compression ratio",
-    "compression.rank": "PowerSGD rank",
-    "outer.method": "Outer loop",
-    "outer.period": "Steps a round",
-    "overlap.bucket_mb": "Bucket size, MB",
-    "overlap.prefetch": "Layers gathered ahead",
-    "overlap.gather_with_optimizer": "Gather beside the update",
-    "overlap.tp_chunks": "Tensor parallel in chunks",
-    "overlap.delay": "Steps gradients come late",
-    "compression.weights": "Weights sent in",
-    "compression.experts": "Expert tokens sent in",
-    "compile": "torch.compile",
-}
 
 
 def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
@@ -74,7 +45,7 @@ def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
 
 def title(key: str) -> str:
     """A knob's name."""
-    return TITLES.get(key, key)
+    return facts_of(key).title or key
 
 
 def _values(place: Any, key: str, offered: Any) -> Any:

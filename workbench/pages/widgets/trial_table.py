@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import streamlit as st
 
+from engine.config.knobs import KNOBS
 from tuning.spec.objectives import Aim, aim_of
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
@@ -125,7 +126,7 @@ def _columns() -> dict[str, Any]:
         "outcome": st.column_config.MultiselectColumn(width=112, options=spoken, color=colors),
         "95 % interval": text(width=108),
         "layout": text(width=100),
-        **{name: text(width=74) for name in words.SHORT.values()},
+        **{name: text(width=74) for name in {knob.short for knob in KNOBS.values() if knob.short}},
         "compression": text(width=90),
         "micro-batch": text(width=82),
         "seconds": st.column_config.NumberColumn(width=60, format="%.1f"),
