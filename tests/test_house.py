@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.compression_methods import METHODS
+from engine.config.knobs import KNOBS
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS
 from profilers.records.operations import OPERATIONS
@@ -76,6 +77,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
 ENTRIES: dict[str, list[str]] = {
     "compression methods": list(METHODS),
     "endings": [ending.value for ending in Ending],
+    "knobs": [key for key, knob in KNOBS.items() if knob.title],
     "operations": [operation.name.replace("_", "-") for operation in OPERATIONS],
     "samplers": [sampler.name for sampler in SAMPLERS],
     "schedules": list(KINDS),
@@ -213,7 +215,9 @@ def test_every_file_that_the_guide_names_is_there() -> None:
 @pytest.mark.parametrize("registry", sorted(ENTRIES))
 def test_every_entry_is_in_the_documentation(registry: str) -> None:
     named = set(
-        re.findall(r"[\w-]+", "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")))
+        re.findall(
+            r"[\w-]+(?:\.[\w-]+)*", "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md"))
+        )
     )
     assert not [entry for entry in ENTRIES[registry] if entry not in named]
 
