@@ -65,7 +65,6 @@ for command in (
     show.ls,
     show.show,
     control.stop,
-    control.control,
     export.export,
     predict.predict,
     predict.plan,
@@ -78,6 +77,7 @@ for command in (
     serve.metrics,
 ):
     app.command()(command)
+app.command(help=control.HELP)(control.control)
 app.add_typer(lab.app)
 app.add_typer(export.app)
 

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from workbench.commands.options import Home, Id, Json
-
-
-class Action(StrEnum):
-    """What can be asked: of a study all but the last three, of a run to stop and those."""
-
-    PAUSE = "pause"
-    RESUME = "resume"
-    STOP = "stop"
-    KILL = "kill"
-    ENQUEUE = "enqueue"
-    PIN = "pin"
-    UNPIN = "unpin"
-    NARROW = "narrow"
-    WIDEN = "widen"
-    BUDGET = "budget"
-    SAMPLER = "sampler"
-    SNAPSHOT = "snapshot"
-    TRACE = "trace"
-    SET = "set"
+from workbench.text.control import Action, table
 
 
 def stop(identity: Id, home: Home, json: Json = False) -> int:
@@ -36,22 +17,14 @@ def stop(identity: Id, home: Home, json: Json = False) -> int:
 
 def control(
     identity: Id,
-    action: Annotated[Action, typer.Argument(help="What to do.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do: see the table.")],
     home: Home,
     values: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TRIAL|KEY=VALUE",
-            help="A trial for kill; keys for enqueue, set, pin (one value), unpin (no value), narrow and widen (1,2 or "
-            "low..high); trials=N for budget; a name for sampler; steps=N for snapshot and trace.",
-        ),
+        list[str] | None, typer.Argument(metavar="AFTER_IT", help="What the action takes.")
     ] = None,
     json: Json = False,
 ) -> int:
-    """Steer a study: pause, resume, stop, kill its running trial, enqueue a configuration by hand, pin, narrow or widen
-    what it searches, change its budget or sampler. Stop a run, have its ranks write a snapshot of their memory or a
-    trace of their next steps, or set keys from the same step on.
-    """
+    """Steer a study or a run while it goes on."""
     from workbench.home.control import arguments_of, ask, someone
     from workbench.home.resolve import resolve
     from workbench.text.output import emit_json, say
@@ -66,3 +39,7 @@ def control(
     else:
         print(reply.text)
     return 2 if reply.accepted is False else 0
+
+
+#: How ``workbench control --help`` begins; the first character keeps the lines of the table.
+HELP = f"{control.__doc__}\n\n\b\n{table()}"

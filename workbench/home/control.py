@@ -27,6 +27,7 @@ from workbench.home import runs, traces
 from workbench.home.inputs import assignments
 from workbench.home.resolve import Target
 from workbench.text import words
+from workbench.text.control import Action
 
 
 def checked(folder: Path, texts: list[str]) -> dict[str, Any]:
@@ -68,14 +69,6 @@ ANSWER_SECONDS = 5.0
 #: Orders to ranks wait for their next steps.
 ORDER_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-#: Commands that take keys and values.
-_EXAMPLES = {
-    "enqueue": "parallel.tp=2",
-    "pin": "parallel.tp=2",
-    "narrow": "batch.micro_batch=1,2",
-    "widen": "batch.micro_batch=1,2,4",
-    "budget": "trials=40",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +108,9 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
 
 
 def _of_study(action: str, values: list[str]) -> dict[str, Any]:
-    if action in _EXAMPLES:
+    if example := Action[action.upper()].example:
         if not values:
-            raise InputError(action, None, f"give at least one key, for example {_EXAMPLES[action]}")
+            raise InputError(action, None, f"give at least one key, for example {example}")
         return assignments(values)
     if action == "unpin":
         if not values or any("=" in value for value in values):
