@@ -27,7 +27,7 @@ class Sampler:
 _HERE = "tuning.sampling.samplers"
 SAMPLERS: tuple[Sampler, ...] = (
     Sampler("tpe", f"{_HERE}:tpe"),
-    Sampler("gp", f"{_HERE}:gaussian_process", package="scipy"),
+    Sampler("gp", f"{_HERE}:gaussian_process"),
     Sampler("cmaes", f"{_HERE}:cmaes", package="cmaes", only_ordered_numbers=True),
     Sampler("random", f"{_HERE}:uniform"),
     Sampler("nsga2", f"{_HERE}:nsga2"),
@@ -62,10 +62,9 @@ def choose(asked: str, space: Space, trials: int, told: int, objectives: int = 1
     """The sampler of a study of so many ``trials``, of which it has ``told`` so far, and so many ``objectives``.
 
     ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
-    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest, and where a Gaussian
-    process lacks its package. Several objectives are decided by ``benchmarks/samplers_several.py``: TPE, and with 500
-    trials or more NSGA-II after 200 of them. CMA-ES and random draws are taken only when asked for. A Gaussian process
-    hands over to TPE after 150 trials.
+    ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest. Several objectives are
+    decided by ``benchmarks/samplers_several.py``: TPE, and with 500 trials or more NSGA-II after 200 of them. CMA-ES
+    and random draws are taken only when asked for. A Gaussian process hands over to TPE after 150 trials.
     """
     if asked == "auto":
         return _automatic(space, trials) if objectives == 1 else _of_several(objectives, trials, told)
@@ -109,8 +108,6 @@ def _automatic(space: Space, trials: int) -> Choice:
     if not parameters:
         return Choice("tpe", "there is nothing to draw")
     numbers = f"{len(parameters)} ordered numbers and a budget of {trials} trials"
-    if lacks("gp"):
-        return Choice("tpe", f"{numbers}, which a Gaussian process uses best: it {lacks('gp')}")
     return Choice("gp", f"{numbers}, which a Gaussian process uses best")
 
 

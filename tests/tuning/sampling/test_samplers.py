@@ -67,11 +67,6 @@ def test_cmaes_is_taken_only_where_it_fits_and_is_installed(monkeypatch: pytest.
             InputError, match=r"needs cmaes, which is not installed: pip install '.*\[samplers\]'"
         ):
             sampler_choice.check("cmaes", space)
-        with pytest.raises(InputError, match="needs scipy"):
-            sampler_choice.check("gp", space)
-        chosen = sampler_choice.choose("auto", space, 20, 0)
-        assert chosen.name == "tpe"
-        assert "needs scipy" in chosen.reason
     with pytest.raises(InputError, match=r"is a category; take tpe|is a category"):
         sampler_choice.check("cmaes", study().search_space)
 
