@@ -13,16 +13,17 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from engine.comm import gloo_exchange, host_values
 from engine.comm.gloo_exchange import Exchange, can_reduce
+from profilers import torch_private
 from profilers.collectives.recorder import active_recorder
 from profilers.collectives.wire_bytes import EXCHANGE
 from profilers.steps.timer import Issued
 from profilers.steps.wait_sampler import waits_here
+from profilers.torch_private import functional_collectives as functional
 
 Group = dist.ProcessGroup
 
@@ -101,7 +102,7 @@ class Channel:
 
     def __init__(self, group: Group, device: torch.device) -> None:
         self.group, self.size, self.rank, self.device = group, group.size(), group.rank(), device
-        self._backend: Any = group._get_backend(device)
+        self._backend: Any = torch_private.backend_of(group, device)
         #: Whether calls between two ranks wait for each other unless they are posted together.
         self.batches = self._backend.name() == "nccl"
         self._exchange = Exchange(self._backend, self.size) if self._backend.name() == "gloo" else None

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from engine.run import commands
 from engine.run.commands import Order
@@ -28,12 +27,6 @@ from engine.run.progress import Progress
 _PATIENCE = timedelta(seconds=30)
 #: How often a follower looks whether it shall end.
 _LOOK = timedelta(seconds=1)
-
-
-def private_store(name: str = "relay") -> dist.Store:
-    """The default group's store over a connection of its own: a wait blocks all other calls on it."""
-    default: Any = c10d._get_default_store()
-    return dist.PrefixStore(name, default.clone())
 
 
 class RelayedProgress(Progress):

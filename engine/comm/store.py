@@ -9,10 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
-
 from engine.comm.context import RankContext
+from profilers import torch_private
 
 
 class Meeting:
@@ -50,6 +48,5 @@ class Meeting:
     def _opened(self) -> Any:
         """A connection of its own: the one of the group may wait for something else."""
         if self._store is None:
-            default: Any = c10d._get_default_store()
-            self._store = dist.PrefixStore(self._name, default.clone())
+            self._store = torch_private.own_store(self._name)
         return self._store

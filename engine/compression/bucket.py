@@ -13,6 +13,7 @@ from engine.compression.interface import Content, Kept, Message, Method, Reducti
 from engine.compression.partition import Dealt, dealt
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
+from profilers import torch_private
 
 #: Makes a method for one bucket, of which some runs are compressed.
 Make = Callable[[Settings, Content, Dealt], Method]
@@ -138,4 +139,4 @@ class GradientCompressor:
         together = views[0] if len(views) == 1 else torch.cat(views)
         yield self._link.all_reduce(together.div_(self._link.size))
         if len(views) > 1:
-            torch._foreach_copy_(views, together.split([len(view) for view in views]))
+            torch_private.foreach_copy_(views, together.split([len(view) for view in views]))

@@ -16,6 +16,7 @@ from engine.compression.interface import Content, Message
 from engine.compression.partition import Dealt
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
+from profilers import torch_private
 from profilers.collectives.recorder import active_recorder
 
 
@@ -28,7 +29,7 @@ class Link:
     @cached_property
     def _gloo(self) -> Any:
         """Looked up at the first call: a dry run has groups that carry no meta tensors."""
-        backend: Any = self._group._get_backend(self._device)
+        backend = torch_private.backend_of(self._group, self._device)
         return backend if backend.name() == "gloo" else None
 
     def all_reduce(self, x: Tensor) -> Waitable:

@@ -13,13 +13,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from engine.model.axes import Compute, ExpertAxis
 from engine.model.decoder import Decoder
 from engine.model.mixture import Mixture
 from engine.model.offload import SMALLEST_BYTES, Offload, is_weight
+from profilers.torch_private import TorchDispatchMode, memory_identity, tree_leaves
 
 
 class Noted:
@@ -31,7 +30,7 @@ class Noted:
     def note(self, tensor: Tensor) -> None:
         """Once for all tensors that share memory."""
         storage = tensor.untyped_storage()
-        self._seen.setdefault(identity(tensor), (StorageWeakRef(storage), storage.nbytes()))
+        self._seen.setdefault(memory_identity(tensor), (StorageWeakRef(storage), storage.nbytes()))
 
     def total_bytes(self) -> int:
         """Of all that was noted."""
@@ -60,14 +59,9 @@ class Made(TorchDispatchMode):
         return out
 
 
-def identity(tensor: Tensor) -> int:
-    """What two tensors have in common that share their memory."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind some tensors, each counted once."""
-    return sum({identity(one): one.untyped_storage().nbytes() for one in tensors}.values())
+    return sum({memory_identity(one): one.untyped_storage().nbytes() for one in tensors}.values())
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -79,16 +73,16 @@ def local(tensor: Tensor) -> Tensor:
 @contextmanager
 def parameters_of(module: nn.Module) -> Iterator[set[int]]:
     """Identities of all parameters: as they are between forwards, and as each submodule meets them in its own."""
-    seen = {identity(local(one)) for one in module.parameters()}
+    seen = {memory_identity(local(one)) for one in module.parameters()}
 
     def note(submodule: nn.Module, _: object) -> None:
-        seen.update(identity(local(one)) for one in submodule.parameters())
+        seen.update(memory_identity(local(one)) for one in submodule.parameters())
 
     handles = [submodule.register_forward_pre_hook(note) for submodule in module.modules()]
     yield seen
     for handle in handles:
         handle.remove()
-    seen.update(identity(local(one)) for one in module.parameters())
+    seen.update(memory_identity(local(one)) for one in module.parameters())
 
 
 def put_in(decoder: Decoder) -> None:
@@ -143,7 +137,7 @@ class CountedOffload(Offload):
         staying = leaving[-1:] if self.turns_at_once else []
         for block in leaving[: len(leaving) - len(staying)]:
             gone = Noted()
-            with saved_tensors_hooks(_leaves(gone, identity(resident)), _comes_back):
+            with saved_tensors_hooks(_leaves(gone, memory_identity(resident)), _comes_back):
                 x = block(x, resident)
             taken = gone.total_bytes()
             self.host_bytes += taken
@@ -156,7 +150,7 @@ class CountedOffload(Offload):
 def _leaves(gone: Noted, resident: int) -> Any:
     def pack(tensor: Tensor) -> Tensor | None:
         is_small = tensor.untyped_storage().nbytes() < SMALLEST_BYTES
-        if is_small or identity(tensor) == resident or is_weight(tensor):
+        if is_small or memory_identity(tensor) == resident or is_weight(tensor):
             return tensor
         gone.note(tensor)
         return None

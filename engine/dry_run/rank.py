@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.comm import groups
 from engine.comm.context import RankContext
@@ -26,7 +25,6 @@ from engine.config.run_config import RunConfig
 from engine.dry_run.fake_tensors import (
     CountedOffload,
     Made,
-    identity,
     local,
     parameters_of,
     put_in,
@@ -38,6 +36,7 @@ from engine.model.deferred_gradients import DeferredGradients
 from engine.parallel.build import build_stages, compute_dtype
 from engine.parallel.data.replica import Piece, Replica, run_backward
 from engine.run.commands import StopControl
+from profilers import torch_private
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
@@ -89,7 +88,9 @@ class _Run:
         x, targets, made = self._input(), self._tokens(), Made()
         with parameters_of(self.decoder) as parameters, made:
             out = self._forward(x, targets)
-        besides = parameters | {identity(one) for one in (x, targets, self.decoder.rotary)}
+        besides = parameters | {
+            torch_private.memory_identity(one) for one in (x, targets, self.decoder.rotary)
+        }
         left = made.noted.living_bytes(besides) + storage_bytes([x])
         del out
         return left
@@ -107,7 +108,9 @@ class _Run:
             late[0].key = None
         del out
         gradients = [one.grad for one in (x, *self.decoder.parameters()) if one.grad is not None]
-        besides = parameters | {identity(one) for one in (x, targets, self.decoder.rotary, *gradients)}
+        besides = parameters | {
+            torch_private.memory_identity(one) for one in (x, targets, self.decoder.rotary, *gradients)
+        }
         waiting = made.noted.living_bytes(besides)
         for _ in late[0].products((0, 0)):
             pass
@@ -167,7 +170,7 @@ def build(config: RunConfig, rank: int) -> tuple[BuiltStage, ...]:
     with _context(config, rank) as context:
         stages = build_stages(context, on_meta=True).stages
         counted = {stage: count(replica) for stage, replica in stages.items()}
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with torch_private.fake_tensors():
             kept = {stage: kept_by(config, replica.decoder) for stage, replica in stages.items()}
     return tuple(BuiltStage(stage, counted[stage], kept[stage]) for stage in stages)
 
@@ -186,8 +189,8 @@ def count(replica: Replica) -> Counted:
 
 
 def _optimizer_bytes(pieces: Sequence[Piece], parts: Sequence[torch.Tensor]) -> int:
-    parameters = {identity(part) for part in parts}
-    own = [piece.weight for piece in pieces if identity(piece.weight) not in parameters]
+    parameters = {torch_private.memory_identity(part) for part in parts}
+    own = [piece.weight for piece in pieces if torch_private.memory_identity(piece.weight) not in parameters]
     states = sum(_AVERAGES * piece.weight.nbytes + _COUNTER_BYTES for piece in pieces if piece.weight.numel())
     return states + storage_bytes(own)
 

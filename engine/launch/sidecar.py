@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 import psutil
 import torch.distributed as dist
 
-from engine.comm.relay import Follower, RelayedProgress, private_store
+from engine.comm.relay import Follower, RelayedProgress
 from engine.config.run_config import RunConfig
 from engine.launch.hang import HangWatch
 from engine.rank.environment_report import boot
@@ -34,6 +34,7 @@ from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.reader import HOST_PREFIX
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler
+from profilers.torch_private import own_store
 
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
@@ -237,13 +238,13 @@ def accompanied(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
                 _note(folder, met, beside)
         progress = stack.enter_context(contextlib.closing(_page(folder, page, rank, len(met) - 1)))
         if leader and not first:
-            stack.enter_context(Follower(private_store(), folder, progress, len(met) - 1))
+            stack.enter_context(Follower(own_store("relay"), folder, progress, len(met) - 1))
         yield progress
 
 
 def _page(folder: Path, page: str, rank: int, other_hosts: int) -> Progress:
     if rank == 0 and other_hosts:
-        return RelayedProgress(folder, private_store(), other_hosts)
+        return RelayedProgress(folder, own_store("relay"), other_hosts)
     return Progress(folder, name=page)
 
 

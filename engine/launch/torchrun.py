@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from engine.checkpoint import resume
-from engine.comm.relay import private_store
 from engine.config import environment, layout
 from engine.config.errors import InputError, WorkbenchError
 from engine.config.run_config import RunConfig, load
@@ -43,6 +42,7 @@ from engine.run.processes import yield_to_running_threads
 from engine.run.progress import Progress
 from engine.run.progress import read as standings
 from profilers.collectives import flight_recorder
+from profilers.torch_private import own_store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +100,7 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)
     dead = functools.partial(_dead, folder, ending.count())
-    words = LastWords(private_store("last words"), rank, ranks, end, dead)
+    words = LastWords(own_store("last words"), rank, ranks, end, dead)
     with words.listening():
         try:
             report = _train_beside(words, rank, config, folder, device)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from engine.comm.host_values import finished
+from profilers import torch_private
 
 
 class Arriving(NamedTuple):
@@ -173,7 +174,7 @@ class _Parked:
 
     def __init__(self, copies: HostCopies, before: _Parked | None, resident: Tensor, smallest: int) -> None:
         self._copies, self.before, self._smallest = copies, before, smallest
-        self._resident = resident.untyped_storage()._cdata
+        self._resident = torch_private.memory_identity(resident)
         # With the memory itself: as long as the block computes, an address must not be given out again.
         self._seen: dict[tuple[int, int], tuple[_Storage, Tensor]] = {}
         self._left: dict[int, int] = {}
@@ -181,13 +182,13 @@ class _Parked:
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
         storage = tensor.untyped_storage()
-        address = storage._cdata
+        address = torch_private.memory_identity(tensor)
         if is_weight(tensor) or address == self._resident:
             return tensor
         if storage.nbytes() < self._smallest:
             self._left[address] = storage.nbytes()
             return tensor
-        key = address, tensor._version
+        key = address, torch_private.version_of(tensor)
         if key not in self._seen:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
             self._seen[key] = _Storage(self._copies, flat), flat

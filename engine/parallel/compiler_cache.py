@@ -13,8 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
-from torch.utils._filelock import FileLock
+from profilers import torch_private
 
 #: Names that torch's ``_inductor/codecache.py`` and ``_inductor/cpp_builder.py`` give.
 _HEADERS, _LOCKS, _BUILDING = "precompiled_headers", "locks", "_CxxBuild"
@@ -28,7 +27,8 @@ def mend() -> int:
     A file is removed under the lock under which its compiler runs: what another process is writing stays. Ranks may
     call this at the same time; each file is counted by one of them. What cannot be removed is the compiler's to tell.
     """
-    own, headers = Path(cache_dir()), Path(default_cache_dir()) / _HEADERS
+    used, default = map(Path, torch_private.compiled_code_folders())
+    own, headers = used, default / _HEADERS
     folders = {folder: own / _LOCKS for folder in own.iterdir() if folder.is_dir()}
     folders[headers] = headers / _LOCKS
     removed = 0
@@ -51,7 +51,7 @@ def _candidates(folder: Path) -> Iterator[Path]:
 def _remove(path: Path, locks: Path) -> bool:
     """Whether this call removed a file that is still broken when nobody compiles it."""
     locks.mkdir(exist_ok=True)
-    with FileLock(str(locks / f"{path.name.partition('.')[0]}.lock"), timeout=_LOCK_SECONDS):
+    with torch_private.compiler_lock(str(locks / f"{path.name.partition('.')[0]}.lock"), _LOCK_SECONDS):
         found = _is_broken(path) and path.exists()
         if found:
             path.unlink()

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
-
 from engine.comm.context import RankContext
 from engine.config.errors import InputError
 from engine.rank.tasks import MemorySnapshot, TraceSteps
 from engine.run import commands
 from engine.run.commands import Order, OrderControl, apart_of
+from profilers import torch_private
 
 
 class Task(Protocol):
@@ -137,8 +135,7 @@ def _agreed(rank: RankContext, number: int) -> Order | None:
     found = commands.read(rank.folder, number) if rank.rank == 0 or rank.layout.world_size == 1 else None
     if rank.layout.world_size == 1:
         return found
-    default: Any = c10d._get_default_store()
-    store, key = dist.PrefixStore("orders", default.clone()), str(number)
+    store, key = torch_private.own_store("orders"), str(number)
     if rank.rank == 0:
         store.set(key, json.dumps(None if found is None else asdict(found)))
         return found

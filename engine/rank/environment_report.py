@@ -24,6 +24,7 @@ from engine.config import environment
 from engine.config.environment import VARIABLES, Environment
 from engine.run import netns, processes
 from engine.run.messages import Counted, Seat
+from profilers import torch_private
 from profilers.collectives.nccl_log import Proof, choices, proof, settings
 from profilers.collectives.recorder import unrecorded
 from profilers.model.environment import ASKED, NO, PROOF, UNTOLD, YES, EnvironmentRow
@@ -232,7 +233,7 @@ _TRIED: dict[str, Callable[[Any], Proof]] = {
 
 
 def _allocator(name: str, asked: Any) -> Proof:
-    known = torch.cuda.memory._snapshot()["allocator_settings"]
+    known = torch_private.allocator_snapshot()["allocator_settings"]
     return allocator_proof(name, asked, known)
 
 

@@ -14,12 +14,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from engine.comm.context import RankContext
 from engine.config.errors import WorkbenchError
 from engine.run.run_folder import SNAPSHOTS, TRACES, trace_name
+from profilers import torch_private
 from profilers.system import memory
 from profilers.system.memory import give_back_freed
 
@@ -40,7 +40,7 @@ class MemorySnapshot:
     def begin(self) -> None:
         """On CUDA, start to keep stacks."""
         if self._on_gpu:
-            torch.cuda.memory._record_memory_history(max_entries=_HISTORY)
+            torch_private.record_allocations(_HISTORY)
 
     def record(self, step: int, steps: int) -> None:
         """Nothing more."""
@@ -56,9 +56,9 @@ class MemorySnapshot:
 
     def _of_allocator(self) -> bytes:
         try:
-            return pickle.dumps(torch.cuda.memory._snapshot(self._rank.device))
+            return pickle.dumps(torch_private.allocator_snapshot(self._rank.device))
         finally:
-            torch.cuda.memory._record_memory_history(enabled=None)
+            torch_private.record_allocations(None)
 
     def _of_process(self, step: int) -> bytes:
         document = {"rank": self._rank.rank, "step": step, "reason": NO_ALLOCATOR} | memory.summary()

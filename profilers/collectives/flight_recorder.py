@@ -101,12 +101,9 @@ def take(backend: str) -> list[bytes]:
     NCCL's calls have a recorder of their own, which only builds with NCCL know. Another one has those of gloo, by which
     checkpoints travel also beside NCCL; in some versions of torch it has NCCL's as well.
     """
-    from torch._C import _distributed_c10d  # a reader of dumps needs no torch
+    from profilers import torch_private  # a reader of dumps needs no torch
 
-    c10d: Any = _distributed_c10d
-    of_nccl = getattr(c10d, "_dump_nccl_trace_json", None) if backend == "nccl" else None
-    made: list[str | bytes] = [dump() for dump in (of_nccl, c10d._dump_fr_trace_json) if dump is not None]
-    return [one.encode() if isinstance(one, str) else one for one in made]
+    return torch_private.flight_dumps(of_nccl=backend == "nccl")
 
 
 def joined(dumps: Sequence[Dump]) -> Dump:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from profilers import torch_private
 from profilers.collectives.encoder import CallEncoder, Kinds, Timed, until_noticed
 from profilers.records import operations
 from profilers.records.schema import CommSample
@@ -121,7 +122,7 @@ class CollectiveRecorder:
     def stop(self) -> None:
         """Take the kernels out; calls seen so far stay."""
         if self._library is not None:
-            self._library._destroy()
+            torch_private.remove_kernels(self._library)
             self._library = None
             (_started if self in _started else _paused).remove(self)
 
@@ -169,12 +170,12 @@ class CollectiveRecorder:
 
     def _kernel(self, operator: Any, operation: str, payload: str) -> Callable[..., Any]:
         """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
-        schema = operator._schema
+        schema = torch_private.schema_of(operator)
         names = [argument.name for argument in schema.arguments]
         tensors_at, group_at = names.index(payload), names.index("process_group")
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
-        below = torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
+        below = torch_private.below_backend_select()
         redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
         kinds, mark, note, tell = self.kinds, self.mark, self.note, self.tell
 

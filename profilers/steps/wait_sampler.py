@@ -17,8 +17,8 @@ from types import CodeType, FrameType
 from typing import Any, Self, TypeVar
 
 import torch
-from torch.autograd import graph
 
+from profilers import torch_private
 from profilers.steps.rank_status import Standing
 from profilers.steps.timer import StepTimer
 
@@ -30,8 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _waits: set[CodeType] = set()
 _DISTRIBUTED = str(Path(torch.distributed.__file__).parent) + "/"
 #: The training thread stands here during a backward pass, whose hooks run on threads of autograd's own on a GPU.
-_backwards: set[CodeType] = {graph._engine_run_backward.__code__}
-_OPERATORS = torch._ops.__file__
+_backwards: set[CodeType] = {torch_private.BACKWARD}
+_OPERATORS = torch_private.OPERATORS_FILE
 #: In a line of ``torch.distributed``: for a work, a future or a store.
 _WAIT = ".wait("
 #: In the name of an operator: for a tensor that is on its way.

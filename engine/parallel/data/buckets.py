@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from engine.comm.channel import Waitable
 from engine.compression.interface import Reduction
+from profilers import torch_private
 from profilers.collectives import recorder
 from profilers.steps.timer import Issued
 
@@ -108,7 +109,7 @@ class GradientBuckets:
         """Forget the gradients that were applied; delayed ones of this step are averaged from now on."""
         if self._delayed:
             self._send_beside()
-        torch._foreach_zero_([bucket.flat for bucket in self.buckets])
+        torch_private.foreach_zero_([bucket.flat for bucket in self.buckets])
 
     def add(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
         """A gradient that was computed outside autograd's backward."""

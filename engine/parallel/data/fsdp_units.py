@@ -17,6 +17,7 @@ from engine.compression.non_gradients import CoarseShards, Slice
 from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
 from engine.parallel.data.fsdp_comm import Gather, Reduce, Reductions
+from profilers import torch_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,13 @@ class Unit:
 
     def name(self, names: Mapping[nn.Parameter, str]) -> None:
         """Learn what it holds; ``names`` of the parameters that sharding made."""
-        state: Any = self.sharded._get_fsdp_state()
-        groups = getattr(state, "_fsdp_param_groups", None)
-        if groups is None:
-            groups = [one for one in (state._fsdp_param_group,) if one is not None]
         self.held = tuple(
-            Held(names[one.sharded_param], tuple(one._orig_size), one.padded_sharded_param_size.numel())
-            for group in groups
+            Held(
+                names[one.sharded_param],
+                torch_private.whole_shape(one),
+                one.padded_sharded_param_size.numel(),
+            )
+            for group in torch_private.fsdp_groups(self.sharded)
             for one in group.fsdp_params
         )
         self.reduce.parts = tuple(self._parts())

@@ -16,6 +16,7 @@ from engine.config.sections import Train
 from engine.model.offload import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
 from engine.parallel.tensor import reduce_partial_gradients
+from profilers import torch_private
 
 
 class LocalOptimizer:
@@ -112,12 +113,12 @@ class LocalOptimizer:
         return norm
 
     def _norm(self, gradients: list[Tensor]) -> float:
-        squares = host_values.copied(torch.stack(torch._foreach_norm(gradients)).double().square())
+        squares = host_values.copied(torch.stack(torch_private.foreach_norm(gradients)).double().square())
         return math.sqrt(all_reduce_scalar(float(squares @ self._shares), self._groups.norm))
 
     def _update(self, gradients: list[Tensor], norm: float) -> None:
         if self._clip is not None and norm > self._clip:
-            torch._foreach_mul_(gradients, self._clip / (norm + 1e-6))
+            torch_private.foreach_mul_(gradients, self._clip / (norm + 1e-6))
         weights = [piece.weight for piece in self._pieces]
         for weight, gradient in zip(weights, self._host.beside(weights, gradients), strict=True):
             weight.grad = gradient

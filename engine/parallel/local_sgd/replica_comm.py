@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.comm import host_values
 from engine.comm.channel import Group, all_gather_single, reduce_scatter_single
 from engine.comm.gloo_exchange import Exchange
+from profilers import torch_private
 from profilers.collectives.recorder import active_recorder, unrecorded
 from profilers.collectives.wire_bytes import EXCHANGE
 from profilers.steps.timer import Issued, StepTimer
@@ -48,7 +49,7 @@ class Link:
     def __init__(self, group: Group, device: torch.device, timer: StepTimer) -> None:
         self._group, self._timer = group, timer
         self.size, self.rank = group.size(), group.rank()
-        backend: Any = group._get_backend(device)
+        backend = torch_private.backend_of(group, device)
         self._exchange = Exchange(backend, self.size) if backend.name() == "gloo" else None
 
     def all_reduce(self, x: Tensor) -> Call:
