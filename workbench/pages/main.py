@@ -2,7 +2,8 @@
 
 import streamlit as st
 
-from workbench.pages.widgets.shared import ASSETS, PAGES
+from workbench.pages.navigation import PAGES
+from workbench.pages.widgets.shared import ASSETS
 
 
 def main() -> None:
@@ -11,8 +12,8 @@ def main() -> None:
     st.set_page_config(page_title="Workbench", page_icon=icon, layout="wide")
     st.logo(icon)
     pages = [
-        st.Page(path, title=name, url_path=name.lower(), default=name == "Runs")
-        for name, path in PAGES.items()
+        st.Page(path, title=name, url_path=name.lower(), default=place == 0)
+        for place, (name, path) in enumerate(PAGES.items())
     ]
     st.navigation(pages, position="top").run()
 

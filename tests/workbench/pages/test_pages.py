@@ -12,10 +12,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.workbench.pages.homes import damaged_home, full_home
+from workbench.pages import navigation
 from workbench.pages.study import transfer
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("runs", "live", "tune", "export", "machine")
+PAGES = [path.removesuffix(".py") for path in navigation.PAGES.values()]
 
 
 def run_names(home: Path) -> list[str]:
@@ -55,6 +56,16 @@ def texts(app: AppTest) -> str:
 def charts(app: AppTest) -> list[str]:
     found = [json.loads(chart.proto.json) for chart in app.get("bidi_component")]
     return [chart["layout"]["title"]["text"] for chart in found]
+
+
+def test_a_new_page_is_a_file_and_an_entry(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hello.py").write_text("import streamlit as st\nst.info('a page that was made up')\n")
+    monkeypatch.setitem(navigation.PAGES, "Hello", str(tmp_path / "hello.py"))
+    app = AppTest.from_file(str(ROOT / "workbench" / "pages" / "main.py"), default_timeout=60).run()
+    shown = app.switch_page(str(tmp_path / "hello.py")).run()
+    assert [info.value for info in shown.info] == ["a page that was made up"]
 
 
 @pytest.mark.parametrize("page", PAGES)

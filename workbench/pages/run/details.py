@@ -10,11 +10,12 @@ from engine.config.run_config import RunConfig, flatten
 from engine.run import run_folder
 from workbench.figures import base, steps
 from workbench.home import runs
+from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, gpus, host, quality, settings, verdicts
 from workbench.pages.run import steps as run_anatomy
 from workbench.pages.run import steps as run_steps
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import PAGES, badge, home, metrics, scaled, snapshot, table
+from workbench.pages.widgets.shared import badge, home, metrics, scaled, snapshot, table
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import words

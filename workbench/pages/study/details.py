@@ -16,10 +16,11 @@ from tuning.spec.objectives import aim_of, text
 from workbench.figures import front
 from workbench.figures.front import front_series
 from workbench.figures.thinning import thinned_front
+from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import PAGES, badge, metrics, table
+from workbench.pages.widgets.shared import badge, metrics, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.text import study as rounds
 from workbench.text import study as study_text

@@ -12,12 +12,12 @@ from tuning.storage.commands import send
 from tuning.storage.study_folder import StudyView
 from workbench.figures import study as study_figures
 from workbench.figures.study import importance_series
+from workbench.pages.navigation import PAGES
 from workbench.pages.study import details, steer
 from workbench.pages.study.details import confirmation, numbers, result_line, why_it_wins
 from workbench.pages.widgets import pending, trial_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
-    PAGES,
     badge,
     from_link,
     guarded,

@@ -11,11 +11,11 @@ import streamlit as st
 from engine.config.errors import WorkbenchError
 from workbench.home.settings import home_folder
 from workbench.home.store import RunRow, Store, StudyRow
+from workbench.pages.navigation import PAGES
 from workbench.records.live_snapshot import LiveRuns, Snapshot
 from workbench.text import words
 
 ASSETS = Path(__file__).parents[1] / "assets"
-PAGES = {name: f"{name.lower()}.py" for name in ("Runs", "Live", "Tune", "Export", "Machine")}
 #: A list that another browser asked for within this time is shown again.
 FRESH_SECONDS = 0.8
 LOOK_SECONDS = 2.0

@@ -1,0 +1,12 @@
+"""The pages of the dashboard, in the order of the navigation: an entry is all that one needs beside its file."""
+
+from __future__ import annotations
+
+#: Title -> file in this folder; the address of a page is its title in lower case, and the first one opens.
+PAGES: dict[str, str] = {
+    "Runs": "runs.py",
+    "Live": "live.py",
+    "Tune": "tune.py",
+    "Export": "export.py",
+    "Machine": "machine.py",
+}
