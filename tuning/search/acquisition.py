@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tuning.predict.model.headroom import HALF_OF_90_PERCENT
 from tuning.search.surrogate import Array, Belief, Posterior, Seen, posterior
 
 #: What one failed trial costs, as a share of the best throughput.
@@ -18,7 +19,6 @@ GIVE_UP = 0.05
 LEAST_FAILURES, MOST_FAILURES = 3, 12
 #: Begins what predictions say of candidates that are left.
 FORETOLD = "the probability that any"
-_OF_90_PERCENT = 1.645
 
 
 class Proposal(NamedTuple):
@@ -79,7 +79,7 @@ def watch(belief: Belief, seen: Seen) -> Watch:
     rows, measured = seen.rows[ran], seen.log_seconds[ran]
     before = posterior(belief, Seen.of([], []))
     off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
-    within = float((off < _OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
+    within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
     fails = before.fails[seen.rows]
     return Watch(
         trials=len(seen.rows),

@@ -19,6 +19,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from tuning.analysis.leaderboard import changes_result
 from tuning.predict.forecast import forecasts
+from tuning.predict.model.headroom import HALF_OF_90_PERCENT
 from tuning.predict.target import Target
 from tuning.search import acquisition, infeasible_space
 from tuning.search.acquisition import HOPELESS
@@ -27,9 +28,6 @@ from tuning.search.surrogate import Array, Belief, Seen
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
-
-#: Half of an interval of 90 %, in standard deviations.
-_OF_90_PERCENT = 1.645
 
 
 def prediction_belief(configs: Sequence[RunConfig], target: Target) -> Belief:
@@ -46,7 +44,7 @@ def prediction_belief(configs: Sequence[RunConfig], target: Target) -> Belief:
     return Belief.of(
         features([config.flat() for config in configs]),
         -np.log([one.tokens_per_second for one in found]),
-        np.log(high / low) / (2 * _OF_90_PERCENT),
+        np.log(high / low) / (2 * HALF_OF_90_PERCENT),
         np.array([one.out_of_memory_probability for one in found]),
         fills=np.array([one.memory_bytes.median for one in found]) / target.memory_bytes,
     )

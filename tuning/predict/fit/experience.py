@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tuning.predict.model.headroom import Allowance
-
-#: Of a normal distribution, the end of 90 %.
-_OF_90_PERCENT = 1.645
+from tuning.predict.model.headroom import HALF_OF_90_PERCENT, Allowance
 
 
 def of_few(groups: int) -> float:
@@ -19,7 +16,7 @@ def of_few(groups: int) -> float:
     Student's t in place of a normal distribution's end, and the error of the mean itself; the quantile is Fisher's and
     Cornish's expansion (Technometrics 1960), 6 % too small with three groups.
     """
-    z, freedom = _OF_90_PERCENT, groups - 1
+    z, freedom = HALF_OF_90_PERCENT, groups - 1
     student = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return student * math.sqrt(1 + 1 / groups) / z
 

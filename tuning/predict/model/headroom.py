@@ -20,7 +20,8 @@ GIB = 2**30
 WORKSPACE_SHARE, _HIGH_SHARE = 0.03, 0.10
 #: On a CPU a rank's libraries take this beside; there is no context.
 CPU_BYTES, _HIGH_CPU_BYTES = GIB // 2, GIB
-_OF_90_PERCENT = 1.645
+#: Half of the middle 90 % of a normal distribution, in standard deviations.
+HALF_OF_90_PERCENT = 1.645
 SAID = (
     "memory: counted bytes, with 3 % (at most 10 %) for workspace and the allocator's gaps, and on a CPU half a GiB "
     "(at most 1) for libraries; believed, not measured"
@@ -90,7 +91,7 @@ def room(counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: Be
     """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
     median, (low, high) = allowance.median(counted) + beside.median, allowance.ends(counted)
     low, high = low + beside.low, high + beside.high
-    deviation = np.log(high / median) / _OF_90_PERCENT
+    deviation = np.log(high / median) / HALF_OF_90_PERCENT
     beyond = np.log(limit / median) / deviation
     return Room(median, low, high, _tail(beyond))
 
