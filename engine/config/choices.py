@@ -17,10 +17,10 @@ class OneOf:
     names: Callable[[], Iterable[str]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """The check after that of the type."""
-        return core_schema.no_info_after_validator_function(self.checked, handler(source))
+        """The check, before that of the type."""
+        return core_schema.no_info_before_validator_function(self.checked, handler(source))
 
-    def checked(self, value: str) -> str:
+    def checked(self, value: Any) -> Any:
         """The value if it is a name.
 
         Raises:

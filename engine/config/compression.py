@@ -66,10 +66,15 @@ def usual_value(config: Compression) -> Value:
 
 
 def keeps_errors(method: str, error_feedback: bool | None) -> bool:
-    """Whether what was not sent is added to the next gradient; without an answer the method decides."""
+    """Whether what was not sent is added to the next gradient; without an answer the method decides.
+
+    One that is gone since a checkpoint named it counts as most: it did.
+    """
     if method == "none":
         return False
-    return METHODS[method].feeds_back if error_feedback is None else error_feedback
+    if error_feedback is not None:
+        return error_feedback
+    return method not in METHODS or METHODS[method].feeds_back
 
 
 @dataclass(frozen=True)

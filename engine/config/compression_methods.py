@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 #: A ratio, a number of bits or a rank; None leaves a part alone.
 Value = float | int | None
@@ -59,18 +59,19 @@ class CompressionMethod:
 
     ``module`` has its code, ``build`` there makes the ``Method`` of a bucket, and ``errors`` there tells what each
     value would lose of a gradient (both as in ``engine.compression.registry``); without a name no plan chooses values.
-    ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself.
-    ``fields`` of the section act with it alone. ``feeds_back``: what was not sent is added to the next gradient unless
-    the configuration says otherwise. ``one_way``: values can go to the rank
-    alone that needs them, as ZeRO asks for. ``sent`` bytes a value count as those of a ring all-reduce; ``held`` bytes
-    are those of its messages on a rank. ``why_alone`` says why a parameter is sent as it is ("" if it is not).
-    ``offered`` methods are in the space of a study that names none, ``compared`` ones beside a prediction.
+    ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself. Further
+    ``fields`` of the section act with it. ``feeds_back``: what was not sent is added to the next gradient unless the
+    configuration says otherwise. ``one_way``: values can go to the rank alone that needs them, as ZeRO asks for; what
+    does so keeps nothing from step to step. ``sent`` bytes a value count as those of a ring all-reduce. ``held`` bytes
+    are those of its messages on a rank; under ZeRO they are not asked for: a rank holds what it sends, and as much
+    that comes in. ``why_alone`` says why a parameter is sent as it is ("" if it is not). ``offered`` methods are in
+    the space of a study that names none, ``compared`` ones beside a prediction.
     """
 
     paper: str
     module: str
     build: str
-    value: Literal["ratio", "rank"] | int
+    value: str | int
     sent: Callable[[Traffic], float]
     held: Callable[[Traffic], float]
     level: Level | None = None
@@ -81,6 +82,10 @@ class CompressionMethod:
     why_alone: Callable[[Tensor], str] = lambda tensor: ""
     offered: bool = False
     compared: bool = False
+
+    def has(self, field: str) -> bool:
+        """Whether a field of the section ``compression`` acts with it."""
+        return field == self.value or field in self.fields
 
     def __post_init__(self) -> None:
         """A plan needs to know what it can choose, and what it costs."""
@@ -213,7 +218,6 @@ METHODS: dict[str, CompressionMethod] = {
         held=lambda traffic: 2 * FP32_BYTES * traffic.value * (1 + traffic.ranks),
         level=RATIO,
         errors="top_k_errors",
-        fields=("ratio",),
         why_alone=_too_few_to_select,
         offered=True,
     ),
@@ -228,7 +232,6 @@ METHODS: dict[str, CompressionMethod] = {
         held=lambda traffic: (FP32_BYTES + 2 * FLOAT64_BYTES) * traffic.value,
         level=RATIO,
         errors="random_k_errors",
-        fields=("ratio",),
         feeds_back=False,
         why_alone=_too_few_to_select,
     ),
@@ -241,7 +244,6 @@ METHODS: dict[str, CompressionMethod] = {
         held=_factor_bytes,
         level=RANK,
         errors="low_rank_errors",
-        fields=("rank",),
         why_alone=_no_factors,
         offered=True,
         compared=True,

@@ -64,7 +64,8 @@ class KnobFacts:
     whatever the base says, if another value would break a rule. ``plain`` is its value in plain data parallelism,
     ``exact`` the only one with which nothing is sent late or with less than there is. ``offered`` are the values of a
     study that names none, as its file has them (None: no such knob there), and ``usual`` tells whether such a study
-    turns it. ``live`` is the part of a run that it turns while the run goes.
+    turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
+    tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
     """
 
     title: str = ""
@@ -78,6 +79,7 @@ class KnobFacts:
     offered: Callable[[Search], Any] = lambda search: None
     usual: Callable[[Search], bool] = lambda search: True
     live: str = ""
+    decides: int = 0
 
 
 def data_ranks(now: Values) -> int:
@@ -153,7 +155,7 @@ def _with(field: str) -> Callable[[Values], bool]:
 
     def acts_here(now: Values) -> bool:
         method = METHODS.get(now["compression.method"])
-        return method is not None and field in method.fields and _compresses(now)
+        return method is not None and method.has(field) and _compresses(now)
 
     return acts_here
 
@@ -222,7 +224,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=_of_experts(_degrees),
     ),
     "parallel.zero_stage": KnobFacts(
-        "ZeRO stage", "ZeRO", acts=_shares_data, plain=0, offered=_between_ranks(0, 1, 2, 3)
+        "ZeRO stage", "ZeRO", acts=_shares_data, plain=0, offered=_between_ranks(0, 1, 2, 3), decides=2
     ),
     "parallel.shard_ranks": KnobFacts(
         "Ranks per sharded copy",
@@ -263,6 +265,7 @@ KNOBS: dict[str, KnobFacts] = {
         offered=lambda search: (
             [name for name, kind in KINDS.items() if kind.offered] if search.ranks > 1 else None
         ),
+        decides=5,
     ),
     "schedule.chunks": KnobFacts(
         "Stages per rank",
@@ -284,6 +287,7 @@ KNOBS: dict[str, KnobFacts] = {
             else None
         ),
         live=GRADIENTS,
+        decides=3,
     ),
     "compression.ratio": KnobFacts(
         "Compression ratio",
@@ -309,7 +313,7 @@ KNOBS: dict[str, KnobFacts] = {
         f"compression.{name}": KnobFacts(acts=_loses, live=GRADIENTS)
         for name in ("start_step", "error_feedback", "layers")
     },
-    "compression.plan": KnobFacts(acts=_is_planned, live=GRADIENTS),
+    "compression.plan": KnobFacts(acts=_is_planned, live=GRADIENTS, decides=4),
     **{
         f"compression.{name}": KnobFacts(acts=_plans, live=GRADIENTS) for name in ("plan_every", "plan_alpha")
     },
@@ -323,6 +327,7 @@ KNOBS: dict[str, KnobFacts] = {
         exact="none",
         offered=_between_ranks("none", "local", "diloco", "streaming", "co2"),
         usual=_never,
+        decides=1,
     ),
     "outer.period": KnobFacts(
         "Steps a round",
@@ -434,6 +439,12 @@ def exact_values() -> dict[str, Any]:
     is chosen for a model, not for its network.
     """
     return {key: knob.exact for key, knob in KNOBS.items() if knob.exact is not UNSAID}
+
+
+def deciding() -> tuple[str, ...]:
+    """Knobs on whose values it depends whether others act; each one may depend on those before it."""
+    found = sorted((knob.decides, key) for key, knob in KNOBS.items() if knob.decides)
+    return tuple(key for _, key in found)
 
 
 def live_parts() -> dict[str, str]:

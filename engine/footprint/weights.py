@@ -20,7 +20,6 @@ from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
 
 MIB = 2**20
-#: Schedules that do all micro-batches of a stage before they go to the next one.
 
 
 class Weight(NamedTuple):

@@ -27,8 +27,8 @@ def mend() -> int:
     A file is removed under the lock under which its compiler runs: what another process is writing stays. Ranks may
     call this at the same time; each file is counted by one of them. What cannot be removed is the compiler's to tell.
     """
-    used, default = map(Path, torch_private.compiled_code_folders())
-    own, headers = used, default / _HEADERS
+    own, default = map(Path, torch_private.compiled_code_folders())
+    headers = default / _HEADERS
     folders = {folder: own / _LOCKS for folder in own.iterdir() if folder.is_dir()}
     folders[headers] = headers / _LOCKS
     removed = 0

@@ -16,6 +16,7 @@ import numpy as np
 
 from engine.config.compression_methods import METHODS
 from engine.config.errors import InputError
+from engine.config.knobs import is_lossy
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
@@ -246,12 +247,11 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
 
 def _change(own: Forecast, values: dict[str, object], other: Forecast) -> Change:
     before, after = own.step_seconds.median, other.step_seconds.median
-    method = values.get("compression.method", "none")
     return Change(
         values=values,
         step_seconds=after,
         gain=before / after - 1,
         memory_bytes=other.memory_bytes.median,
         out_of_memory_probability=other.out_of_memory_probability,
-        lossy=method != "none",
+        lossy=is_lossy(values),
     )

@@ -14,7 +14,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
-from engine.config.knobs import UNSAID, acts, data_ranks, facts_of
+from engine.config.knobs import UNSAID, acts, data_ranks, deciding, facts_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.schedules.registry import KINDS
@@ -32,8 +32,6 @@ RANKS, ACCUMULATION = "ranks", "batch.accumulation"
 TURNED_DEGREES = ("parallel.cp", "parallel.ep")
 #: Degrees that multiply with dp to the ranks; experts are spread over ranks that are there already.
 WORLD_DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp")
-#: Knobs on whose values it depends whether others act; each one may depend on those before it.
-DECIDING = ("outer.method", "parallel.zero_stage", "compression.method", "compression.plan", "schedule.kind")
 #: Changes what is sent between the micro-batches of a step.
 ONLY_BETWEEN = "parallel.reduce_every_micro_batch"
 
@@ -70,6 +68,11 @@ class Points:
             known = self._remembered[(what, id(point))] = (point, make(point))
         result: Result = known[1]
         return result
+
+    @cached_property
+    def deciding(self) -> tuple[str, ...]:
+        """The knobs on whose values it depends whether others act."""
+        return deciding()
 
     @cached_property
     def base_values(self) -> Point:
@@ -167,7 +170,7 @@ class Points:
     def rested(self, point: Point) -> Point:
         """A point with every knob that does not act at rest."""
         resting, now = dict(point), self.base_values | point
-        for key in (*DECIDING, *point):
+        for key in (*self.deciding, *point):
             if key in resting and key in self.by_key and not acts(key, now):
                 now[key] = resting[key] = self.rest(key, now)
         return resting
@@ -180,7 +183,8 @@ class Points:
         if key == "schedule.chunks":
             legal = KINDS[now["schedule.kind"]].chunks
             return min(max(self.base_values[key], legal[0]), legal[-1])
-        return facts.plain if facts.plain in self.by_key[key].grid() else self.base_values[key]
+        plain = None if facts.plain is UNSAID else facts.plain
+        return plain if plain in self.by_key[key].grid() else self.base_values[key]
 
     def is_active(self, key: str, point: Point) -> bool:
         """Whether a knob changes what runs at a point."""

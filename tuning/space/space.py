@@ -17,7 +17,7 @@ from engine.config.errors import InputError
 from engine.config.knobs import acts, plain_values
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.labels import label
-from tuning.space.points import DECIDING, RANKS, WORLD_DEGREES, Point, Points, point_key
+from tuning.space.points import RANKS, WORLD_DEGREES, Point, Points, point_key
 
 Cases = tuple[Point, ...]
 
@@ -26,7 +26,7 @@ def cases(points: Points) -> Cases:
     """Every layout with the values that decide which other knobs act; none comes twice."""
     named = (dict(zip(points.layout_keys, degrees, strict=True)) for degrees in points.layouts)
     found = [points.placed(values) for values in named]
-    for key in (key for key in DECIDING if key in points.by_key):
+    for key in (key for key in points.deciding if key in points.by_key):
         found = [case | {key: value} for case in found for value in _values(points, case, key)]
     return tuple(found)
 
@@ -51,7 +51,7 @@ def _all(points: Points, deciding: Cases) -> Iterator[Point]:
 
 def _others(points: Points, case: Point) -> dict[str, tuple[Any, ...]]:
     values = partial(_values, points, case)
-    return {knob.key: values(knob.key) for knob in points.free_knobs if knob.key not in DECIDING}
+    return {knob.key: values(knob.key) for knob in points.free_knobs if knob.key not in points.deciding}
 
 
 def _values(points: Points, case: Point, key: str) -> tuple[Any, ...]:

@@ -157,7 +157,8 @@ def layout(degrees: Mapping[str, Any] | None) -> str:
     return " · ".join(parts + sharding) or "1 rank"
 
 
-#: Keys of environment variables, and one that stays as the machine has it: as in ``tuning.labels``, which loads slowly.
+#: Keys of environment variables, and one that stays as the machine has it: as in ``tuning.space.labels``, which takes
+#: long to load.
 VARIABLES, UNSET = "environment.", "unset"
 
 
@@ -165,9 +166,8 @@ def short(key: str) -> str:
     """A dotted key as a column title; a variable keeps its name."""
     if key.startswith(VARIABLES):
         return key.rpartition(".")[2]
-    from engine.config.knobs import (
-        facts_of,
-    )  # with the whole configuration, which half of the commands never load
+    # It loads the whole configuration, which half of the commands never need.
+    from engine.config.knobs import facts_of
 
     return facts_of(key).short or key.rpartition(".")[2].replace("_", " ")
 

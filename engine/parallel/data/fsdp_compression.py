@@ -57,13 +57,15 @@ class CoarseGradients:
         errors = compressor.memory(content)
         if errors is None:
             return
-        each, ranks, sent = len(content.flat) // unit.channel.size, unit.channel.size, dict[str, int]()
-        for part in content.parts:
-            first = sent.get(part.name, 0)
-            sent[part.name] = first + part.count
+        each, ranks = len(content.flat) // unit.channel.size, unit.channel.size
+        for part in (part for part in content.parts if part.count):
+            lies = extents[part.name]
+            held = "" if lies.sizes == lies.shape else f".at{'-'.join(map(str, lies.offsets))}"
             slice_ = f"slice{part.start // each}of{ranks}"
-            name = f"{part.name}.{unit.place}.{slice_}{self._over_tp.get(part.name, '')}"
-            yield ReplicaMemory(name, errors[part.start : part.stop], extents[part.name].beginning_at(first))
+            name = f"{part.name}{held}.{unit.place}.{slice_}{self._over_tp.get(part.name, '')}"
+            # A tensor of its own: under a name that has the parameter's shape a checkpoint wants all of its elements.
+            whole = Extent((part.count,), (0,), (part.count,))
+            yield ReplicaMemory(name, errors[part.start : part.stop], whole)
 
     def _each(self) -> Iterator[tuple[Unit, GradientCompressor]]:
         return ((unit, self._compressors[unit.channel.group]) for unit in self._units)

@@ -39,6 +39,18 @@ METHODS: dict[str, dict[str, Any]] = {
         "parallel__dp": 4,
     },
     "bf16": {"compression__method": "bf16", "compression__error_feedback": True},
+    "int8 zero 1": {"compression__method": "int8", "parallel__zero_stage": 1},
+    "int8 zero 2": {"compression__method": "int8", "parallel__zero_stage": 2},
+    "int4 zero 3": {"compression__method": "int4", "compression__bucket_values": 64, "parallel__zero_stage": 3},
+    "int4 zero 3 tp": {"compression__method": "int4", "parallel__zero_stage": 3, "parallel__tp": 2},
+    "int8 hybrid": {
+        "compression__method": "int8", "parallel__zero_stage": 3, "parallel__dp": 4,
+        "parallel__shard_ranks": 2,
+    },
+    "int8 zero 2 experts": {
+        "compression__method": "int8", "parallel__zero_stage": 2, "model__experts": 4, "parallel__ep": 2,
+        "parallel__dp": 4,
+    },
 }  # fmt: skip
 STEPS = 6
 DROPPED = "starts anew"

@@ -167,3 +167,14 @@ def test_it_trains_as_without_compression_and_its_bytes_are_seen(tmp_path: Path)
     assert losses[NAME] == pytest.approx(losses["none"], abs=1e-6)
     assert 1.9 < sent[NAME] / sent["none"] < 2, "all but the vectors are sent in fp64"
     assert set(left_alone(records).values()) == {"only matrices are doubled"}
+
+
+@pytest.mark.parametrize("value", [None, 5, ["int8"], {"a": 1}])
+def test_what_is_no_name_is_refused_with_the_names_there_are(value: object) -> None:
+    with pytest.raises(InputError, match=r"'none', 'fp16'.* or 'sign'"):
+        parse({"compression": {"method": value}})
+
+
+def test_a_method_that_is_gone_kept_its_errors() -> None:
+    assert keeps_errors("gone", None)
+    assert not keeps_errors("gone", False)

@@ -17,6 +17,7 @@ import pytest
 from torch.utils._filelock import FileLock
 
 from engine.parallel import compiler_cache
+from profilers import torch_private
 from tests.support.waiting import wait_until
 
 KEY = "cabcdefgh"
@@ -59,7 +60,7 @@ def test_a_library_that_is_not_whole_is_removed(cache: Path, library: bytes, end
 @needs_compiler
 def test_what_a_compiler_was_working_on_is_removed(cache: Path, library: bytes) -> None:
     """Its folder tells; of a precompiled header nothing else does."""
-    headers = Path(compiler_cache.default_cache_dir()) / "precompiled_headers"
+    headers = Path(torch_private.compiled_code_folders()[1]) / "precompiled_headers"
     for folder, name in ((cache / "ab", f"{KEY}.main.so"), (headers, f"{KEY}.h.gch")):
         folder.mkdir(parents=True, exist_ok=True)
         source, other = folder / f"{KEY}.cpp", folder / f"other{Path(name).suffix}"

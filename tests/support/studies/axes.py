@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+from engine.config.compression import usual_value
 from engine.config.layout import accumulation, layout_of
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
@@ -98,6 +99,5 @@ def _work(config: RunConfig, stage: int) -> Hashable:
 
 def _sent(config: RunConfig, stage: int) -> Hashable:
     compression, averages = config.compression, layout_of(config).data > 1 and stage < 2
-    values = {"topk": compression.ratio, "randomk": compression.ratio, "powersgd": compression.rank}
-    value = values.get(compression.method)
+    value = usual_value(compression)
     return (config.overlap.bucket_mb, compression.method, value) if averages else None

@@ -4,6 +4,7 @@ exact runs, and turned while a run goes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -95,3 +96,36 @@ def test_it_turns_its_part_while_a_run_goes() -> None:
     (change,) = live_changes.changes(before, after)
     assert (change.key, change.old, change.new) == (KEY, before.checkpoint.keep, 5)
     assert live_changes.parts([change]) == [ACTIVATIONS]
+
+
+def test_where_it_decides_whether_another_acts_listing_and_drawing_agree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offload = KNOBS["memory.offload"]
+    monkeypatch.setitem(KNOBS, "memory.offload", replace(offload, decides=6))
+    monkeypatch.setitem(
+        KNOBS, KEY, KnobFacts(acts=lambda now: bool(now["memory.offload"] != "none"), at_rest=2)
+    )
+    space = parse(
+        {
+            "name": "new", "ranks": 2, "base": BASE,
+            "space": {"memory.offload": ["none", "optimizer"], KEY: [3, 4, 5]},
+        }
+    ).search_space  # fmt: skip
+    listed = {(point["memory.offload"], point[KEY]) for point in space.legal_points}
+    drawn = [space.random_point(Random(seed), set()) for seed in range(80)]
+    assert listed == {("none", 2), ("optimizer", 3), ("optimizer", 4), ("optimizer", 5)}
+    assert {(point["memory.offload"], point[KEY]) for point in drawn if point is not None} == listed
+
+
+def test_a_knob_at_rest_keeps_a_null_that_is_offered() -> None:
+    """As in the journals of studies that are there."""
+    space = parse(
+        {
+            "name": "null",
+            "ranks": 2,
+            "base": BASE,
+            "space": {"outer.method": ["none", "co2"], "outer.clip": [None, 1.0]},
+        }
+    ).search_space
+    assert space.point({"outer.method": "none", "outer.clip": 1.0})["outer.clip"] is None
