@@ -53,7 +53,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def fsdp_groups(module: Any) -> list[Any]:
-    """FSDP2's groups of a module's parameters; a list of them since torch 2.12."""
+    """FSDP2's groups of a module's parameters: newer releases have a list of them, older ones one or none."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from engine.compression.interface import Content, Part
-from engine.config import compression_methods
 from engine.config.compression import Settings
-from engine.config.compression_methods import METHODS, Value
+from engine.config.compression_methods import METHODS, Parameter, Value
 
 _AS_ASKED = "left alone as asked"
 
@@ -72,8 +71,8 @@ def why_alone(part: Part, settings: Settings) -> str | None:
     value = settings.value_of(part.name)
     if value is None:
         return _AS_ASKED
-    tensor = compression_methods.Tensor(part.shape, float(value), settings.bucket_values)
-    return METHODS[settings.method].why_alone(tensor) or None
+    parameter = Parameter(part.shape, float(value), settings.bucket_values)
+    return METHODS[settings.method].why_alone(parameter) or None
 
 
 def matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:

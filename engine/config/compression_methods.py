@@ -18,7 +18,7 @@ _STEPS_OF_A_DOUBLING = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Parameter:
     """A parameter whose gradient may be compressed, and how: ``bucket_values`` values share a scale."""
 
     shape: tuple[int, ...]
@@ -57,8 +57,9 @@ class Level:
 class CompressionMethod:
     """Facts about a method.
 
-    ``module`` has its code, ``build`` there makes the ``Method`` of a bucket, and ``errors`` there tells what each
-    value would lose of a gradient (both as in ``engine.compression.registry``); without a name no plan chooses values.
+    ``paper`` is its arXiv number, if it has one. ``module`` has its code: ``build`` there makes the ``Method`` of a
+    bucket (``engine/compression/interface.py``), and ``errors`` tells what each value would lose of a gradient, as
+    ``engine.compression.registry.errors_of``; without a name no plan chooses values.
     ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself. Further
     ``fields`` of the section act with it. ``feeds_back``: what was not sent is added to the next gradient unless the
     configuration says otherwise. ``one_way``: values can go to the rank alone that needs them, as ZeRO asks for; what
@@ -79,7 +80,7 @@ class CompressionMethod:
     fields: tuple[str, ...] = ()
     feeds_back: bool = True
     one_way: bool = False
-    why_alone: Callable[[Tensor], str] = lambda tensor: ""
+    why_alone: Callable[[Parameter], str] = lambda parameter: ""
     offered: bool = False
     compared: bool = False
 
@@ -132,22 +133,22 @@ RANK = Level("a rank", _rank_problem, _ranks)
 BITS = Level("a number of bits", _bits_problem, _bits)
 
 
-def _too_few_to_select(tensor: Tensor) -> str:
-    few = tensor.value * tensor.count < 1
-    return f"{tensor.count:,} values, of which ratio {tensor.value:g} is less than one" if few else ""
+def _too_few_to_select(parameter: Parameter) -> str:
+    few = parameter.value * parameter.count < 1
+    return f"{parameter.count:,} values, of which ratio {parameter.value:g} is less than one" if few else ""
 
 
-def _too_few_for_a_scale(tensor: Tensor) -> str:
-    if tensor.count >= tensor.bucket_values:
+def _too_few_for_a_scale(parameter: Parameter) -> str:
+    if parameter.count >= parameter.bucket_values:
         return ""
-    return f"{tensor.count:,} values are fewer than the {tensor.bucket_values:,} that share a scale"
+    return f"{parameter.count:,} values are fewer than the {parameter.bucket_values:,} that share a scale"
 
 
-def _no_factors(tensor: Tensor) -> str:
+def _no_factors(parameter: Parameter) -> str:
     """PowerSGD leaves alone what two factors of its rank do not make half as small."""
-    if len(tensor.shape) < 2:
+    if len(parameter.shape) < 2:
         return "no matrix"
-    rank, (rows, columns) = int(tensor.value), tensor.shape[-2:]
+    rank, (rows, columns) = int(parameter.value), parameter.shape[-2:]
     if rank > min(rows, columns):
         return f"rank {rank} is larger than the matrix ({rows:,} x {columns:,})"
     if 2 * rank * (rows + columns) > rows * columns:

@@ -26,10 +26,9 @@ LONG_SEQUENCE = 8_192
 MANY_RANKS = 9
 #: Widths of hybrid sharding that are offered: no wider than one usual machine.
 WIDEST_SHARD = 8
-
-
-#: Sections whose other values act only beside one of those.
+#: Sections whose keys act only beside a value that loses something.
 _SECTIONS = ("compression.", "outer.")
+#: Left out where two runs are compared: they change nothing that is learned.
 _BESIDE = (
     "parallel.world_size",
     "train.validate_every",

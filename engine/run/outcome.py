@@ -22,7 +22,7 @@ class About(StrEnum):
 class Ending(StrEnum):
     """Every way a run can end; see design decision 4 in ``docs/architecture.md``.
 
-    An entry is all that there is to say of one: its name in files, what it is ``about``, how it is ``spoken`` of, what
+    An entry says of one: its name in files, what it is ``about``, how it is ``spoken`` of, what
     trials that ended so did (``counted``: "3 ran out of memory"), its colour and icon on a page, and what to change
     where settings decide nothing more. Icons are of Google's Material Symbols.
     """

@@ -1,7 +1,8 @@
 """Every collective operation that the workbench records: its names in torch and NCCL, its bytes and its passes. Pure.
 
-This is the one place that knows an operation. The recorder, the reader of NCCL's logs and dumps, bandwidths, wire
-bytes, verdicts, calibration and prediction ask it.
+The recorder, the reader of NCCL's logs and dumps, bandwidths, wire bytes, verdicts, calibration and prediction ask it.
+What calls an operation to measure it stands in ``engine/launch/measure/rank.py``, what to do about waiting for one in
+``profilers/verdicts/communication.py``.
 
 S is the payload by nccl-tests' definitions (doc/PERFORMANCE.md), n the number of ranks. Shares of S that a rank sends
 are means over the ranks: gloo's by its docs/algorithms.md (its reduce-scatter is, in torch, an all-reduce of which each
@@ -47,7 +48,8 @@ class Operation:
     exchange_sent: Share | None = None
     gloo_messages: Messages = field(default=lambda ranks, payload: 0)
     passes: int | None = None
-    #: Whether `workbench calibrate` measures it; a send is measured with its receive.
+    #: Whether `workbench calibrate` measures it, which needs its call in ``engine/launch/measure/rank.py``; a send is
+    #: measured with its receive.
     calibrated: bool = False
     #: Whether waiting for it is a verdict of its own name.
     has_verdict: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
 from tuning.analysis import confirmation, leaderboard, pareto, single_values
 from tuning.analysis.comparison import Comparison, compare
@@ -250,9 +251,7 @@ def _lossy(stands: Standing, file: StudyFile) -> Document | None:
 
 def _guard(trial: Trial, stands: Standing, file: StudyFile) -> Document:
     """What the loss guard says about a trial that ended well."""
-    judged = (
-        leaderboard.judged(trial, stands.baseline, file) if trial.outcome in ("completed", "pruned") else None
-    )
+    judged = leaderboard.judged(trial, stands.baseline, file) if trial.outcome in GOOD else None
     return {"guard": None if judged is None else {"state": judged.state, "reason": judged.reason}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from engine.run.outcome import GOOD
 from tuning.search.acquisition import FORETOLD, MOST_FAILURES
 from tuning.storage.state import StudyState, Trial
 
@@ -29,7 +30,7 @@ def failed(state: StudyState) -> list[Trial]:
 
 
 def _ran(trial: Trial) -> bool:
-    return trial.value is not None or trial.outcome in ("completed", "pruned")
+    return trial.value is not None or trial.outcome in GOOD
 
 
 def foreseen(words: str) -> Nothing:

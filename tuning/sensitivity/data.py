@@ -11,14 +11,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.run.outcome import Ending
+from engine.run.outcome import GOOD
 from tuning.analysis import leaderboard
 from tuning.space.knobs import Knob
 from tuning.space.points import Point
 from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
-
-_RAN = (Ending.COMPLETED, Ending.PRUNED)
 
 
 def ended(state: StudyState) -> int:
@@ -37,7 +35,7 @@ def failed(trial: Trial) -> bool | None:
         return None
     if trial.constraints.get(trial.outcome, 0.0) > 0:
         return True
-    return False if trial.outcome in _RAN else None
+    return False if trial.outcome in GOOD else None
 
 
 def judged(state: StudyState) -> list[tuple[Trial, bool]]:

@@ -17,8 +17,7 @@ from engine.compression.interface import Kept, Message, Method, Reduction
 from engine.compression.randomness import Draws
 from engine.compression.registry import errors_of
 from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
-from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Value
-from engine.config.compression_methods import Tensor as Parameter
+from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Parameter, Value
 from engine.config.errors import InputError
 from engine.config.knobs import acts
 from engine.config.run_config import RunConfig, parse
