@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.replay import Recorded
+from tests.support.studies.replay import Recorded
 from tuning.predict.cluster.csv_table import Columns, take
 from tuning.predict.model.cases import Array
 from tuning.search.acquisition import Belief, propose

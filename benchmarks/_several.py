@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from optuna._hypervolume import compute_hypervolume
 
 from benchmarks._made_up import step_seconds
-from tests.support import replay
+from tests.support.studies import replay
 from tuning.analysis.measures import measure
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
@@ -88,7 +88,7 @@ class Problem:
 
 
 def recorded(model: str, nodes: int) -> Problem:
-    """A cell of the playbook's table, by what ``tests.support.replay`` answers a study: tokens/s and peak memory."""
+    """A cell of the playbook's table, by which ``studies.replay`` answers a study: tokens/s and peak memory."""
     cell = replay.cell(model, nodes)
     file = replay.study(cell, objectives=["tokens_per_second", "peak_memory_bytes"])
     execute, space = replay.Replay(cell), file.search_space

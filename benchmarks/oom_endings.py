@@ -21,9 +21,9 @@ from benchmarks import _table as table
 from engine.run import run_folder
 from engine.run.devices import backends
 from engine.session import Session
-from tests.support import like_nccl
-from tests.support.starved import Starving, large, when_there
-from tests.support.torchrun import on_one_host
+from tests.support.engine.memory_limit import Starving, large, when_there
+from tests.support.engine.torchrun import on_one_host
+from tests.support.gpu import like_nccl
 
 AXES: dict[str, dict[str, Any]] = {"pp=2": {"parallel__pp": 2}, "tp=2": {"parallel__tp": 2}}
 BACKENDS = {"gloo": "", "NCCL's habits": like_nccl.BACKEND}

@@ -14,7 +14,7 @@ from engine.config.validation import rules
 from engine.footprint.footprint import footprints
 from engine.schedules import closed_forms
 from tests.support.drawn import SEED
-from tests.support.layouts import draw
+from tests.support.studies.layouts import draw
 from tuning.predict.cluster import playbook
 from tuning.predict.cluster.csv_table import cases, take
 from tuning.predict.model.cases import FULL, SELECTIVE, Cases

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.synthetic import RunFolder, write_home
+from tests.support.workbench.synthetic import RunFolder, write_home
 from workbench import cli
 
 

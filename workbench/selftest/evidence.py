@@ -157,7 +157,7 @@ names sound secret); shorter ones are told nowhere by name. UUIDs of GPUs are nu
 
 From a checkout, put a file into `tests/data/` and:
 
-- `nvml.tape.json`: `Nvml(FakeNvml(path=...))` of `tests/support/fake_nvml.py` answers as the driver did.
+- `nvml.tape.json`: `Nvml(FakeNvml(path=...))` of `tests/support/gpu/fake_nvml.py` answers as the driver did.
 - `flight/rank-R.json`: `profilers.collectives.flight_recorder.parse(document["dump"].encode())`, then
   `profilers.collectives.hang.find`.
 - a rank's log over NCCL: `profilers.collectives.nccl_log.proof(name, value, lines)`.

@@ -10,7 +10,7 @@ from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.operations import OPERATIONS
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
-from tests.support.public_collectives import MODULES, NOT_CALLED, calls, names, old_names_allowed
+from tests.support.engine.public_collectives import MODULES, NOT_CALLED, calls, names, old_names_allowed
 from tests.support.ranks import on_ranks
 
 #: Operators that move nothing between ranks.

@@ -15,8 +15,8 @@ import torch
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from tests.support.fake_cuda import build, cases
-from tests.support.fake_cuda.process import FakeCuda
+from tests.support.gpu.fake_cuda import build, cases
+from tests.support.gpu.fake_cuda.process import FakeCuda
 from tests.support.runs import small
 
 #: Twice the patience of the process: a pipeline's case asks two ranks.

@@ -21,7 +21,7 @@ from engine.schedules.registry import plan
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
-from tests.support import like_nccl
+from tests.support.gpu import like_nccl
 from tests.support.ranks import on_ranks
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,7 @@ from engine.run.devices import backends
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.engine.runs.test_matrix import AXES, LOSS_TOLERANCE, SIZES, combinations, compare, one_process
-from tests.support import like_nccl
+from tests.support.gpu import like_nccl
 from tests.support.runs import execute, small
 
 pytestmark = pytest.mark.skipif(like_nccl.why_not() is not None, reason=str(like_nccl.why_not()))

@@ -47,7 +47,7 @@ import torch
 from engine.run.devices import selection as devices
 from engine.config.run_config import parse
 from profilers.gpu.nvml import Nvml
-from tests.support.fake_nvml import FakeNvml
+from tests.support.gpu.fake_nvml import FakeNvml
 
 if __name__ == "__main__":
     found = devices.choose(parse({}), 1, Nvml(FakeNvml()))

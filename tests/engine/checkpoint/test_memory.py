@@ -12,7 +12,7 @@ from engine.run.outcome import Ending
 from engine.session import Session
 from tests.engine.checkpoint.test_checkpointer import THIN, folder_of, losses_of, step_of, when
 from tests.engine.checkpoint.test_kills import kill_ranks
-from tests.support.checkpoints import whole
+from tests.support.engine.checkpoints import whole
 from tests.support.runs import execute, small
 
 pytestmark = pytest.mark.drawn(4, of="checkpoints of error memory")

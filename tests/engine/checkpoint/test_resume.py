@@ -29,7 +29,7 @@ from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
-from tests.support.checkpoints import assert_equal, whole
+from tests.support.engine.checkpoints import assert_equal, whole
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small
 

@@ -17,7 +17,7 @@ from engine.dry_run.check import DryRun, dry_run
 from engine.dry_run.pool import BuildError, build_ranks
 from engine.footprint.footprint import Footprint
 from tests.engine.config.validation.test_rules import drawn
-from tests.support.held import Real, real
+from tests.support.engine.rank_memory import Real, real
 from tests.support.ranks import on_ranks
 
 RANKS = 4

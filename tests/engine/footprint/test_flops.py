@@ -35,7 +35,7 @@ from engine.model.mixture import MixtureShape
 from engine.model.recompute import Activations
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
-from tests.support.mixtures import mixture
+from tests.support.engine.mixtures import mixture
 
 aten = torch.ops.aten
 #: More are counted without memory: on the meta device.

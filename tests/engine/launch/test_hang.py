@@ -15,7 +15,7 @@ from engine.run.outcome import Ending
 from engine.run.progress import Progress
 from engine.session import Session
 from tests.engine.runs.test_faults import LONG, signal_rank, when_at_step
-from tests.support.flight import nccl_bytes, nccl_entry
+from tests.support.profilers.flight import nccl_bytes, nccl_entry
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
 

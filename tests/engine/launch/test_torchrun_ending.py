@@ -21,7 +21,7 @@ from engine.launch.ending import Death
 from engine.launch.torchrun_ending import LastWords
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.torchrun import tiny
+from tests.support.engine.torchrun import tiny
 from tests.support.waiting import wait_until
 
 OOM = RankReport(1, Ending.OOM, "MemoryError: none", "backward", ("line",))

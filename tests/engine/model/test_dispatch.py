@@ -14,7 +14,7 @@ from engine.model.dispatch import (
     has_grouped_gemm,
     looped_linear,
 )
-from tests.support.mixtures import CLOSE
+from tests.support.engine.mixtures import CLOSE
 
 COUNTS = [[3, 4, 5], [0, 7, 5], [12, 0, 0], [0, 0, 12], [0, 0, 0]]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from engine.model.mixture import Mixture
-from tests.support.mixtures import (
+from tests.support.engine.mixtures import (
     BATCH,
     CLOSE,
     SEQUENCE,

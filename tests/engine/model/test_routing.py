@@ -10,7 +10,7 @@ import torch
 
 from engine.model.dispatch import place_padded
 from engine.model.routing import balance_loss
-from tests.support.mixtures import BATCH, CLOSE, SHAPE, OtherRanks, activations, mixture
+from tests.support.engine.mixtures import BATCH, CLOSE, SHAPE, OtherRanks, activations, mixture
 
 
 def test_balancing_loss_of_the_batch_is_the_mean_over_ranks() -> None:

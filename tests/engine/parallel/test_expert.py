@@ -21,7 +21,7 @@ from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
-from tests.support.mixtures import CLOSE, mixture
+from tests.support.engine.mixtures import CLOSE, mixture
 from tests.support.ranks import on_ranks
 
 DROPLESS = MixtureShape(hidden=16, ffn_hidden=24, experts=8, top_k=2, balance_weight=0.5)

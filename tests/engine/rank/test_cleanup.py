@@ -14,8 +14,8 @@ from engine.rank import cleanup
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS
 from tests.engine.runs.test_matrix import AXES, EXPERTS
+from tests.support.engine.warm import WarmRanks, warm_ranks
 from tests.support.runs import small
-from tests.support.warm import WarmRanks, warm_ranks
 
 #: 1.4 million parameters: whatever keeps one kind of state alive keeps more than ``GROWTH_BYTES``.
 BASE: dict[str, Any] = {

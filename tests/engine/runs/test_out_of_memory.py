@@ -22,10 +22,10 @@ from engine.run.devices import backends
 from engine.run.outcome import Ending
 from engine.run.progress import Progress
 from engine.session import Session
-from tests.support import like_nccl
+from tests.support.engine.memory_limit import Starving, large, when_there
+from tests.support.engine.torchrun import at_step, on_one_host, tiny
+from tests.support.gpu import like_nccl
 from tests.support.runs import execute
-from tests.support.starved import Starving, large, when_there
-from tests.support.torchrun import at_step, on_one_host, tiny
 
 AXES: dict[str, dict[str, Any]] = {"pp": {"parallel__pp": 2}, "tp": {"parallel__tp": 2}}
 BACKENDS = {"gloo": "", "nccl": like_nccl.BACKEND}

@@ -19,7 +19,7 @@ from engine.run import run_folder
 from engine.run.messages import Seat
 from engine.session import Session
 from profilers.records.reader import RunRecords
-from tests.support.lab import needs_lab
+from tests.support.engine.lab import needs_lab
 from tests.support.runs import execute, small
 
 THIN: dict[str, Any] = {"model__layers": 2, "model__hidden": 32, "model__ffn_hidden": 64}

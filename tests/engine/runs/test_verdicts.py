@@ -22,7 +22,7 @@ from engine.run import run_folder
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Verdict
 from profilers.records.reader import RunRecords
-from tests.support.lab import needs_lab
+from tests.support.engine.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import small
 

@@ -14,7 +14,7 @@ from engine.comm.channel import Channel
 from engine.config.sections import Lab
 from engine.launch.host_location import Place
 from profilers.collectives.wire_bytes import EXCHANGE, wire_bytes
-from tests.support.lab import counted, needs_lab
+from tests.support.engine.lab import counted, needs_lab
 from tests.support.ranks import on_ranks_of
 
 pytestmark = needs_lab

@@ -15,7 +15,7 @@ from engine.schedules.dependencies import in_order, needs, received, result, sen
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
-from tests.support.schedule_checker import problems
+from tests.support.engine.schedule_checker import problems
 
 quick = settings(max_examples=60)
 

@@ -22,9 +22,9 @@ from engine.schedules.simulate import simulate
 from profilers.records.reader import RunRecords
 from profilers.records.schema import StepSample
 from tests.support.approximate import about
+from tests.support.engine.schedule_checker import problems as problems_of_plan
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
-from tests.support.schedule_checker import problems as problems_of_plan
 from tuning.space.defaults import offered_space
 from workbench.pages.widgets.forms import field
 

@@ -10,7 +10,7 @@ from engine.schedules.actions import Plan, Size, Work
 from engine.schedules.classic import rounds
 from engine.schedules.registry import KINDS, actions_for, plan
 from engine.schedules.simulate import in_flight
-from tests.support.schedule_checker import problems
+from tests.support.engine.schedule_checker import problems
 
 
 def chunks_of(kind: str, most: int = 4) -> list[int]:

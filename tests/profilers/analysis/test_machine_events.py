@@ -6,7 +6,7 @@ from profilers.gpu.nvml import Nvml
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler
-from tests.support.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
+from tests.support.gpu.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
 
 
 class Script:

@@ -13,7 +13,7 @@ import pytest
 
 from profilers.collectives.flight_recorder import Dump, DumpError, arm, comm_samples, joined, parse, take
 from tests.support.approximate import about
-from tests.support.flight import (
+from tests.support.profilers.flight import (
     CREATED_NS,
     GLOO,
     TUTORIAL,

@@ -1,4 +1,4 @@
-"""Who did not come: from dumps of real gloo ranks, and from NCCL's as composed in tests/support/flight.py."""
+"""Who did not come: from dumps of real gloo ranks, and from NCCL's as composed in tests/support/profilers/flight.py."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from profilers.collectives import hang
 from profilers.collectives.flight_recorder import Dump
-from tests.support.flight import gloo_dumps, nccl_dump, nccl_entry, nccl_message
+from tests.support.profilers.flight import gloo_dumps, nccl_dump, nccl_entry, nccl_message
 
 PAIRS = {"0": [0, 1, 2, 3], "dp": [0, 2], "tp": [2, 3]}
 

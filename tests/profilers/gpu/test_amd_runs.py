@@ -16,7 +16,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler
 from tests.support.approximate import about
-from tests.support.fake_amdsmi import (
+from tests.support.gpu.fake_amdsmi import (
     DRIVER_NOT_LOADED,
     MI250X,
     AmdSmiLibraryException,

@@ -15,7 +15,7 @@ from profilers.analysis import machine
 from profilers.gpu.amd_readings import energy_unit_joules, throttle_reasons
 from profilers.gpu.library import GpuLimits
 from tests.support.approximate import about
-from tests.support.fake_amdsmi import (
+from tests.support.gpu.fake_amdsmi import (
     MI250X,
     MI300X,
     NOT_FOUND,

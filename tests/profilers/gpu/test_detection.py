@@ -12,8 +12,8 @@ import torch
 from profilers.gpu import amd_library, detection, torch_build
 from profilers.gpu.amd_smi import AmdSmi
 from profilers.gpu.nvml import Nvml
-from tests.support.fake_amdsmi import DRIVER_NOT_LOADED, AmdSmiLibraryException, FakeAmdSmi
-from tests.support.fake_nvml import FakeNvml, NVMLError
+from tests.support.gpu.fake_amdsmi import DRIVER_NOT_LOADED, AmdSmiLibraryException, FakeAmdSmi
+from tests.support.gpu.fake_nvml import FakeNvml, NVMLError
 
 NO_NVIDIA = {"nvmlInit": NVMLError("Driver Not Loaded", 9)}
 NO_AMD: dict[str, Exception] = {"amdsmi_init": AmdSmiLibraryException(DRIVER_NOT_LOADED)}

@@ -7,7 +7,7 @@ import pytest
 from profilers.gpu.gpm import METRICS
 from profilers.gpu.nvml import Nvml
 from tests.support.approximate import about
-from tests.support.fake_nvml import NOT_SUPPORTED, FakeNvml, NVMLError
+from tests.support.gpu.fake_nvml import NOT_SUPPORTED, FakeNvml, NVMLError
 from tests.support.samples import gpu_sample
 
 MIB = 2**20

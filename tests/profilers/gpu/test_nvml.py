@@ -17,7 +17,7 @@ from profilers.records.codec import Encoder, Header, encode_header, fields_of, r
 from profilers.records.reader import RunRecords
 from profilers.records.schema import GpuSample
 from tests.support.approximate import about
-from tests.support.fake_nvml import (
+from tests.support.gpu.fake_nvml import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
     H100,

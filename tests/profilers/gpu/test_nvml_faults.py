@@ -1,6 +1,6 @@
 """A driver that answers an error in the middle of a run: told once, and read again when it recovers."""
 
-from tests.support.fake_nvml import GPU_IS_LOST, NVMLError, nvml_door
+from tests.support.gpu.fake_nvml import GPU_IS_LOST, NVMLError, nvml_door
 from tests.support.samples import gpu_sample
 
 

@@ -17,10 +17,10 @@ from profilers.analysis.machine import troubles
 from profilers.gpu.nvml import Nvml
 from profilers.records.reader import RunRecords
 from tests.support.approximate import about
-from tests.support.fake_nvml import FakeNvml
-from tests.support.nvml_library import build
-from tests.support.nvml_library.scenario import GIB, Scenario
-from tests.support.nvml_library.session import Session
+from tests.support.gpu.fake_nvml import FakeNvml
+from tests.support.gpu.nvml_library import build
+from tests.support.gpu.nvml_library.scenario import GIB, Scenario
+from tests.support.gpu.nvml_library.session import Session
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(build.WHY_NONE is not None, reason=str(build.WHY_NONE))

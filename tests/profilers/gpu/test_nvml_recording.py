@@ -6,7 +6,7 @@ import pynvml
 
 from profilers.gpu.nvml import Nvml
 from profilers.gpu.nvml_tape import Tape, _same
-from tests.support.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
+from tests.support.gpu.fake_nvml import GPU_IS_LOST, FakeNvml, NVMLError
 
 
 def test_what_was_recorded_replays_to_the_same_samples(tmp_path: Path) -> None:

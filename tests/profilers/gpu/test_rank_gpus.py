@@ -11,8 +11,8 @@ from profilers.gpu.rank_gpus import RankGpu, cuda_identity, gpus_of_ranks
 from profilers.records.reader import RunRecords
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
-from tests.support.fake_nvml import NOT_SUPPORTED, FakeNvml, NVMLError
-from tests.support.planted import START, STEPS, named, summary, write
+from tests.support.gpu.fake_nvml import NOT_SUPPORTED, FakeNvml, NVMLError
+from tests.support.profilers.uniform_records import START, STEPS, named, summary, write
 from tests.support.samples import gpu_sample
 
 #: The two H100 of the recording as the driver tells them.

@@ -16,7 +16,7 @@ from profilers.records import operations
 from profilers.records.operations import OPERATIONS, Operation, calibrated_operations, operation_of
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
-from tests.support.planted import named, summary, write
+from tests.support.profilers.uniform_records import named, summary, write
 from tests.support.ranks import on_ranks
 from workbench.text import words
 

@@ -17,7 +17,7 @@ from profilers.records.writer import RecordWriter
 from profilers.steps.clock import CudaClock
 from profilers.steps.timer import StepTimer
 from profilers.system.memory import cuda_memory
-from tests.support.event_clock import EventClock
+from tests.support.gpu.event_clock import EventClock
 
 
 class Device:
@@ -101,7 +101,7 @@ def test_a_run_makes_as_many_events_as_two_steps_have(device: Device, tmp_path: 
 
 def test_the_allocator_is_asked_for_what_torch_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of ``torch.cuda.memory_stats`` as the installed torch explains them."""
-    from tests.support.fake_cuda.device import memory_stats
+    from tests.support.gpu.fake_cuda.device import memory_stats
 
     told = memory_stats()
     told["allocated_bytes"]["all"] |= {"current": 3, "peak": 4}

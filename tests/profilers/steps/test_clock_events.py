@@ -21,7 +21,7 @@ from profilers.records.writer import RecordWriter
 from profilers.steps.clock import Clock
 from profilers.steps.sampling_budget import DetailChoice
 from profilers.steps.timer import Issued, StepTimer
-from tests.support.event_clock import EventClock
+from tests.support.gpu.event_clock import EventClock
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from profilers.records.schema import CoreSample, HostSample, NetworkSample
 from profilers.system.host import Host
 from profilers.system.host_sources import ProcSource, PsutilSource
 from profilers.system.procfs import Traffic
-from tests.support.proc_files import stat, write_proc
+from tests.support.profilers.proc_files import stat, write_proc
 from tests.support.samples import host_sample
 
 

@@ -17,7 +17,7 @@ from profilers.records.schema import Event, FixedRecord, NetworkSample
 from profilers.records.writer import RecordWriter
 from profilers.system.host import Host
 from profilers.system.sampler import Sampler, Schedule
-from tests.support.fake_nvml import FakeNvml, NVMLError
+from tests.support.gpu.fake_nvml import FakeNvml, NVMLError
 from tests.support.samples import host_sample
 from tests.support.waiting import wait_until
 

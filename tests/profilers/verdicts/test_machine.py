@@ -7,7 +7,7 @@ from pathlib import Path
 from profilers.model.verdict import Setting
 from profilers.records.writer import RecordWriter
 from tests.support.approximate import about
-from tests.support.planted import gpu_run, summary, write
+from tests.support.profilers.uniform_records import gpu_run, summary, write
 from tests.support.samples import host_sample, memory_sample
 
 

@@ -15,7 +15,7 @@ from profilers.model.verdict import Gain, Setting, Thresholds, Verdict, judge, r
 from profilers.records.writer import RecordWriter
 from profilers.verdicts.communication import advice
 from tests.support.approximate import about
-from tests.support.planted import STEPS, UUID, gpu_run, named, summary, write
+from tests.support.profilers.uniform_records import STEPS, UUID, gpu_run, named, summary, write
 from tests.support.samples import step_sample
 
 

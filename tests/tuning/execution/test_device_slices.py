@@ -11,8 +11,8 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.run_config import parse
+from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.fake import study
-from tests.support.torch_gpus import torch_can_use
 from tuning.analysis.conditions import differences
 from tuning.execution import device_slices
 from tuning.execution.device_slices import Beside, Slice

@@ -13,9 +13,9 @@ from engine.config.validation import rules
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import largest
 from engine.footprint.outside_allocator import Outside, outside_allocator
-from tests.support import calibrations
 from tests.support.drawn import SEED
-from tests.support.layouts import draw
+from tests.support.engine import calibrations
+from tests.support.studies.layouts import draw
 from tuning.predict import outside_allocator as outside_of_target
 from tuning.predict import target
 from tuning.predict.cluster import catalogue

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from engine.config.errors import InputError
-from tests.support import known_study as known
+from tests.support.studies import known_study as known
 from tests.test_house import import_all, modules
 from tuning.sensitivity import job
 from tuning.sensitivity.job import AnalysisError, Asked

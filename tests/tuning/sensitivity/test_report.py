@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import known_study as known
+from tests.support.studies import known_study as known
 from tuning.sensitivity import data
 from tuning.sensitivity.data import columns
 from tuning.sensitivity.effects import Neighbour, dependence, neighbours

@@ -10,9 +10,9 @@ import pytest
 from engine.config.errors import InputError
 from profilers.model.rows import GpuRow, HostRow, QualityRow
 from profilers.model.run_summary import MemoryRow, RunSummary
-from tests.support.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
+from tests.support.gpu.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
+from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.weighed import GIB, asked
-from tests.support.torch_gpus import torch_can_use
 from tuning.analysis import constraints, pareto
 from tuning.analysis.constraints import checked
 from tuning.analysis.measures import headroom, measure, measures

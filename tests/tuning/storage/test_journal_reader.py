@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.run import run_folder
-from tests.support.synthetic import write_home
+from tests.support.workbench.synthetic import write_home
 from tuning.report.result import result
 from tuning.storage import journal, journal_reader, study_folder
 from tuning.storage.journal import Journal

@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
-from tests.support.controllers import Controller, check, no_controller_stays
+from tests.support.studies.controllers import Controller, check, no_controller_stays
 from tests.support.studies.fake import Machine, study
 from tuning.analysis import confirmation
 from tuning.controllers.coordination import held

@@ -12,9 +12,9 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tests.support.controllers import Controller, check, no_controller_stays
-from tests.support.postgres import PASSWORD, Server, missing, server
+from tests.support.studies.controllers import Controller, check, no_controller_stays
 from tests.support.studies.fake import Machine, study
+from tests.support.studies.postgres import PASSWORD, Server, missing, server
 from tests.support.waiting import wait_until
 from tuning.storage import journal, study_folder
 from tuning.storage.commands import send

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import known_study as known
+from tests.support.studies import known_study as known
 from tests.workbench.conftest import Run
 from tuning.sensitivity import job
 from tuning.sensitivity.report import document

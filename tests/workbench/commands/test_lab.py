@@ -17,7 +17,7 @@ import pytest
 from engine.config.network import Shape
 from engine.launch.lab import lab, registry
 from engine.run import netns
-from tests.support.lab import needs_lab, on_the_wire
+from tests.support.engine.lab import needs_lab, on_the_wire
 from tests.workbench.conftest import Run
 from workbench.figures.host import RateSeries, interface_series, interfaces
 from workbench.records import live_snapshot

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from engine.run.calibration import fingerprint, store
-from tests.support.calibrations import write_stale
+from tests.support.engine.calibrations import write_stale
 from tests.support.waiting import wait_until
 from tests.workbench.conftest import Run
 

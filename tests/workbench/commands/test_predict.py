@@ -10,7 +10,7 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
-from tests.support import calibrations
+from tests.support.engine import calibrations
 from tests.workbench.conftest import Run
 from tuning.predict import target
 from tuning.predict.forecast import forecasts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.run.calibration import store
-from tests.support import calibrations
+from tests.support.engine import calibrations
 from tests.workbench.conftest import Run
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.run import run_folder
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
-from tests.support import prometheus
 from tests.support.samples import comm_sample, gpu_sample, step_sample
-from tests.support.synthetic import FakeRun, RunFolder
 from tests.support.waiting import wait_until
+from tests.support.workbench import prometheus
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.conftest import Run
 from workbench.metrics.endpoint import Endpoint

@@ -14,7 +14,7 @@ from engine.lifecycle import finish
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
-from tests.support.checkpoints import made_up
+from tests.support.engine.checkpoints import made_up
 from tests.workbench.commands.test_train import FakeSession, session
 from tests.workbench.conftest import Furnished, Run
 from workbench.home import runs

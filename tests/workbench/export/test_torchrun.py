@@ -16,8 +16,8 @@ import pytest
 from engine.run import progress, run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
+from tests.support.engine.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.runs import execute
-from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.waiting import wait_until
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.conftest import Run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.run import run_folder
-from tests.support.synthetic import write_home
+from tests.support.workbench.synthetic import write_home
 from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
 from workbench.analysis import studies

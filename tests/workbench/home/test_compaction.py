@@ -18,7 +18,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import FixedRecord
 from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, gpu_sample, step_sample
-from tests.support.synthetic import FakeRun, RunFolder
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from workbench.home import compaction
 from workbench.records import archive, parquet
 from workbench.records.live_snapshot import LiveRun

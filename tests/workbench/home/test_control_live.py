@@ -15,10 +15,10 @@ import yaml
 from engine.checkpoint import checkpoint_folder
 from engine.config.run_config import load, parse
 from engine.run import commands, progress, run_folder
-from tests.support.checkpoints import made_up
-from tests.support.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
-from tests.support.training import at_least, going_on
+from tests.support.engine.checkpoints import made_up
+from tests.support.engine.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.waiting import wait_until
+from tests.support.workbench.live_run import at_least, going_on
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.commands.test_train import FakeSession, session
 from tests.workbench.conftest import Furnished, Run

@@ -23,9 +23,9 @@ from profilers.records.schema import PHASES
 from profilers.steps.clock_offset import ClockOffset, Offset
 from profilers.trace.lanes import communication, computation, overlap_fraction
 from tests.engine.runs.test_faults import LONG, when_at_step
-from tests.support import chrome_traces
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
+from tests.support.workbench import chrome_traces
 from tests.workbench.conftest import Furnished, Run
 from workbench.home import control, runs, traces
 from workbench.home.control import Reply

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from profilers.trace.lanes import Span, spread
-from tests.support import chrome_traces
+from tests.support.workbench import chrome_traces
 from workbench.home.traces import Source, merge
 
 HOST = 4711

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.synthetic import write_home
+from tests.support.workbench.synthetic import write_home
 
 
 def full_home(home: Path) -> str:

@@ -41,7 +41,7 @@ def full(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str])
 def growing(tmp_path: Path) -> Iterator[Path]:
     """A home whose live run takes another step each fifth of a second."""
     home = tmp_path / "growing"
-    command = [sys.executable, "-m", "tests.support.synthetic", str(home)]
+    command = [sys.executable, "-m", "tests.support.workbench.synthetic", str(home)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -16,10 +16,10 @@ import pytest
 
 from engine.run import run_folder
 from profilers.records.table import Column
-from tests.support import prometheus
-from tests.support.nvml_library import build
-from tests.support.nvml_library.scenario import GIB, Scenario
+from tests.support.gpu.nvml_library import build
+from tests.support.gpu.nvml_library.scenario import GIB, Scenario
 from tests.support.waiting import wait_until
+from tests.support.workbench import prometheus
 from tests.workbench.commands.test_bad_input import free_port
 from tests.workbench.commands.test_serve import fetched, one
 from tests.workbench.pages.conftest import DRAWING_MILLISECONDS, Visit

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.run.calibration import fingerprint, store
-from tests.support import selftests
-from tests.support.calibrations import calibration, write_stale
+from tests.support.engine.calibrations import calibration, write_stale
+from tests.support.workbench import selftests
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.test_pages import charts, texts
 from tests.workbench.pages.test_pages import visit as look_at

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.synthetic import FakeRun, RunFolder
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from workbench.records.live_snapshot import (
     FOLLOWED,
     FRESH_SECONDS,

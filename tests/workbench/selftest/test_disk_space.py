@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.run import run_folder
-from tests.support.selftests import made_up
+from tests.support.workbench.selftests import made_up
 from tests.workbench.conftest import Run
 from workbench.selftest import isolation, registry, runner
 from workbench.selftest.isolation import Asked

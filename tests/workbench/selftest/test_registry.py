@@ -17,8 +17,8 @@ import torch
 from engine.config.sections import Parallel
 from engine.footprint.activations import Part
 from engine.schedules.registry import KINDS
-from tests.support import selftests
-from tests.support.selftests import PIDS, made_up, no_room
+from tests.support.workbench import selftests
+from tests.support.workbench.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
 from workbench.selftest import registry, runner
 from workbench.selftest.bench import Bench

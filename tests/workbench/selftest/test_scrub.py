@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.selftests import made_up
+from tests.support.workbench.selftests import made_up
 from workbench.selftest import evidence, runner
 from workbench.selftest.isolation import Asked
 from workbench.selftest.scrub import Scrubber, names_here

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nvml_library import build
-from tests.support.nvml_library.scenario import Scenario
+from tests.support.gpu.nvml_library import build
+from tests.support.gpu.nvml_library.scenario import Scenario
 from tests.workbench.conftest import Run
 from workbench.services import doctor
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.run.devices import torch_gpus
 from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.amd_smi import AmdSmi
-from tests.support.fake_amdsmi import MI300X, FakeAmdSmi, amd_door, sampled_by_amd
-from tests.support.synthetic import FakeRun, RunFolder
+from tests.support.gpu.fake_amdsmi import MI300X, FakeAmdSmi, amd_door, sampled_by_amd
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.conftest import Run
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.figures import gpu

@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import footprints, plan_of
 from engine.schedules.registry import KINDS
-from tests.support import schedule_checker
+from tests.support.engine import schedule_checker
 
 SMALL = (1, 1, 1, 2, 2, 3, 4)
 CHOICES: dict[str, tuple[Any, ...]] = {

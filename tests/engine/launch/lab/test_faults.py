@@ -17,7 +17,7 @@ from engine.launch.lab import lab, registry
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.run_folder import RECORDS
 from engine.session import Session
-from tests.support.lab import needs_lab
+from tests.support.engine.lab import needs_lab
 from tests.support.runs import execute, small
 
 LAB: dict[str, Any] = {"islands": [2, 2], "rate_mbit": 200.0, "between_mbit": 50.0}

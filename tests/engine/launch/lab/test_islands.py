@@ -26,7 +26,7 @@ from engine.launch.lab.links import Link, down_links
 from engine.run import netns
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
-from tests.support.lab import needs_lab, on_the_wire
+from tests.support.engine.lab import needs_lab, on_the_wire
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import execute, small
 

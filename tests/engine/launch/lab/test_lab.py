@@ -29,7 +29,7 @@ from engine.run.run_folder import RECORDS
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
-from tests.support.lab import needs_lab, on_the_wire
+from tests.support.engine.lab import needs_lab, on_the_wire
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import execute, small
 

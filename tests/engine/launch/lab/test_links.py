@@ -12,7 +12,7 @@ from engine.comm.channel import Channel
 from engine.comm.p2p import start_hop
 from engine.config.sections import Lab
 from engine.launch.host_location import Place
-from tests.support.lab import needs_lab
+from tests.support.engine.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 
 MOST_ROUNDS = 16

@@ -8,7 +8,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.session import Session
-from tests.support.outer import SHORT, folder_of, run
+from tests.support.engine.local_sgd_runs import SHORT, folder_of, run
 from tests.support.runs import execute, small
 
 pytestmark = pytest.mark.drawn(4, of="checkpoints of outer loops")

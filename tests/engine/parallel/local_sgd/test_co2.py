@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig
-from tests.support.outer import context_of, loop_of
+from tests.support.engine.local_sgd_runs import context_of, loop_of
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
 

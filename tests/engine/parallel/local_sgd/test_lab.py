@@ -11,7 +11,7 @@ import pytest
 
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
-from tests.support.lab import needs_lab
+from tests.support.engine.lab import needs_lab
 from tests.support.runs import execute, small
 
 RATE_MBIT = 100.0

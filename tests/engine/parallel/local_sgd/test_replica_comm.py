@@ -8,7 +8,7 @@ from typing import Any
 from engine.parallel.local_sgd.rounds import Rounds, Taken
 from profilers.steps.clock import Clock, CpuClock
 from profilers.steps.timer import StepTimer
-from tests.support.event_clock import EventClock
+from tests.support.gpu.event_clock import EventClock
 
 
 class InQueue:

@@ -9,7 +9,7 @@ import pytest
 from engine.config.presets import PRESETS
 from engine.session import Session
 from tests.engine.runs.test_communication import of
-from tests.support.outer import averages, run
+from tests.support.engine.local_sgd_runs import averages, run
 
 pytestmark = pytest.mark.drawn(6, of="outer loops")
 

@@ -20,7 +20,7 @@ from engine.run.calibration import fingerprint, store
 from engine.run.calibration.fit import fit
 from engine.run.calibration.table import Calibration, Point
 from profilers.gpu.nvml import Nvml
-from tests.support.calibrations import (
+from tests.support.engine.calibrations import (
     ALPHA_SECONDS,
     BYTES_PER_SECOND,
     SIZES,
@@ -29,7 +29,7 @@ from tests.support.calibrations import (
     point,
     write_stale,
 )
-from tests.support.fake_nvml import FakeNvml
+from tests.support.gpu.fake_nvml import FakeNvml
 
 ROOT = Path(__file__).parents[4]
 
@@ -226,7 +226,7 @@ SAVE_FOREVER = """
 import sys
 from pathlib import Path
 from engine.run.calibration import store
-from tests.support.calibrations import calibration
+from tests.support.engine.calibrations import calibration
 made = calibration((2, 4))
 while True:
     store.save(Path(sys.argv[1]), made)

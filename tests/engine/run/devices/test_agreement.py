@@ -17,8 +17,8 @@ from engine.run.devices import agreement, gpu_probe
 from engine.run.devices.agreement import _Found
 from engine.run.devices.selection import Devices
 from profilers.gpu.nvml import Nvml
-from tests.support.fake_nvml import FakeNvml
-from tests.support.torch_gpus import answer
+from tests.support.gpu.fake_nvml import FakeNvml
+from tests.support.gpu.torch_gpus import answer
 
 GPUS = Devices("cuda", "nccl", "8 GPUs for 2 ranks, one each", ("first", "second"))
 CPU = Devices("cpu", "gloo", "torch finds 1 of 2 GPUs")

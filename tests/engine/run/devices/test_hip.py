@@ -12,7 +12,7 @@ from engine.config.run_config import parse
 from engine.run.devices import selection
 from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.amd_smi import AmdSmi
-from tests.support.fake_amdsmi import amd_door
+from tests.support.gpu.fake_amdsmi import amd_door
 from tuning.execution.device_slices import Slice
 
 UUIDS = ["a32343daf897162a", "ff4251c4d1cac80c", "8d0f0f8a1c2b3e01", "8d0f0f8a1c2b3e02"]

@@ -12,8 +12,8 @@ from engine.config.errors import InputError
 from engine.config.run_config import parse
 from engine.run.devices import backends, selection
 from profilers.gpu.nvml import Nvml
-from tests.support.fake_nvml import FakeNvml
-from tests.support.torch_gpus import torch_can_use
+from tests.support.gpu.fake_nvml import FakeNvml
+from tests.support.gpu.torch_gpus import torch_can_use
 from workbench.selftest.bench import Bench
 from workbench.selftest.checks.machine import machine
 from workbench.services import doctor
@@ -108,9 +108,9 @@ def test_cpu_ranks_take_the_backend_that_the_environment_names(monkeypatch: pyte
     config = parse({"device": "cpu"})
     monkeypatch.delenv(backends.VARIABLE, raising=False)
     assert selection.choose(config, 1).backend == backends.load("gloo") == "gloo"
-    monkeypatch.setenv(backends.VARIABLE, "tests.support.like_nccl:like_nccl")
+    monkeypatch.setenv(backends.VARIABLE, "tests.support.gpu.like_nccl:like_nccl")
     chosen = selection.choose(config, 1)
-    assert (chosen.kind, chosen.backend) == ("cpu", "tests.support.like_nccl:like_nccl")
+    assert (chosen.kind, chosen.backend) == ("cpu", "tests.support.gpu.like_nccl:like_nccl")
     assert backends.load(chosen.backend) in dist.Backend.backend_list
 
 

@@ -17,8 +17,8 @@ from engine.config.run_config import parse
 from engine.run.devices import gpu_probe, selection, torch_gpus
 from engine.run.devices.torch_gpus import TorchGpu, TorchGpus
 from profilers.gpu.nvml import Nvml
-from tests.support.fake_nvml import FakeNvml, NVMLError
-from tests.support.torch_gpus import answer
+from tests.support.gpu.fake_nvml import FakeNvml, NVMLError
+from tests.support.gpu.torch_gpus import answer
 from workbench.services import doctor
 
 NEW = "torch 2.13.0+cu130 (built for CUDA 13.0)"

@@ -12,7 +12,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
 from engine.run.calibration import fingerprint
 from engine.session import Session
-from tests.support import calibrations
+from tests.support.engine import calibrations
 from tuning.predict import target
 from tuning.predict.answer import Range
 from tuning.predict.forecast import forecasts

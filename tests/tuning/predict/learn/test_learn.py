@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.footprint.footprint import largest
 from engine.run.calibration import fingerprint
 from engine.run.calibration.table import Calibration
-from tests.support.calibrations import calibration, curve, point
+from tests.support.engine.calibrations import calibration, curve, point
 from tuning.predict import target
 from tuning.predict.forecast import forecast, forecasts
 from tuning.predict.learn import allowances, learn

@@ -9,7 +9,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.footprint.footprint import largest
 from tests.support.drawn import SEED
-from tests.support.layouts import draw
+from tests.support.studies.layouts import draw
 from tuning.predict.model import memory
 from tuning.predict.model.from_config import cases_of
 

@@ -14,7 +14,7 @@ from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
-from tests.support import calibrations
+from tests.support.engine import calibrations
 from tests.support.runs import small
 from tuning.predict import target
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link

@@ -11,7 +11,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
 from tests.support.drawn import SEED
-from tests.support.layouts import draw
+from tests.support.studies.layouts import draw
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
 from tuning.predict.model.from_config import cases_of

@@ -9,8 +9,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.run import run_folder
-from tests.support.training import going_on
 from tests.support.waiting import wait_until
+from tests.support.workbench.live_run import going_on
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, texts, visit
 from workbench.home import runs

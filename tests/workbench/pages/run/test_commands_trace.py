@@ -12,9 +12,9 @@ from engine.run import commands as engine_orders
 from engine.run import progress, run_folder
 from engine.session import Session
 from tests.engine.runs.test_faults import LONG
-from tests.support import chrome_traces
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
+from tests.support.workbench import chrome_traces
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts

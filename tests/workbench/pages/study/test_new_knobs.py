@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.config.run_config import RunConfig
-from tests.support.torch_gpus import torch_can_use
+from tests.support.gpu.torch_gpus import torch_can_use
 from tests.workbench.pages.test_pages import texts, visit
 from tests.workbench.pages.test_tune import draft
 from tuning.spec import study_file

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.run import ownership
-from tests.support import known_study as known
+from tests.support.studies import known_study as known
 from tests.workbench.pages.conftest import Visit
 from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.sensitivity import job

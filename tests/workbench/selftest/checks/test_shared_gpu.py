@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.config.run_config import parse
-from tests.support import like_nccl
+from tests.support.gpu import like_nccl
 from workbench.selftest.bench import SMALL, Bench
 from workbench.selftest.checks import layouts, shared_gpu
 from workbench.selftest.verdict import Outcome

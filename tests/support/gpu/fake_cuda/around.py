@@ -18,8 +18,8 @@ from engine.comm import channel
 from engine.model import dispatch
 from engine.parallel import expert
 from engine.parallel.context import attention
-from tests.support.fake_cuda.mode import Gpu
-from tests.support.fake_cuda.values import Readings
+from tests.support.gpu.fake_cuda.mode import Gpu
+from tests.support.gpu.fake_cuda.values import Readings
 
 #: Where it belongs, its name there, and what takes its place.
 StandIn = tuple[Any, str, Any]

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from engine.config.run_config import RunConfig
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PATIENCE_SECONDS = 250.0
 
 
@@ -58,7 +58,7 @@ class FakeCuda:
         if self._process is None or self._process.poll() is not None:
             with self._said.open("w", encoding="utf-8") as said:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.support.fake_cuda.rank"],
+                    [sys.executable, "-m", "tests.support.gpu.fake_cuda.rank"],
                     cwd=ROOT,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

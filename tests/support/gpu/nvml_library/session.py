@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.nvml_library.scenario import Scenario
+from tests.support.gpu.nvml_library.scenario import Scenario
 
 
 class Session:

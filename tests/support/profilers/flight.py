@@ -8,7 +8,7 @@ from typing import Any
 
 from profilers.collectives.flight_recorder import Dump, parse
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 #: Three gloo ranks of torch 2.13 in the middle of an all-reduce of the default group that rank 2 never calls.
 GLOO = DATA / "flight_gloo"
 #: What NCCL left, as PyTorch's tutorial prints it.

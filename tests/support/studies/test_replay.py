@@ -11,7 +11,7 @@ from benchmarks import _search_runs as runs
 from engine.config.errors import InputError
 from engine.run.outcome import Ending
 from profilers.model.run_summary import RunSummary
-from tests.support import replay
+from tests.support.studies import replay
 from tuning.predict.cluster import playbook
 from tuning.predict.model import priors
 from tuning.study import run_study

@@ -14,9 +14,9 @@ from typing import Any
 from profilers.gpu.amd_smi import AmdSmi
 from profilers.records.writer import RecordWriter
 from profilers.system.sampler import Sampler
-from tests.support.fake_nvml import Clock
+from tests.support.gpu.fake_nvml import Clock
 
-_DATA = Path(__file__).parent.parent / "data"
+_DATA = Path(__file__).parents[2] / "data"
 #: Two cards of two dies, and two GPUs; built from documents, as the files say.
 MI250X, MI300X = _DATA / "amdsmi_mi250x.json", _DATA / "amdsmi_mi300x.json"
 #: amdsmi_status_t.

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.compression.randomness import Draws
 from engine.model.decoder import Decoder
 from engine.model.offload import Arriving
-from tests.support.fake_cuda.device import Stream
+from tests.support.gpu.fake_cuda.device import Stream
 
 _forward, _draws = Decoder.forward, Draws.__init__
 

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map
 
-from tests.support.fake_cuda.order import Order, tensors_of, written_by
-from tests.support.fake_cuda.values import Readings
+from tests.support.gpu.fake_cuda.order import Order, tensors_of, written_by
+from tests.support.gpu.fake_cuda.values import Readings
 
 aten = torch.ops.aten
 #: Operators that bring values from one device to another.

@@ -1,6 +1,6 @@
 """Home folders full of made-up but believable runs and one study, so that pages can be seen without ranks.
 
-``python -m tests.support.synthetic HOME`` writes one and keeps its live run growing until it is interrupted.
+``python -m tests.support.workbench.synthetic HOME`` writes one and keeps its live run growing until it is interrupted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from profilers.records.schema import PHASES, CommSample, GpuSample, HostSample, 
 from profilers.records.writer import RecordWriter
 from profilers.summary import RunFacts, summarize
 from tests.support.samples import busy_gpu
-from tests.support.synthetic_study import write_study
+from tests.support.workbench.synthetic_study import write_study
 
 GIB = 2**30
 LAST_LINES = [

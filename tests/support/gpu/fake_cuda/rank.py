@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_cuda import build
+from tests.support.gpu.fake_cuda import build
 
 
 def serve() -> None:
@@ -24,7 +24,7 @@ def serve() -> None:
     build.load()
     import torch
 
-    from tests.support.fake_cuda import device
+    from tests.support.gpu.fake_cuda import device
 
     torch.set_num_threads(1)
     device.put_in()
@@ -53,9 +53,9 @@ def train(asked: dict[str, Any]) -> dict[str, Any]:
     from engine.config.run_config import parse
     from engine.config.validation.rules import check
     from engine.rank import worker
-    from tests.support.fake_cuda import around, plants
-    from tests.support.fake_cuda.device import DEVICE
-    from tests.support.fake_cuda.mode import Gpu
+    from tests.support.gpu.fake_cuda import around, plants
+    from tests.support.gpu.fake_cuda.device import DEVICE
+    from tests.support.gpu.fake_cuda.mode import Gpu
 
     config = parse(asked["config"])
     rank = asked["rank"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.nvml_library import build
+from tests.support.gpu.nvml_library import build
 
 GIB = 2**30
 #: Readings of an H100 in NVML's units. GPU i has ``i`` times ``_OWN`` more, so that none is like another.

@@ -12,7 +12,7 @@ import pynvml
 from profilers.gpu.nvml import Nvml
 
 #: Two GPUs, from what real drivers printed; the file says which numbers are recorded and which are composed.
-H100 = Path(__file__).parent.parent / "data" / "nvml_h100.json"
+H100 = Path(__file__).parents[2] / "data" / "nvml_h100.json"
 #: nvmlReturn_t.
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 1, 2, 3, 13, 15
 

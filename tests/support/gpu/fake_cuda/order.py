@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.support.fake_cuda.device import Known, Stream, current_stream
+from tests.support.gpu.fake_cuda.device import Known, Stream, current_stream
 
 
 class UnorderedError(AssertionError):

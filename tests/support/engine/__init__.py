@@ -1,0 +1,1 @@
+"""Runs, ranks and layouts for tests of the engine."""

@@ -1,0 +1,1 @@
+"""Devices that are not there: NVML, AMD SMI, CUDA and NCCL without a GPU."""

@@ -1,0 +1,1 @@
+"""Records, dumps and kernel files with known content."""

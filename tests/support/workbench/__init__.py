@@ -1,0 +1,1 @@
+"""Homes, traces and services for tests of the workbench."""
