@@ -17,7 +17,7 @@ from profilers.gpu import rank_gpus
 from profilers.records.schema import Event
 from workbench.figures.base import LINE_COLORS, NEUTRAL, SINCE_START, empty, figure
 from workbench.figures.steps import GIB, Line, line
-from workbench.records.joined import Array, Columns
+from workbench.records.columns import Array, Columns
 
 #: Stretches of throttling closer together than this share of the time shown are drawn as one.
 _GAP_SHARE = 1 / 200

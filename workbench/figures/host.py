@@ -30,7 +30,7 @@ from workbench.figures.base import (
     panels,
 )
 from workbench.figures.steps import GIB, RANKS, Line, line, plain
-from workbench.records.joined import Columns
+from workbench.records.columns import Columns
 from workbench.records.live_snapshot import Snapshot
 
 MEGA = 1e6

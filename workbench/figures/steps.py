@@ -12,7 +12,7 @@ import numpy as np
 
 from profilers.analysis.communication import MESSAGES
 from profilers.records.schema import PHASES
-from workbench.records.joined import Array, Columns, PickedColumns, common_steps, means_by_step, rows_of
+from workbench.records.columns import Array, Columns, common_steps, means_by_step, pick_columns, rows_of
 
 #: Points of a line; more make a browser slow and show nothing new.
 POINTS = 1000
@@ -168,7 +168,7 @@ def slowest_rank(steps: Mapping[int, Columns]) -> Columns:
         return {}
     common = common_steps([columns["step"] for columns in ranks])
     seconds = np.stack([columns["step_seconds"][rows_of(columns["step"], common)] for columns in ranks])
-    return PickedColumns(ranks, common, seconds.argmax(axis=0) if len(common) else common)
+    return pick_columns(ranks, common, seconds.argmax(axis=0) if len(common) else common)
 
 
 def rank_series(steps: Mapping[int, Columns]) -> RankSeries:

@@ -1,9 +1,10 @@
-"""Columns that grow with a record file: decoded when a figure asks for them, and only what is new."""
+"""Columns of records: decoded when a figure asks for them, followed as a file grows, brought together by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import reduce
 from threading import Lock
 from typing import Any
 
@@ -11,9 +12,31 @@ import numpy as np
 
 from profilers.records.reader import Tail
 from profilers.records.table import Table
-from workbench.records.joined import Columns
 
-_Values = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
+#: Fields of one stream of one rank; what was absent is NaN.
+Columns = Mapping[str, Array]
+
+
+class LazyColumns(Mapping[str, Array]):
+    """Columns that are made when they are asked for, each once: ``make`` returns the values of a name."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[str], Array]) -> None:
+        self._names, self._make = names, make
+        self._columns: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._columns:
+            if name not in self._names:
+                raise KeyError(name)
+            self._columns[name] = self._make(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Stream:
@@ -23,7 +46,7 @@ class Stream:
         self.tail = tail
         self._tables: list[Table] = []
         self._count = 0
-        self._grown: dict[str, _Grown] = {}
+        self._buffers: dict[str, _Buffer] = {}
         self._lock = Lock()
 
     def refresh(self) -> Columns:
@@ -33,62 +56,44 @@ class Stream:
             if len(table) or not self._tables:
                 self._tables.append(table)
             self._count += len(table)
-            names = [field.name for field in fields(self._tables[0].record_class)]
-            return _View(self, names, self._count)
+            count, names = self._count, [field.name for field in fields(self._tables[0].record_class)]
+        return LazyColumns(names, lambda name: self._column(name, count))
 
-    def column(self, name: str, count: int) -> _Values:
+    def _column(self, name: str, count: int) -> Array:
         """The first ``count`` values of a field."""
         with self._lock:
-            return self._grown.setdefault(name, _Grown()).values(self._tables, name)[:count]
+            return self._buffers.setdefault(name, _Buffer()).values(self._tables, name)[:count]
 
 
-class _View(Mapping[str, _Values]):
-    """The columns of a stream as they stood at one moment."""
-
-    def __init__(self, stream: Stream, names: list[str], count: int) -> None:
-        self._stream, self._names, self._count = stream, names, count
-
-    def __getitem__(self, name: str) -> _Values:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._stream.column(name, self._count)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class _Grown:
-    """One column, in a buffer that doubles when it is full: adding a record costs the same however many there are."""
+class _Buffer:
+    """One column, in an array that doubles when it is full: adding a record costs the same however many there are."""
 
     def __init__(self) -> None:
-        self._buffer: _Values | None = None
+        self._array: Array | None = None
         self._count = 0
         self._tables = 0
 
-    def values(self, tables: list[Table], name: str) -> _Values:
+    def values(self, tables: list[Table], name: str) -> Array:
         for table in tables[self._tables :]:
             self._add(filled(table, name))
         self._tables = len(tables)
-        assert self._buffer is not None
-        return self._buffer[: self._count]
+        assert self._array is not None
+        return self._array[: self._count]
 
-    def _add(self, new: _Values) -> None:
-        if self._buffer is None:
-            self._buffer = new
+    def _add(self, new: Array) -> None:
+        if self._array is None:
+            self._array = new
         else:
-            needed, kind = self._count + len(new), np.result_type(self._buffer, new)
-            if needed > len(self._buffer) or kind != self._buffer.dtype:
+            needed, kind = self._count + len(new), np.result_type(self._array, new)
+            if needed > len(self._array) or kind != self._array.dtype:
                 larger = np.empty(max(needed, 2 * self._count), dtype=kind)
-                larger[: self._count] = self._buffer[: self._count]
-                self._buffer = larger
-            self._buffer[self._count : needed] = new
+                larger[: self._count] = self._array[: self._count]
+                self._array = larger
+            self._array[self._count : needed] = new
         self._count += len(new)
 
 
-def filled(table: Table, name: str) -> _Values:
+def filled(table: Table, name: str) -> Array:
     """A column with NaN where nothing was read; names and flags keep their own empty value."""
     column: Any = table.column(name)
     if not np.ma.is_masked(column):
@@ -97,3 +102,51 @@ def filled(table: Table, name: str) -> _Values:
         column = column.astype(float)
     filler: Any = np.nan if column.dtype.kind == "f" else "" if column.dtype.kind == "U" else 0
     return np.asarray(column.filled(filler))
+
+
+def common_steps(ranks: Sequence[Array]) -> Array:
+    """The steps that every rank has; ``ranks`` hold ascending step numbers."""
+    if not ranks or not all(map(len, ranks)):
+        return np.empty(0, dtype=np.int64)
+    first, last = max(steps[0] for steps in ranks), min(steps[-1] for steps in ranks)
+    within = [steps[np.searchsorted(steps, first) : np.searchsorted(steps, last, "right")] for steps in ranks]
+    if all(np.array_equal(within[0], steps) for steps in within[1:]):  # the usual case, without sorting
+        return within[0]
+    return np.asarray(reduce(np.intersect1d, within))
+
+
+def rows_of(steps: Array, wanted: Array) -> slice | Array:
+    """Where the ``wanted`` steps lie among a rank's; all of them are there."""
+    first = int(np.searchsorted(steps, wanted[0])) if len(wanted) else 0
+    stretch = slice(first, first + len(wanted))
+    return stretch if np.array_equal(steps[stretch], wanted) else np.searchsorted(steps, wanted)
+
+
+def means_by_step(steps: Array, values: Array) -> tuple[Array, Array]:
+    """Each step that occurs, in ascending order, and the mean of its values."""
+    if not len(steps):
+        return steps, values
+    first, span = steps.min(), int(steps.max()) - int(steps.min()) + 1
+    if span <= 2 * len(steps):  # as good as without gaps: counting needs no sorting
+        counts = np.bincount(steps - first, minlength=span)
+        numbers = np.flatnonzero(counts)
+        return first + numbers, np.bincount(steps - first, values)[numbers] / counts[numbers]
+    numbers, place = np.unique(steps, return_inverse=True)
+    return numbers, np.bincount(place, values) / np.bincount(place)
+
+
+def pick_columns(ranks: Sequence[Columns], steps: Array, pick: Array) -> Columns:
+    """Columns over ``steps`` in which each value is that of one of the ranks; ``pick`` says whose."""
+    rows = [rows_of(columns["step"], steps) for columns in ranks]
+    picked = [pick == place for place in range(len(ranks))]
+
+    def of_picked_ranks(name: str) -> Array:
+        values = [columns[name][places] for columns, places in zip(ranks, rows, strict=True)]
+        if len(values) == 1:
+            return values[0]
+        column = np.empty(len(steps), dtype=np.result_type(*values))
+        for chosen, of_rank in zip(picked, values, strict=True):
+            np.copyto(column, of_rank, where=chosen)
+        return column
+
+    return LazyColumns(list(ranks[0]), lambda name: steps if name == "step" else of_picked_ranks(name))

@@ -20,8 +20,7 @@ from profilers.model.links import Links
 from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
 from profilers.records.schema import Event
 from workbench.records.archive import tail
-from workbench.records.columns import Stream
-from workbench.records.joined import Columns, common_steps
+from workbench.records.columns import Columns, Stream, common_steps
 
 #: Collectives are averaged over this many steps: the last ones that every rank has ended.
 WINDOW_STEPS = 20

@@ -10,7 +10,7 @@ from profilers.records.schema import GpuSample
 from workbench.figures import gpu
 from workbench.figures.gpu import GpuDetail, Throttled
 from workbench.figures.steps import Line
-from workbench.records.joined import Array, Columns
+from workbench.records.columns import Array, Columns
 from workbench.terminal import run
 
 NOTHING = GpuDetail([], [], [], [], [], [], [])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from workbench.figures.host import LATELY_SECONDS, TITLES, LinkUse, link_uses
-from workbench.records.joined import Columns
+from workbench.records.columns import Columns
 from workbench.records.live_snapshot import Snapshot
 
 LAB: dict[str, Any] = {"islands": [1, 1], "rates_mbit": [80.0, None], "between_mbit": 16.0}

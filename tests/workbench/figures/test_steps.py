@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from profilers.records.schema import PHASES
 from workbench.figures import base
 from workbench.figures import steps as series
-from workbench.records.joined import Columns
+from workbench.records.columns import Columns
 
 EMPTY: Columns = {}
 

@@ -10,8 +10,7 @@ import pytest
 from profilers.records.reader import Tail
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample, step_sample
-from workbench.records.columns import Stream
-from workbench.records.joined import PickedColumns, common_steps, means_by_step, rows_of
+from workbench.records.columns import Stream, common_steps, means_by_step, pick_columns, rows_of
 
 
 def test_what_was_seen_stays_while_the_file_grows(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_each_value_is_that_of_the_picked_rank() -> None:
         {"step": np.array([0, 1, 2, 3]), "loss": np.array([1, 2, 3, 4])},
         {"step": np.array([1, 3]), "loss": np.array([20.5, 40.5])},
     ]
-    picked = PickedColumns(ranks, np.array([1, 3]), np.array([0, 1]))
+    picked = pick_columns(ranks, np.array([1, 3]), np.array([0, 1]))
     assert picked["loss"].tolist() == [2.0, 40.5]
     assert (list(picked), picked["step"].tolist()) == (["step", "loss"], [1, 3])
     assert isinstance(rows_of(ranks[1]["step"], np.array([1, 3])), slice)

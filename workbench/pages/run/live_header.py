@@ -11,7 +11,7 @@ import streamlit as st
 from engine.config.layout import Layout
 from workbench.figures.steps import slowest_rank
 from workbench.pages.widgets.shared import badge, metrics, table_height
-from workbench.records.joined import Columns
+from workbench.records.columns import Columns
 from workbench.records.live_snapshot import WINDOW_STEPS, Snapshot
 from workbench.text import words
 
