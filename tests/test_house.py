@@ -216,7 +216,7 @@ def test_every_file_that_the_guide_names_is_there() -> None:
 def test_every_entry_is_in_the_documentation(registry: str) -> None:
     named = set(
         re.findall(
-            r"[\w-]+(?:\.[\w-]+)*", "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md"))
+            r"[\w-]+(?:\.[\w-]+)*", "".join(path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md"))
         )
     )
     assert not [entry for entry in ENTRIES[registry] if entry not in named]

@@ -1,0 +1,385 @@
+"""The pages of ``docs/reference``, written from registries, types and the command line.
+
+``python -m tests.reference`` writes them; ``tests/test_docs.py`` asks that they are up to date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import sys
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+
+from engine.config.choices import OneOf
+from engine.config.compression_methods import METHODS
+from engine.config.environment import VARIABLES, Environment
+from engine.config.knobs import KNOBS
+from engine.config.presets import PRESETS
+from engine.config.run_config import RunConfig
+from engine.run.outcome import Ending
+from engine.schedules.registry import KINDS
+from profilers.model import run_summary
+from profilers.records import schema
+from profilers.records.operations import OPERATIONS
+from tuning.spec.objectives import KNOWN as OBJECTIVES
+from tuning.spec.sampler_choice import SAMPLERS
+from tuning.spec.study_file import StudyFile
+from workbench.cli import app
+from workbench.export.targets import TARGETS
+from workbench.text.control import Action
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+WRITTEN = "<!-- Written by `python -m tests.reference`; not by hand. -->"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table; cells may hold any text of one line."""
+    cells = [list(head), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([lines[0], "| " + " | ".join("---" for _ in cells[0]) + " |", *lines[1:]])
+
+
+def sentence(text: str | None) -> str:
+    """A docstring as running text for Markdown: one line a paragraph, code in single quotes."""
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    kept = [
+        " ".join(part.split()) for part in paragraphs if not part.lstrip().startswith(("Raises:", "Args:"))
+    ]
+    return "\n\n".join(re.sub(r":\w+:`~?([^`]+)`", r"`\1`", part).replace("``", "`") for part in kept)
+
+
+def values(facts: dict[str, Any], names: tuple[str, ...] | None, defs: dict[str, Any]) -> str:
+    """The legal values of a field, from its JSON schema: choices, a range, or a type."""
+    if names:
+        return ", ".join(f"`{name}`" for name in names)
+    if "$ref" in facts:
+        return values(defs[facts["$ref"].rpartition("/")[2]], None, defs)
+    if "anyOf" in facts:
+        return ", ".join(dict.fromkeys(values(part, None, defs) for part in facts["anyOf"]))
+    if "enum" in facts or "const" in facts:
+        return ", ".join(f"`{value}`" for value in facts.get("enum", [facts.get("const")]))
+    kind = str(facts.get("type", "any value"))
+    if kind == "array":
+        return f"list of {values(facts.get('items', {}), None, defs)}"
+    if kind in ("integer", "number"):
+        return number(kind, facts)
+    return {"boolean": "`true`, `false`", "string": "text", "null": "`null`", "object": "mapping"}.get(
+        kind, kind
+    )
+
+
+def number(kind: str, facts: dict[str, Any]) -> str:
+    """A number's type with its range."""
+    bounds = [
+        f"{word} {facts[key]:,}"
+        for key, word in (
+            ("minimum", "at least"),
+            ("exclusiveMinimum", "above"),
+            ("maximum", "at most"),
+            ("exclusiveMaximum", "below"),
+        )
+        if key in facts
+    ]
+    name = "whole number" if kind == "integer" else "number"
+    return " ".join([name, " and ".join(bounds)]).strip()
+
+
+def choices(section: type[BaseModel], name: str) -> tuple[str, ...] | None:
+    """The names of a registry that a text field takes; None for other fields."""
+    found = [entry for entry in section.model_fields[name].metadata if isinstance(entry, OneOf)]
+    return tuple(found[0].names()) if found else None
+
+
+def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Each field that is no section of its own: its key, its values, its default."""
+    shape = section.model_json_schema()
+    for name, field in section.model_fields.items():
+        if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
+            continue
+        default = field.get_default(call_default_factory=True) if not field.is_required() else None
+        shown = "required" if field.is_required() else f"`{spelled(default)}`"
+        facts = shape["properties"][name]
+        yield f"`{prefix}{name}`", values(facts, choices(section, name), shape.get("$defs", {})), shown
+
+
+def spelled(value: object) -> str:
+    """A default as YAML has it."""
+    if isinstance(value, BaseModel):
+        return ", ".join(f"{name}: {spelled(part)}" for name, part in value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """All sections below a model with the dotted prefix of their keys, the model itself first."""
+    yield prefix, model
+    for name, field in model.model_fields.items():
+        if (
+            inspect.isclass(field.annotation)
+            and issubclass(field.annotation, BaseModel)
+            and field.annotation is not Environment
+        ):
+            yield from sections(field.annotation, f"{prefix}{name}.")
+
+
+def configuration() -> str:
+    """Every key of a run's configuration."""
+    parts = ["Set a key in a YAML file under its section, or on the command line: `--set parallel.tp=2`."]
+    for prefix, section in sections(RunConfig):
+        title = prefix.rstrip(".") or "Top level"
+        parts += [
+            f"## {title}",
+            sentence(section.__doc__),
+            table(("key", "values", "default"), fields(section, prefix)),
+        ]
+    head = tuple(field.name for field in dataclasses.fields(next(iter(PRESETS.values()))))
+    sizes = (
+        (f"`{name}`", *dataclasses.astuple(shape), f"{shape.parameters / 1e6:,.1f} M")
+        for name, shape in PRESETS.items()
+    )
+    parts += ["## Presets of `model.preset`", table(("name", *head, "parameters"), sizes)]
+    return page("Configuration of a run", parts)
+
+
+def environment() -> str:
+    """Environment variables that a run may set."""
+    shape = Environment.model_json_schema()
+    rows = [
+        (
+            f"`{name}`",
+            values(shape["properties"][name], None, {}).removesuffix(", `null`"),
+            variable.does,
+            variable.since,
+            variable.acts,
+            variable.read,
+        )
+        for name, variable in VARIABLES.items()
+    ]
+    return page(
+        "Environment variables of ranks",
+        [
+            "Keys of the section `environment`; `null` leaves a variable as the machine has it.",
+            sentence(Environment.__doc__),
+            table(("name", "values", "what it does", "since", "acts", "read at"), rows),
+        ],
+    )
+
+
+def study_file() -> str:
+    """Every key of a study file."""
+    parts = [sentence(StudyFile.__doc__), table(("key", "values", "default"), fields(StudyFile))]
+    seen: list[type[BaseModel]] = []
+    for field in StudyFile.model_fields.values():
+        for part in (field.annotation, *typing.get_args(field.annotation)):
+            if inspect.isclass(part) and issubclass(part, BaseModel) and part not in seen:
+                seen.append(part)
+                key = next(name for name, one in StudyFile.model_fields.items() if one is field)
+                parts += [
+                    f"## {key}",
+                    sentence(part.__doc__),
+                    table(("key", "values", "default"), fields(part, f"{key}.")),
+                ]
+    parts += [
+        "## Objectives",
+        table(
+            ("`objective`", "what it is", "shown in", "better"),
+            (
+                (f"`{name}`", aim.title, aim.unit, "less" if aim.lower else "more")
+                for name, aim in OBJECTIVES.items()
+            ),
+        ),
+    ]
+    return page("Study file", parts)
+
+
+def names() -> str:
+    """Registries: every name that users write or read."""
+    knobs = [(f"`{key}`", knob.title, knob.live and "yes") for key, knob in KNOBS.items() if knob.title]
+    return page(
+        "Names",
+        [
+            "## Compression methods",
+            table(
+                ("`compression.method`", "paper", "fields that act", "error feedback", "with ZeRO"),
+                (
+                    (
+                        f"`{name}`",
+                        paper(method.paper),
+                        ", ".join(f"`{one}`" for one in method.fields),
+                        "yes" if method.feeds_back else "",
+                        "yes" if method.one_way else "",
+                    )
+                    for name, method in METHODS.items()
+                ),
+            ),
+            "## Pipeline schedules",
+            table(
+                ("`schedule.kind`", "paper", "chunks", "stages dealt", "splits backward"),
+                (
+                    (
+                        f"`{name}`",
+                        paper(kind.paper),
+                        chunks(kind.chunks),
+                        kind.placement,
+                        "yes" if kind.splits_backward else "",
+                    )
+                    for name, kind in KINDS.items()
+                ),
+            ),
+            "## Knobs",
+            "Keys with a name on the form; those marked *live* turn while a run goes.",
+            table(("key", "name", "live"), knobs),
+            "## Endings",
+            table(
+                ("ending", "what a study takes it for", "what to change"),
+                ((f"`{ending.value}`", ending.about.value, "; ".join(ending.advice)) for ending in Ending),
+            ),
+            "## Collective operations",
+            table(
+                ("operation", "operators of torch", "calibrated", "verdict of its own"),
+                (
+                    (
+                        operation.name.replace("_", "-"),
+                        ", ".join(f"`{one}`" for one in operation.operators),
+                        "yes" if operation.calibrated else "",
+                        "yes" if operation.has_verdict else "",
+                    )
+                    for operation in OPERATIONS
+                ),
+            ),
+            "## Samplers",
+            table(
+                ("`sampler`", "needs"), ((f"`{sampler.name}`", sampler.package or "") for sampler in SAMPLERS)
+            ),
+            "## Export targets",
+            table(
+                ("`--to`", "what it is", "start with"),
+                ((f"`{target.name}`", target.title, f"`{target.start}`") for target in TARGETS),
+            ),
+            "## Commands to what goes on",
+            table(
+                ("`control ID ...`", "then", "acts on", "what it does"),
+                ((f"`{action.value}`", action.takes, action.on, action.does) for action in Action),
+            ),
+        ],
+    )
+
+
+def paper(number: str) -> str:
+    return f"[{number}](https://arxiv.org/abs/{number})" if number else ""
+
+
+def chunks(legal: range) -> str:
+    return str(legal[0]) if len(legal) == 1 else f"{legal[0]} or more"
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    parts: list[str] = []
+    for path, command in walk(typer.main.get_command(app), "workbench"):
+        rows = []
+        for parameter in command.params:
+            if parameter.name in ("help", "install_completion", "show_completion"):
+                continue
+            spelling = (
+                ", ".join(f"`{one}`" for one in (*parameter.opts, *parameter.secondary_opts))
+                if parameter.param_type_name == "option"
+                else f"`{(parameter.name or '').upper()}`"
+            )
+            rows.append((spelling, " ".join((getattr(parameter, "help", "") or "").split())))
+        text = re.sub(
+            r"\[/?[a-z]+\]", "", sentence((command.help or "").partition("\f")[0].replace("\b", ""))
+        )
+        parts += [f"## {path}", text, *([table(("argument", "meaning"), rows)] if rows else [])]
+    return page("Commands", parts)
+
+
+def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every command of a group, groups left out."""
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from walk(inner, f"{path} {name}")
+    else:
+        yield path, command
+
+
+def documents() -> str:
+    """Keys of a run's summary, and the columns of every stream of records."""
+    parts = [
+        "## A run's summary",
+        "`summary.json` of a run folder; `show --json` has these keys beside the run's own.",
+    ]
+    parts += list(types_of(run_summary.RunSummary))
+    parts += ["# Records", "One stream a class; `workbench records RUN --to parquet` writes each as a table."]
+    for name, record in schema.STREAMS.items():
+        parts += [
+            f"## {name}",
+            sentence(record.__doc__),
+            table(
+                ("column", "type"),
+                ((f"`{field.name}`", type_name(field.type)) for field in dataclasses.fields(record)),
+            ),
+        ]
+    return page("Documents and records", parts)
+
+
+def types_of(kind: type, seen: set[type] | None = None) -> Iterator[str]:
+    """A table of a dataclass's fields, and those of the dataclasses in it."""
+    seen = set() if seen is None else seen
+    seen.add(kind)
+    hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
+    if kind is not run_summary.RunSummary:
+        yield f"### {kind.__name__}"
+        yield sentence(kind.__doc__)
+    yield table(
+        ("key", "type"),
+        ((f"`{field.name}`", type_name(hints[field.name])) for field in dataclasses.fields(kind)),
+    )
+    for hint in hints.values():
+        for part in parts_of(hint):
+            if inspect.isclass(part) and dataclasses.is_dataclass(part) and part not in seen:
+                yield from types_of(part, seen)
+
+
+def parts_of(hint: Any) -> Iterator[Any]:
+    yield hint
+    for argument in typing.get_args(hint):
+        yield from parts_of(argument)
+
+
+def type_name(hint: Any) -> str:
+    text = (
+        hint
+        if isinstance(hint, str)
+        else getattr(hint, "__name__", "")
+        if inspect.isclass(hint) and not typing.get_args(hint)
+        else str(hint)
+    )
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text).replace("NoneType", "None")
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    return "\n\n".join([f"# {title}", WRITTEN, *(part for part in parts if part)]) + "\n"
+
+
+PAGES = {
+    "commands.md": commands,
+    "configuration.md": configuration,
+    "documents.md": documents,
+    "environment.md": environment,
+    "names.md": names,
+    "study-file.md": study_file,
+}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file, write in PAGES.items():
+        (FOLDER / file).write_text(write(), "utf-8")

@@ -1,0 +1,53 @@
+"""Documentation: generated pages are up to date, links and paths lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import reference
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+#: A file or folder of ours in backticks; with a made-up part (NAME, <new>, *) it is a pattern, not a path.
+PATH = re.compile(
+    r"`((?:app\.py|(?:benchmarks|docs|engine|examples|profilers|tests|tuning|workbench)/[\w./-]+))`"
+)
+#: The target of a link.
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("file", reference.PAGES)
+def test_the_reference_is_up_to_date(file: str) -> None:
+    written = (reference.FOLDER / file).read_text("utf-8")
+    assert written == reference.PAGES[file](), "run `python -m tests.reference`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    if page.name == "CHANGELOG.md":
+        pytest.skip("it tells of files as they were")
+    lost = [path for path in PATH.findall(text) if not (ROOT / path).exists()]
+    for target in LINK.findall(text):
+        file, _, heading = target.partition("#")
+        if "://" in target:
+            continue
+        linked = (page.parent / file).resolve() if file else page
+        if not linked.exists() or (heading and heading not in headings(linked)):
+            lost.append(target)
+    assert not lost
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as Markdown on the web makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"README.md"} <= set(LINK.findall(index))
