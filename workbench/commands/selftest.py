@@ -102,9 +102,13 @@ def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_
     from workbench.selftest import runner
     from workbench.selftest.isolation import Asked
     from workbench.selftest.scrub import Scrubber
-    from workbench.terminal.selftest import Progress
+    from workbench.terminal.selftest import SelftestProgress
     from workbench.text.output import stdout_for_results
 
-    with stdout_for_results(), Interruption() as interruption, Progress(interruption, len(checks)) as shown:
+    with (
+        stdout_for_results(),
+        Interruption() as interruption,
+        SelftestProgress(interruption, len(checks)) as shown,
+    ):
         scrubber = Scrubber(with_host_names)
         return runner.run(folder, checks, Asked(device, ranks), scrubber, shown.should_stop, shown.tell)

@@ -52,6 +52,8 @@ def _limit(found: Verdict) -> str:
 _LABEL_WIDTH = 13
 #: Of a host's ranks, that many are named.
 _SHOWN_RANKS = 8
+#: What a terminal calls colours of a badge that it has by another name.
+_TERMINAL_COLORS = {"orange": "dark_orange", "gray": "bright_black"}
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
 
@@ -75,8 +77,9 @@ def print_run(console: Console, view: RunView) -> None:
 
 
 def _ending(view: RunView) -> str:
-    color = {"completed": "green", "pruned": "green", None: "cyan"}.get(view.outcome, "red")
-    text = words.spoken(view.outcome or view.state)
+    state = view.outcome or view.state
+    color, text = words.look(state)[0], words.spoken(state)
+    color = _TERMINAL_COLORS.get(color, color)
     return f"[{color}]{text}[/]" + (f": {_escaped(view.reason)}" if view.reason else "")
 
 

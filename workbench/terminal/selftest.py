@@ -1,19 +1,16 @@
-"""A selftest for people: a line for each check that says something, a count, and the file to attach.
-
-A line for each check as it ends, on stderr; where somebody watches, also which one runs and for how long.
-"""
+"""A selftest for people: a line for each check as it ends, then a table, a count, and the file to attach."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
-from workbench.text.output import progress_console, say
+from workbench.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,50 +20,21 @@ if TYPE_CHECKING:
     from workbench.selftest.results import Row, Selftest
 
 WORDS = {"pass": "pass", "fail": "FAIL", "not_possible": "not possible"}
-_STOPPING = "stopping; what was found is kept"
 
 
-class Progress:
-    """Tells, and passes Ctrl-C on."""
+class SelftestProgress(ProgressBar):
+    """A line for each check as it ends; where somebody watches, also which one runs and for how long."""
 
     def __init__(self, interruption: Interruption, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        console = progress_console()
-        columns = (
-            TextColumn("{task.description:<28}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self._interruption, self._told = interruption, False
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task: Any = self._bar.add_task("starting", total=total)
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._ended = 0
+        super().__init__("starting", total, "checks", interruption, "stopping; what was found is kept")
 
     def tell(self, check: Check, row: Row | None) -> None:
         """A check begins, or ended with this row."""
-        self._bar.update(self._task, description=check.title)
+        self._ended += row is not None
+        self.show(check.title, self._ended)
         if row is not None:
-            self._bar.advance(self._task)
-            line = f"{WORDS[row.outcome]:<12}  {row.name:<15} {row.seconds:6.1f} s  {row.reason}"
-            if self._bar.disable:
-                say(line)
-            else:
-                self._bar.console.print(line, markup=False, soft_wrap=True)
-
-    def should_stop(self) -> bool:
-        """Whether somebody pressed Ctrl-C."""
-        if self._interruption.seen and not self._told:
-            self._told = True
-            say(_STOPPING)
-        return bool(self._interruption.seen)
+            self.say(f"{WORDS[row.outcome]:<12}  {row.name:<15} {row.seconds:6.1f} s  {row.reason}")
 
 
 #: Files that a line names; the document names all of them.

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from rich.color import Color
+from rich.text import Text
+
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.run_summary import RunSummary
 from tests.workbench.conftest import Furnished, Run
-from workbench.terminal.run import _flops, _reasons
+from workbench.home.runs import RunView
+from workbench.terminal.run import _ending, _flops, _reasons
+from workbench.text import words
 
 KNOWN = {
     "id": "x",
@@ -62,3 +68,12 @@ def test_the_reason_for_empty_cells_is_told_once_each() -> None:
     assert peak == "percent of peak: no links"
     assert messages.startswith("time of send and recv: ")
     assert list(_reasons(RunSummary.from_dict(KNOWN))) == []
+
+
+@pytest.mark.parametrize("state", [*words.LOOKS, "made up"])
+def test_an_ending_has_a_colour_that_terminals_know(state: str) -> None:
+    view = RunView("x", Path("x"), "ended", {}, state, "", None)
+    text = Text.from_markup(_ending(view))
+    assert text.plain == words.spoken(state)
+    (span,) = text.spans
+    assert Color.parse(str(span.style))
