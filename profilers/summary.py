@@ -65,7 +65,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         known |= _in_detail(measured, detailed, records, facts, used)
     else:
         known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
-    span = _span(measured) if len(measured.steps) else None
+    span = measured.span if len(measured.steps) else None
     known |= gpus_of(records, used, span)
     known["memory"] = with_outside(memory, known["gpus"])
     known |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
@@ -140,7 +140,7 @@ def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
 
 
 def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[str, Any]:
-    joules, reason = joules_of_ranks(records, used, *_span(measured))
+    joules, reason = joules_of_ranks(records, used, *measured.span)
     # Of all steps of the span: some within may not be measured.
     steps = int(measured.steps[-1] - measured.steps[0]) + 1
     return {"joules_per_step": _rate(joules, steps), "joules_reason": reason}
@@ -191,11 +191,6 @@ def _where_time_goes(
 
 def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list[Verdict]]:
     return {"findings": rate(findings, thresholds), "verdicts": judge(findings, thresholds)}
-
-
-def _span(measured: JoinedSteps) -> tuple[float, float]:
-    starts = measured.values["start_unix"]
-    return float(starts.min()), float((starts + measured.values["step_seconds"]).max())
 
 
 def _validation_loss(records: RunRecords) -> float | None:

@@ -49,6 +49,12 @@ class JoinedSteps:
         stop = len(self.steps) if end is None else int(np.searchsorted(self.steps, end))
         return self._of(slice(start, stop))
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """Wall-clock times of the first step's start and the last one's end."""
+        starts = self.values["start_unix"]
+        return float(starts.min()), float((starts + self.values["step_seconds"]).max())
+
     def _of(self, wanted: Any) -> JoinedSteps:
         """The chosen steps: a mask or a slice of them."""
         columns = {name: values[:, wanted] for name, values in self.values.items()}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -43,6 +44,14 @@ class Verdict:
     peak_fraction: float | None = None
     knobs: list[str] = field(default_factory=list)
     gain: Gain | None = None
+
+
+_KEY = re.compile(r"\b(?:[a-z]+\.[a-z_]+|precision|compile)\b")
+
+
+def keys_in(advice: str) -> list[str]:
+    """The keys of a run's configuration that a sentence names, in its order."""
+    return _KEY.findall(advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +106,34 @@ COMPUTE_BOUND = "compute_bound"
 def judge(findings: Iterable[Verdict], thresholds: Thresholds) -> list[Verdict]:
     """The findings whose share is above its threshold, those that cost most time first; none without a finding.
 
-    If none of them costs time, ``compute_bound`` comes first.
+    If none of them costs time, ``compute_bound`` comes first; as a verdict it also says that no other rule has found
+    anything.
     """
     rated = rate(findings, thresholds)
-    over = [found for found in rated if _exceeds(found)]
-    timed = sorted((found for found in over if found.seconds is not None), key=_seconds, reverse=True)
-    fine = [_all_well(found) for found in rated if found.name == COMPUTE_BOUND]
-    return (timed or fine) + [found for found in over if found.seconds is None]
+    above = [
+        finding
+        for finding in rated
+        if finding.share is not None and finding.threshold is not None and finding.share > finding.threshold
+    ]
+    timed = [finding for finding in above if finding.seconds is not None]
+    timed.sort(key=lambda finding: finding.seconds or 0.0, reverse=True)
+    fine = [
+        replace(
+            finding,
+            evidence=f"{finding.evidence}; no cause of waiting is above its threshold",
+            knob=f"fine as it is; {finding.knob}",
+        )
+        for finding in rated
+        if finding.name == COMPUTE_BOUND
+    ]
+    return (timed or fine) + [finding for finding in above if finding.seconds is None]
 
 
 def rate(findings: Iterable[Verdict], thresholds: Thresholds) -> list[Verdict]:
     """The findings, each with the threshold that it is compared with."""
     return [
-        replace(found, threshold=getattr(thresholds, found.threshold_name)) if found.threshold_name else found
-        for found in findings
+        replace(finding, threshold=getattr(thresholds, finding.threshold_name))
+        if finding.threshold_name
+        else finding
+        for finding in findings
     ]
-
-
-def _all_well(found: Verdict) -> Verdict:
-    """As a verdict it says more than what its rule has measured: no other rule has found anything."""
-    evidence = f"{found.evidence}; no cause of waiting is above its threshold"
-    return replace(found, evidence=evidence, knob=f"fine as it is; {found.knob}")
-
-
-def _exceeds(found: Verdict) -> bool:
-    return found.share is not None and found.threshold is not None and found.share > found.threshold
-
-
-def _seconds(found: Verdict) -> float:
-    return found.seconds or 0.0

@@ -1,8 +1,7 @@
 """Every collective operation that the workbench records: its names in torch and NCCL, its bytes and its passes. Pure.
 
 The recorder, the reader of NCCL's logs and dumps, bandwidths, wire bytes, verdicts, calibration and prediction ask it.
-What calls an operation to measure it stands in ``engine/launch/measure/rank.py``, what to do about waiting for one in
-``profilers/verdicts/communication.py``.
+What calls an operation to measure it stands in ``engine/launch/measure/rank.py``.
 
 S is the payload by nccl-tests' definitions (doc/PERFORMANCE.md), n the number of ranks. Shares of S that a rank sends
 are means over the ranks: gloo's by its docs/algorithms.md (its reduce-scatter is, in torch, an all-reduce of which each
@@ -23,6 +22,9 @@ Share = Callable[[int], float]
 #: Of the number of ranks and the payloads in bytes: messages that a rank sends, one number or one for each payload.
 Messages = Callable[[int, Any], Any]
 
+#: The verdict on waiting for either end of a message.
+POINT_TO_POINT = "point_to_point"
+
 _GLOO_SEGMENT_BYTES = 1 << 20
 
 
@@ -35,6 +37,8 @@ class Operation:
     ``bus_factor`` is bus over algorithm bandwidth. ``sent`` and ``gloo_sent`` are the shares of S that a rank sends by
     the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks.
     ``passes`` around a ring are n - 1 messages of S / n each. None stands for what nobody has defined or measured.
+    Waiting for it is the verdict ``exposed_<verdict>``; ``advice`` says what to change then, by the first letters of
+    the axis, and the first that fits counts.
     """
 
     name: str
@@ -51,8 +55,8 @@ class Operation:
     #: Whether `workbench calibrate` measures it, which needs its call in ``engine/launch/measure/rank.py``; a send is
     #: measured with its receive.
     calibrated: bool = False
-    #: Whether waiting for it is a verdict of its own name.
-    has_verdict: bool = False
+    verdict: str | None = None
+    advice: Mapping[str, str] = field(default_factory=dict)
 
 
 def _part(ranks: int) -> float:
@@ -90,7 +94,12 @@ OPERATIONS: tuple[Operation, ...] = (
         gloo_messages=_segments_twice,
         passes=2,
         calibrated=True,
-        has_verdict=True,
+        verdict="all_reduce",
+        advice={
+            "dp": "send less with compression.method, hide more with overlap.bucket_mb, or reduce less often with a "
+            "larger batch.global_batch",
+            "tp": "a smaller parallel.tp, inside one host",
+        },
     ),
     Operation(
         "all_gather",
@@ -115,7 +124,13 @@ OPERATIONS: tuple[Operation, ...] = (
         gloo_messages=lambda ranks, payload: 2 * (ranks - 1),
         passes=1,
         calibrated=True,
-        has_verdict=True,
+        verdict="all_gather",
+        advice={
+            "dp": "gather less often with a smaller parallel.zero_stage, fewer bytes with compression.weights, or "
+            "beside computation with overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
+            "tp": "keep what was gathered with parallel.tp_regather=false, gather beside products with "
+            "overlap.tp_chunks, or a smaller parallel.tp",
+        },
     ),
     Operation(
         "reduce_scatter",
@@ -133,7 +148,12 @@ OPERATIONS: tuple[Operation, ...] = (
         gloo_messages=_segments_twice,
         passes=1,
         calibrated=True,
-        has_verdict=True,
+        verdict="reduce_scatter",
+        advice={
+            "dp": "send less with compression.method, scatter once a step with "
+            "parallel.reduce_every_micro_batch=false, or among fewer ranks with parallel.shard_ranks",
+            "tp": "scatter beside products with overlap.tp_chunks, or a smaller parallel.tp, inside one host",
+        },
     ),
     Operation(
         "all_to_all",
@@ -144,7 +164,12 @@ OPERATIONS: tuple[Operation, ...] = (
         gloo_messages=lambda ranks, payload: ranks - 1,
         passes=1,
         calibrated=True,
-        has_verdict=True,
+        verdict="all_to_all",
+        advice={
+            "cp": "parallel.cp_method=ring, or a smaller parallel.cp",
+            "": "fewer bytes with compression.experts, fewer tokens with model.capacity_factor or "
+            "model.experts_per_token, or a smaller parallel.ep",
+        },
     ),
     Operation(
         "broadcast",
@@ -184,6 +209,11 @@ OPERATIONS: tuple[Operation, ...] = (
         sent=_whole,
         gloo_messages=lambda ranks, payload: 1,
         calibrated=True,
+        verdict=POINT_TO_POINT,
+        advice={
+            "pp": "fewer borders between stages with a smaller schedule.chunks or parallel.pp",
+            "cp": "parallel.cp_method=ulysses, or a smaller parallel.cp",
+        },
     ),
     Operation(
         "recv",
@@ -191,6 +221,7 @@ OPERATIONS: tuple[Operation, ...] = (
         payload_is_output=True,
         bus_factor=_whole,
         sent=_nothing,
+        verdict=POINT_TO_POINT,
     ),
     Operation(
         "barrier",

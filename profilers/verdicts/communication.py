@@ -1,144 +1,58 @@
-"""Rules about communication that ranks waited for, and which setting to change. What ran beside computation is never
-counted.
-"""
+"""The rule about communication that ranks waited for; what ran beside computation is never counted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from profilers.model.run_summary import CommunicationRow
-from profilers.model.verdict import Gain, Verdict
-from profilers.records.operations import operation_of
-from profilers.verdicts.evidence import Observed, percent, rate, seconds, size
-from profilers.verdicts.exposure import POINT_TO_POINT, UNKNOWN, Exposure
+from profilers.model.verdict import Gain, Verdict, keys_in
+from profilers.records import operations
+from profilers.verdicts.evidence import UNKNOWN, Exposure, RuleInputs, percent, rate, seconds, size
 
-#: (operation, first letters of the axis) -> what to turn; the first that fits. Empty letters fit any axis.
-_ADVICE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (
-        "all_reduce",
-        "dp",
-        (
-            "send less with compression.method, hide more with overlap.bucket_mb, or reduce less often with a larger "
-            "batch.global_batch",
-            *("compression.method", "overlap.bucket_mb", "batch.global_batch"),
-        ),
-    ),
-    ("all_reduce", "tp", ("a smaller parallel.tp, inside one host", "parallel.tp")),
-    (
-        "all_gather",
-        "dp",
-        (
-            "gather less often with a smaller parallel.zero_stage, fewer bytes with compression.weights, or beside "
-            "computation with overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
-            *(
-                "parallel.zero_stage",
-                "compression.weights",
-                "overlap.prefetch",
-                "overlap.gather_with_optimizer",
-            ),
-        ),
-    ),
-    (
-        "all_gather",
-        "tp",
-        (
-            "keep what was gathered with parallel.tp_regather=false, gather beside products with overlap.tp_chunks, or "
-            "a smaller parallel.tp",
-            *("parallel.tp_regather", "overlap.tp_chunks", "parallel.tp"),
-        ),
-    ),
-    (
-        "reduce_scatter",
-        "dp",
-        (
-            "send less with compression.method, scatter once a step with parallel.reduce_every_micro_batch=false, or "
-            "among fewer ranks with parallel.shard_ranks",
-            *("compression.method", "parallel.reduce_every_micro_batch", "parallel.shard_ranks"),
-        ),
-    ),
-    (
-        "reduce_scatter",
-        "tp",
-        (
-            "scatter beside products with overlap.tp_chunks, or a smaller parallel.tp, inside one host",
-            *("overlap.tp_chunks", "parallel.tp"),
-        ),
-    ),
-    (
-        "all_to_all",
-        "cp",
-        ("parallel.cp_method=ring, or a smaller parallel.cp", "parallel.cp_method", "parallel.cp"),
-    ),
-    (
-        "all_to_all",
-        "",
-        (
-            "fewer bytes with compression.experts, fewer tokens with model.capacity_factor or "
-            "model.experts_per_token, or a smaller parallel.ep",
-            *("compression.experts", "model.capacity_factor", "model.experts_per_token", "parallel.ep"),
-        ),
-    ),
-    (
-        POINT_TO_POINT,
-        "pp",
-        (
-            "fewer borders between stages with a smaller schedule.chunks or parallel.pp",
-            *("schedule.chunks", "parallel.pp"),
-        ),
-    ),
-    (
-        POINT_TO_POINT,
-        "cp",
-        ("parallel.cp_method=ulysses, or a smaller parallel.cp", "parallel.cp_method", "parallel.cp"),
-    ),
-    (
-        UNKNOWN,
-        "",
-        ("record what it is with profile.collectives=true", "profile.collectives"),
-    ),
-)
-_ANY_ADVICE = (
-    "a layout with less traffic: a smaller parallel.tp or parallel.zero_stage",
-    *("parallel.tp", "parallel.zero_stage"),
-)
+_ANY_ADVICE = "a layout with less traffic: a smaller parallel.tp or parallel.zero_stage"
+_UNKNOWN_ADVICE = "record what it is with profile.collectives=true"
+#: Less is not worth a line.
+_LEAST_SHARE = 0.001
 
 
-def advice(operation: str, axis: str) -> tuple[str, ...]:
-    """A sentence, and the keys of the configuration that it names."""
+def advice(operation: str, axis: str) -> str:
+    """What to change about waiting for an operation, or for those that share a verdict of that name, on an axis.
+
+    An axis of experts (``edp``) is taken for the axis that it is a part of.
+    """
+    if operation == UNKNOWN:
+        return _UNKNOWN_ADVICE
     fitting = (
-        found
-        for named, letters, found in _ADVICE
-        if named == operation and axis.removeprefix("e").startswith(letters)
+        text
+        for known in operations.OPERATIONS
+        if operation in (known.name, known.verdict)
+        for letters, text in known.advice.items()
+        if axis.removeprefix("e").startswith(letters)
     )
     return next(fitting, _ANY_ADVICE)
 
 
-#: Less is not worth a line.
-_LEAST_SHARE = 0.001
-_MEMBERS = {POINT_TO_POINT: ("send", "recv")}
-
-
-def exposed_findings(seen: Observed, rows: Sequence[CommunicationRow]) -> Iterator[Verdict]:
-    """One for each operation and axis that anybody waited for; ``rows`` are what a run's summary says of them."""
-    for exposure in seen.exposures:
-        if exposure.seconds > _LEAST_SHARE * seen.step_seconds:
-            yield exposed_finding(seen, rows, exposure)
+def exposed_findings(inputs: RuleInputs, rows: Sequence[CommunicationRow]) -> Iterator[Verdict]:
+    """One for each operation and axis that any rank waited for; ``rows`` are what a run's summary says of them."""
+    for exposure in inputs.exposures:
+        if exposure.seconds > _LEAST_SHARE * inputs.step_seconds:
+            yield exposed_finding(inputs, rows, exposure)
 
 
 def exposed_finding(
-    seen: Observed, rows: Sequence[CommunicationRow], exposure: Exposure, more: str = ""
+    inputs: RuleInputs, rows: Sequence[CommunicationRow], exposure: Exposure, more: str = ""
 ) -> Verdict:
-    """``more`` is added to the evidence."""
-    share = exposure.seconds / seen.step_seconds
-    calls = _calls(rows, exposure)
-    knob, *knobs = advice(exposure.operation, exposure.axis)
-    known = operation_of(exposure.operation)
-    has_verdict = exposure.operation == POINT_TO_POINT or (known is not None and known.has_verdict)
-    named = exposure.operation if has_verdict else UNKNOWN
-    fastest = max(calls, key=lambda row: row.bytes, default=None)
+    """The finding about one exposure; ``more`` is added to the evidence."""
+    share = exposure.seconds / inputs.step_seconds
+    members = [known for known in operations.OPERATIONS if exposure.operation in (known.name, known.verdict)]
+    names = {exposure.operation, *(known.name for known in members)}
+    calls = [row for row in rows if row.axis == exposure.axis and row.operation in names]
+    largest = max(calls, key=lambda row: row.bytes, default=None)
+    has_verdict = any(known.verdict == exposure.operation for known in members)
+    knob = advice(exposure.operation, exposure.axis)
     return Verdict(
-        name=f"exposed_{named}",
-        evidence=_evidence(exposure, share, calls, fastest) + more,
+        name=f"exposed_{exposure.operation if has_verdict else UNKNOWN}",
+        evidence=_evidence(exposure, share, calls, largest) + more,
         threshold=None,
         knob=knob,
         threshold_name="exposed",
@@ -147,16 +61,11 @@ def exposed_finding(
         axis=exposure.axis or None,
         operation=None if exposure.operation == UNKNOWN else exposure.operation,
         bytes=sum(row.bytes for row in calls) if calls else None,
-        bus_bandwidth=fastest.bus_bandwidth if fastest else None,
-        peak_fraction=fastest.peak_fraction if fastest else None,
-        knobs=knobs,
+        bus_bandwidth=largest.bus_bandwidth if largest else None,
+        peak_fraction=largest.peak_fraction if largest else None,
+        knobs=keys_in(knob),
         gain=Gain(share, "exposed seconds / step, if all of it ran beside computation"),
     )
-
-
-def _calls(rows: Sequence[CommunicationRow], exposure: Exposure) -> list[CommunicationRow]:
-    members = _MEMBERS.get(exposure.operation, (exposure.operation,))
-    return [row for row in rows if row.axis == exposure.axis and row.operation in members]
 
 
 def _evidence(

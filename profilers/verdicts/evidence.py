@@ -1,7 +1,9 @@
-"""What the rules read: typical seconds of every rank, what each operation made ranks wait for; numbers as words."""
+"""What the rules read: every rank's seconds, and what each operation made ranks wait for; numbers as words."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,15 @@ import numpy as np
 
 from profilers.analysis.steps import JoinedSteps, slowest_seconds
 from profilers.model.verdict import Setting
-from profilers.verdicts.exposure import Exposure
+from profilers.records.operations import POINT_TO_POINT, operation_of
+from profilers.records.table import Table
+
+#: Phases in which a rank does its own work.
+WORK = ("forward", "backward", "optimizer")
+#: The operation of what no recorded call explains.
+UNKNOWN = "communication"
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def seconds(value: float) -> str:
@@ -36,15 +46,22 @@ def rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:,.2f} GB/s" if large else f"{bytes_per_second / 1e6:,.1f} MB/s"
 
 
-#: Phases in which a rank does its own work.
-WORK = ("forward", "backward", "optimizer")
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Seconds of a step that ranks waited for an operation on an axis: the median over steps.
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+    ``late_seconds`` is what waiting for other ranks adds. Both ends of a message are one operation.
+    """
+
+    axis: str
+    operation: str
+    seconds: float
+    late_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """A run's measured steps; ``hosts`` names each rank's host where it told."""
+class RuleInputs:
+    """A run's measured steps; ``hosts`` names each rank's host where the rank recorded it."""
 
     measured: JoinedSteps
     setting: Setting
@@ -61,16 +78,10 @@ class Observed:
         """The median step, each seen on its slowest rank."""
         return float(np.median(slowest_seconds(self.measured)))
 
-    @property
-    def span(self) -> tuple[float, float]:
-        """Wall-clock times of the first measured step's start and the last one's end."""
-        starts = self.measured.values["start_unix"]
-        return float(starts.min()), float((starts + self.measured.values["step_seconds"]).max())
-
     def seconds(self, *phases: str) -> Numbers:
         """Seconds in some phases together: [ranks, steps]."""
-        found = sum(self.measured.values[f"{phase}_seconds"].filled(0.0) for phase in phases)
-        return np.asarray(found, dtype=float)
+        total = sum(self.measured.values[f"{phase}_seconds"].filled(0.0) for phase in phases)
+        return np.asarray(total, dtype=float)
 
     def typical(self, *phases: str) -> Numbers:
         """Median over the steps: [ranks]."""
@@ -80,3 +91,54 @@ class Observed:
         """A rank and its host, in words."""
         host = self.hosts.get(rank)
         return f"rank {rank}" + (f" on {host}" if host else "")
+
+
+def exposures(
+    tables: Sequence[Table], measured: JoinedSteps, groups: Mapping[str, list[list[int]]]
+) -> list[Exposure]:
+    """One for each axis and operation; ``tables`` are the calls of each of ``measured.ranks``.
+
+    The rank that comes last to a collective waits for nothing but the collective. So its own cost is the shortest wait
+    in a group; what the others wait longer is another rank's delay. Waits that overlap are shared out: together they
+    are as long as the main thread really stood.
+    """
+    waited = measured.values["communication_exposed_seconds"].filled(0.0)
+    by_key: dict[tuple[str, str], Numbers] = defaultdict(lambda: np.zeros_like(waited))
+    for row, table in enumerate(tables):
+        if len(table):
+            _add_waits(by_key, row, table, measured.steps)
+    total = sum(by_key.values(), np.zeros_like(waited))
+    scale = np.divide(waited, total, out=np.ones_like(total), where=total > waited)
+    by_key = {key: own * scale for key, own in sorted(by_key.items())}
+    by_key["", UNKNOWN] = np.maximum(waited - total, 0.0)
+
+    rows = {rank: row for row, rank in enumerate(measured.ranks)}
+    exposed = []
+    for (axis, operation), own in by_key.items():
+        members = [
+            [rows[rank] for rank in group if rank in rows] for group in groups.get(axis, [measured.ranks])
+        ]
+        # Stages of a pipeline do not meet: each has messages of its own.
+        alone = (axis, operation) == ("pp", POINT_TO_POINT)
+        waits = [own[group].mean(axis=0) if alone else own[group].min(axis=0) for group in members if group]
+        cost = float(np.median(np.mean(waits, axis=0)))
+        exposed.append(Exposure(axis, operation, cost, max(0.0, float(np.median(own.mean(axis=0))) - cost)))
+    return exposed
+
+
+def _add_waits(
+    by_key: dict[tuple[str, str], Numbers], row: int, table: Table, steps: np.ndarray[Any, Any]
+) -> None:
+    """Adds one rank's exposed seconds by axis and operation; waits that overlap count once for each call."""
+    (axes, axis_names), (codes, names) = table.codes("axis"), table.codes("operation")
+    step, exposed = table.column("step"), table.column("exposed_seconds")
+    place = np.searchsorted(steps, step.filled(-1)).clip(0, len(steps) - 1)
+    known = (steps[place] == step.filled(-1)) & ~np.ma.getmaskarray(exposed)
+    for axis, axis_name in axis_names.items():
+        of_axis = known & (axes == axis).filled(False)
+        for code, name in names.items():
+            chosen = of_axis & (codes == code).filled(False)
+            if chosen.any():
+                operation = operation_of(name)
+                key = axis_name, (operation and operation.verdict) or name
+                by_key[key][row] += np.bincount(place[chosen], exposed[chosen].filled(0.0), len(steps))

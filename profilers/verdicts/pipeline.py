@@ -8,13 +8,13 @@ from dataclasses import replace
 from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import CommunicationRow
 from profilers.model.verdict import Gain, Pipeline, Verdict
+from profilers.records.operations import POINT_TO_POINT
 from profilers.verdicts.communication import exposed_finding
-from profilers.verdicts.evidence import Observed, percent, seconds
-from profilers.verdicts.exposure import POINT_TO_POINT, Exposure
+from profilers.verdicts.evidence import Exposure, RuleInputs, percent, seconds
 
 
 def pipeline_findings(
-    seen: Observed, rows: Sequence[CommunicationRow], ran: PipelineRow | None
+    inputs: RuleInputs, rows: Sequence[CommunicationRow], ran: PipelineRow | None
 ) -> Iterator[Verdict]:
     """The schedule's own bubble, and messages over pp that ranks waited for; none without a pipeline.
 
@@ -22,33 +22,33 @@ def pipeline_findings(
     a stage works longer than the mean one; and messages under way. ``ran`` tells these last from the actions as they
     ran; without it they are what is left.
     """
-    waited = float(seen.typical("bubble").mean())
-    pipeline = seen.setting.pipeline
+    waited = float(inputs.typical("bubble").mean())
+    pipeline = inputs.setting.pipeline
     if not waited:
         return
-    work = seen.typical("forward", "backward")
+    work = inputs.typical("forward", "backward")
     most = waited if ran is None else max(0.0, waited - ran.transfer_seconds)
-    by_schedule = most if pipeline is None else min(most, _idle(seen, pipeline, 1))
+    by_schedule = most if pipeline is None else min(most, _idle(inputs, pipeline, 1))
     rest = max(0.0, waited - by_schedule - float(work.max() - work.mean()))
     rest = rest if ran is None else min(waited, ran.transfer_seconds)
-    yield _bubble(seen, by_schedule, waited)
-    sent = next((one for one in seen.exposures if (one.axis, one.operation) == ("pp", POINT_TO_POINT)), None)
-    sent = sent or Exposure("pp", POINT_TO_POINT, 0.0, 0.0)
+    yield _bubble(inputs, by_schedule, waited)
+    messages = [one for one in inputs.exposures if (one.axis, one.operation) == ("pp", POINT_TO_POINT)]
+    sent = messages[0] if messages else Exposure("pp", POINT_TO_POINT, 0.0, 0.0)
     if rest + sent.seconds > 0:
         more = f"; {seconds(rest)} of it between stages, beyond the schedule's own bubble"
-        yield exposed_finding(seen, rows, replace(sent, seconds=sent.seconds + rest), more if rest else "")
+        yield exposed_finding(inputs, rows, replace(sent, seconds=sent.seconds + rest), more if rest else "")
 
 
-def _idle(seen: Observed, pipeline: Pipeline, finer: int) -> float:
+def _idle(inputs: RuleInputs, pipeline: Pipeline, finer: int) -> float:
     """Seconds that the schedule makes a rank wait, with ``finer`` times the micro-batches, each that much shorter."""
     actions = pipeline.chunks * pipeline.micro_batches
-    forward = float(seen.typical("forward").mean()) / actions
-    backward = float(seen.typical("backward").mean()) / actions
+    forward = float(inputs.typical("forward").mean()) / actions
+    backward = float(inputs.typical("backward").mean()) / actions
     return pipeline.idle_seconds(finer * pipeline.micro_batches, forward / finer, backward / finer)
 
 
-def _bubble(seen: Observed, by_schedule: float, waited: float) -> Verdict:
-    share, pipeline = by_schedule / seen.step_seconds, seen.setting.pipeline
+def _bubble(inputs: RuleInputs, by_schedule: float, waited: float) -> Verdict:
+    share, pipeline = by_schedule / inputs.step_seconds, inputs.setting.pipeline
     text = f"a rank stands {seconds(by_schedule)} of a step ({percent(share)}) waiting for its turn"
     if pipeline is not None:
         text += (
@@ -68,15 +68,15 @@ def _bubble(seen: Observed, by_schedule: float, waited: float) -> Verdict:
         seconds=by_schedule,
         axis="pp",
         knobs=["batch.micro_batch", "batch.global_batch", "schedule.kind", "schedule.chunks", "parallel.pp"],
-        gain=_gain(seen, pipeline, by_schedule),
+        gain=_gain(inputs, pipeline, by_schedule),
     )
 
 
-def _gain(seen: Observed, pipeline: Pipeline | None, by_schedule: float) -> Gain:
+def _gain(inputs: RuleInputs, pipeline: Pipeline | None, by_schedule: float) -> Gain:
     if pipeline is None:
-        return Gain(by_schedule / seen.step_seconds, "bubble / step, if nobody waited")
-    now = _idle(seen, pipeline, 1)
-    fraction = (1 - _idle(seen, pipeline, 2) / now) * by_schedule / seen.step_seconds if now else 0.0
+        return Gain(by_schedule / inputs.step_seconds, "bubble / step, if nobody waited")
+    now = _idle(inputs, pipeline, 1)
+    fraction = (1 - _idle(inputs, pipeline, 2) / now) * by_schedule / inputs.step_seconds if now else 0.0
     m = pipeline.micro_batches
     return Gain(
         max(0.0, fraction), f"(bubble at {m} - bubble at {2 * m} micro-batches) / step, by {pipeline.formula}"

@@ -10,11 +10,11 @@ from profilers.analysis.steps import JoinedSteps, typical_phases
 from profilers.gpu.rank_gpus import GpuReadings, RankGpus
 from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import CommunicationRow
-from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict
+from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict, keys_in
+from profilers.records.operations import POINT_TO_POINT
 from profilers.records.reader import RunRecords, host_name
 from profilers.verdicts.communication import exposed_findings
-from profilers.verdicts.evidence import WORK, Observed, percent, seconds
-from profilers.verdicts.exposure import POINT_TO_POINT, exposures
+from profilers.verdicts.evidence import WORK, RuleInputs, exposures, percent, seconds
 from profilers.verdicts.machine import machine_findings
 from profilers.verdicts.pipeline import pipeline_findings
 from profilers.verdicts.steps import step_findings
@@ -33,32 +33,39 @@ def findings_of(
     ``rows`` and ``pipeline`` are what the run's summary says, ``used`` are the GPUs that ranks compute on.
     ``measured`` has at least one step.
     """
-    tables = [records.table(rank, "comm") for rank in measured.ranks]
-    found = exposures(tables, measured, setting.groups)
-    seen = Observed(measured, setting, found, hosts_of(records))
+    calls = [records.table(rank, "comm") for rank in measured.ranks]
+    inputs = RuleInputs(measured, setting, exposures(calls, measured, setting.groups), hosts_of(records))
     gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
-    stages = list(pipeline_findings(seen, rows, pipeline))
+    stages = list(pipeline_findings(inputs, rows, pipeline))
     exposed = [
-        one
-        for one in exposed_findings(seen, rows)
-        if not (stages and (one.axis, one.operation) == ("pp", POINT_TO_POINT))
+        finding
+        for finding in exposed_findings(inputs, rows)
+        if not (stages and (finding.axis, finding.operation) == ("pp", POINT_TO_POINT))
     ]
-    timed = [*step_findings(seen, gpus), *exposed, *stages]
-    return [*timed, *machine_findings(seen, memory_rows(records), gpus, hosts), _fine(seen)]
+    return [
+        *step_findings(inputs, gpus),
+        *exposed,
+        *stages,
+        *machine_findings(inputs, memory_rows(records), gpus, hosts),
+        _compute_bound(inputs),
+    ]
 
 
-def _fine(seen: Observed) -> Verdict:
+def _compute_bound(inputs: RuleInputs) -> Verdict:
     """What holds where nothing else does: whether that is so, the other rules say."""
-    phases = typical_phases(seen.measured)
-    step = sum(phases.values()) or seen.step_seconds
+    phases = typical_phases(inputs.measured)
+    step = sum(phases.values()) or inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
+    knob = (
+        "to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
+        "parallel.dp"
+    )
     return Verdict(
         name=COMPUTE_BOUND,
         evidence=f"forward, backward and optimizer are {seconds(busy)} of a typical step ({percent(busy / step)}), "
         f"and waiting for others is {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
-        knob="to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
-        "parallel.dp",
-        knobs=["precision", "compile", "memory.recompute", "batch.micro_batch", "parallel.dp"],
+        knob=knob,
+        knobs=keys_in(knob),
     )

@@ -3,76 +3,163 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profilers.gpu.rank_gpus import GpuReadings
-from profilers.model.verdict import Gain, Verdict
-from profilers.verdicts.evidence import Observed, percent, seconds
-from profilers.verdicts.machine import Idle, most_idle
-from profilers.verdicts.straggler import straggler
+from profilers.model.verdict import Gain, Verdict, keys_in
+from profilers.verdicts.evidence import WORK, Numbers, RuleInputs, percent, seconds
+from profilers.verdicts.machine import idlest_gpu
+
+_DATA = "put data.path on a faster disk, or read less on each rank with a larger parallel.dp"
+_HOST = "do more per operation: a larger batch.micro_batch, compile, or a smaller parallel.tp"
+#: The same rank has to be the slowest in this part of the steps to be called the straggler.
+SAME_FRACTION = 0.75
+#: A stage is slow if each of its ranks is behind by this part of the slowest rank's delay.
+_STAGE_FRACTION = 0.5
 
 
-def step_findings(seen: Observed, gpus: Sequence[GpuReadings]) -> Iterator[Verdict]:
-    """Waiting for data, host gaps, and the slowest rank where there are several. ``gpus`` are those that ranks
-    compute on.
-    """
-    yield _waiting(seen, "input_bound", "data", "input", "waiting for data", _DATA)
+def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[Verdict]:
+    """Waiting for data, host gaps, and the slowest rank where there are several; ``gpus`` are those of the ranks."""
+    yield _waiting(inputs, "input_bound", "data", "input", "waiting for data", _DATA)
     gaps = _waiting(
-        seen, "host_bound", "other", "host", "between the phases, where nothing named runs", _HOST
+        inputs, "host_bound", "other", "host", "between the phases, where nothing named runs", _HOST
     )
-    idle = most_idle(seen, gpus)
-    yield gaps if idle is None or idle.fraction <= (gaps.share or 0.0) else _launching(seen, gaps, idle)
-    if len(seen.ranks) > 1:
-        yield straggler(seen)
+    idle = idlest_gpu(inputs, gpus)
+    if idle is not None and idle.fraction > (gaps.share or 0.0):
+        # Host gaps as the GPU sees them: between kernels, inside the phases too.
+        lost = idle.fraction * inputs.step_seconds
+        gaps = replace(
+            gaps,
+            evidence=f"the GPU of {inputs.place(idle.rank)} runs no kernel for {seconds(lost)} of a step "
+            f"({percent(idle.fraction)}) beside waiting for data: the host launches too slowly",
+            share=idle.fraction,
+            seconds=lost,
+            rank=idle.rank,
+            host=inputs.hosts.get(idle.rank),
+            gain=Gain(idle.fraction, "1 - the GPU's utilization - data / step, if it always had work"),
+        )
+    yield gaps
+    if len(inputs.ranks) > 1:
+        yield straggler(inputs)
 
 
-_DATA = (
-    "put data.path on a faster disk, or read less on each rank with a larger parallel.dp",
-    "data.path",
-    "parallel.dp",
-)
-_HOST = (
-    "do more per operation: a larger batch.micro_batch, compile, or a smaller parallel.tp",
-    *("batch.micro_batch", "compile", "parallel.tp"),
-)
-
-
-def _waiting(
-    seen: Observed, name: str, phase: str, threshold: str, meaning: str, advice: tuple[str, ...]
-) -> Verdict:
+def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning: str, advice: str) -> Verdict:
     """A phase in which nothing is computed, on the rank that has most of it."""
-    each = seen.typical(phase)
+    each = inputs.typical(phase)
     row = int(each.argmax())
-    lost, share = float(each[row]), float(each[row]) / seen.step_seconds
+    rank, lost, share = inputs.ranks[row], float(each[row]), float(each[row]) / inputs.step_seconds
     others = "" if len(each) == 1 else f"; the median rank {seconds(float(np.median(each)))}"
-    where = seen.place(seen.ranks[row])
     return Verdict(
         name=name,
-        evidence=f"{where} spends {seconds(lost)} of a step ({percent(share)}) {meaning}{others}",
+        evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a step ({percent(share)}) {meaning}{others}",
         threshold=None,
-        knob=advice[0],
+        knob=advice,
         threshold_name=threshold,
         share=share,
         seconds=lost,
-        rank=seen.ranks[row],
-        host=seen.hosts.get(seen.ranks[row]),
-        knobs=list(advice[1:]),
+        rank=rank,
+        host=inputs.hosts.get(rank),
+        knobs=keys_in(advice),
         gain=Gain(share, f"{phase} / step, if all of it is hidden"),
     )
 
 
-def _launching(seen: Observed, gaps: Verdict, idle: Idle) -> Verdict:
-    """Host gaps as the GPU sees them: between kernels, inside the phases too."""
-    lost = idle.fraction * seen.step_seconds
-    return replace(
-        gaps,
-        evidence=f"the GPU of {seen.place(idle.rank)} runs no kernel for {seconds(lost)} of a step "
-        f"({percent(idle.fraction)}) beside waiting for data: the host launches too slowly",
-        share=idle.fraction,
-        seconds=lost,
-        rank=idle.rank,
-        host=seen.hosts.get(idle.rank),
-        gain=Gain(idle.fraction, "1 - the GPU's utilization - data / step, if it always had work"),
+@dataclass(frozen=True, slots=True)
+class _Slowest:
+    """The slowest rank: how far it is behind the median of the others, in which phase, and in which part of the steps.
+
+    ``stage`` is its place in the pipeline, if all ranks at that place are behind.
+    """
+
+    rank: int
+    seconds: float
+    steps_fraction: float
+    phase: str
+    stage: int | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it is the same rank in most steps."""
+        return self.steps_fraction >= SAME_FRACTION
+
+
+def straggler(inputs: RuleInputs) -> Verdict:
+    """How far the slowest rank is behind the median of the others in what it computes; there are at least two."""
+    slowest = _slowest(inputs)
+    share, host = slowest.seconds / inputs.step_seconds, inputs.hosts.get(slowest.rank)
+    delay, often = f"{seconds(slowest.seconds)} ({percent(share)} of a step)", percent(slowest.steps_fraction)
+    stage = "" if slowest.stage is None else f", at place {slowest.stage} of the pipeline,"
+    evidence = (
+        f"{inputs.place(slowest.rank)}{stage} works {delay} longer than the median of the others, most of it in "
+        f"{slowest.phase}; the slowest in {often} of the steps"
     )
+    if not slowest.is_same:
+        evidence = (
+            f"the slowest rank of a step works {delay} longer than the median rank; it is a different one each time, "
+            f"most often rank {slowest.rank} ({often} of the steps)"
+        )
+        knob = "see what else runs on the hosts; a larger batch.micro_batch evens out chance"
+        knobs = ["batch.micro_batch"]
+    elif slowest.stage is not None:
+        knob = (
+            "deal fewer layers to that place with schedule.stage_layers, or more stages with schedule.chunks"
+        )
+        knobs = ["schedule.stage_layers", "schedule.chunks"]
+    else:
+        where = host or "its host"
+        knob = (
+            f"see what else runs on {where} and at which clocks, or leave it out with a smaller parallel.dp"
+        )
+        knobs = ["parallel.dp"]
+    others = "of the others" if slowest.is_same else "rank"
+    return Verdict(
+        name="straggler",
+        evidence=evidence,
+        threshold=None,
+        knob=knob,
+        threshold_name="straggler",
+        share=share,
+        seconds=slowest.seconds,
+        rank=slowest.rank,
+        host=host,
+        knobs=knobs,
+        gain=Gain(share, f"(slowest rank - median {others}) / step, if it was no slower"),
+    )
+
+
+def _slowest(inputs: RuleInputs) -> _Slowest:
+    work = inputs.seconds(*WORK)
+    times = np.bincount(work.argmax(axis=0), minlength=len(work))
+    row, fraction = int(times.argmax()), float(times.max() / work.shape[1])
+    same = fraction >= SAME_FRACTION
+    behind = _behind(work, row) if same else work.max(axis=0) - np.median(work, axis=0)
+    by_phase = {phase: float(np.median(_behind(inputs.seconds(phase), row))) for phase in WORK}
+    return _Slowest(
+        rank=inputs.ranks[row],
+        seconds=max(0.0, float(np.median(behind))),
+        steps_fraction=fraction,
+        phase=max(by_phase, key=by_phase.__getitem__),
+        stage=_slow_stage(inputs, inputs.ranks[row]),
+    )
+
+
+def _behind(work: Numbers, row: int) -> Numbers:
+    """How much longer a rank works than the median of the others: [steps]."""
+    return np.asarray(work[row] - np.median(np.delete(work, row, axis=0), axis=0))
+
+
+def _slow_stage(inputs: RuleInputs, rank: int) -> int | None:
+    """A rank's place in the pipeline, if all ranks at that place are behind."""
+    pipelines = inputs.setting.groups.get("pp") or []
+    place = next((group.index(rank) for group in pipelines if rank in group and len(group) > 1), None)
+    if place is None:
+        return None
+    stage = [inputs.ranks.index(group[place]) for group in pipelines if group[place] in inputs.ranks]
+    typical = inputs.typical(*WORK)
+    others = np.delete(typical, stage)
+    if not len(others):
+        return None
+    behind = typical[stage] - np.median(others)
+    return place if (behind >= _STAGE_FRACTION * behind.max()).all() else None

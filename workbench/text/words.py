@@ -41,8 +41,9 @@ def spoken(state: str | None) -> str:
 
 def bottleneck(name: str, axis: str | None = None) -> str:
     """``exposed_all_reduce`` on dp as "exposed all-reduce (dp)"."""
-    for operation in (*(one.name for one in operations.OPERATIONS), "point_to_point"):
-        name = name.replace(operation, operation.replace("_", "-"))
+    for operation in operations.OPERATIONS:
+        for key in (operation.name, operation.verdict or operation.name):
+            name = name.replace(key, key.replace("_", "-"))
     return spoken(name).replace(" bound", "-bound") + (f" ({axis})" if axis else "")
 
 

@@ -31,7 +31,8 @@ MADE_UP = Operation(
     gloo_messages=lambda ranks, payload: 7,
     passes=1,
     calibrated=True,
-    has_verdict=True,
+    verdict="shout",
+    advice={"dp": "shout less with compression.method", "": "a smaller parallel.tp"},
 )
 WITH_IT = (*(one for one in OPERATIONS if one.name != "broadcast"), MADE_UP)
 
@@ -71,6 +72,7 @@ def test_waiting_for_it_is_a_verdict_with_a_name_for_people(tmp_path: Path) -> N
     found = named(summary(tmp_path), "exposed_shout")
     assert found.operation == "shout"
     assert found.share == pytest.approx(0.5)
+    assert (found.knob, found.knobs) == ("shout less with compression.method", ["compression.method"])
     assert words.bottleneck(found.name, "dp") == "exposed shout (dp)"
 
 
