@@ -243,13 +243,13 @@ def names() -> str:
             ),
             "## Collective operations",
             table(
-                ("operation", "operators of torch", "calibrated", "verdict of its own"),
+                ("operation", "operators of torch", "calibrated", "verdict on waiting"),
                 (
                     (
                         operation.name.replace("_", "-"),
                         ", ".join(f"`{one}`" for one in operation.operators),
                         "yes" if operation.calibrated else "",
-                        "yes" if operation.has_verdict else "",
+                        f"`exposed_{operation.verdict}`" if operation.verdict else "",
                     )
                     for operation in OPERATIONS
                 ),

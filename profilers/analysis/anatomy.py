@@ -42,8 +42,8 @@ def _clock(events: list[Event]) -> ClockOffset:
 
 
 _STILL_WARM = (
-    "by their times the first {found:,} steps are warm-up, but only {left_out:,} were left out: the measured steps "
-    "hold warm-up; raise train.warmup to {found:,}"
+    "by their times the first {found:,} steps are warm-up, but only {left_out:,} were excluded: the measured steps "
+    "include warm-up; raise train.warmup to {found:,}"
 )
 
 

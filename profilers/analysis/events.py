@@ -203,8 +203,8 @@ def left_alone(records: RunRecords) -> dict[str, str]:
 
 
 _SOME = (
-    "phases, collectives and memory are those of {detailed:,} of the {measured:,} measured steps: of all they would "
-    "cost about {cost:.1%} of a step, and profile.budget is {budget:.1%}; set it to null for all"
+    "phases, collectives and memory come from {detailed:,} of the {measured:,} measured steps: recording all would "
+    "cost about {cost:.1%} of a step, and profile.budget is {budget:.1%}; set it to null to record all"
 )
 
 

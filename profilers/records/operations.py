@@ -126,9 +126,9 @@ OPERATIONS: tuple[Operation, ...] = (
         calibrated=True,
         verdict="all_gather",
         advice={
-            "dp": "gather less often with a smaller parallel.zero_stage, fewer bytes with compression.weights, or "
-            "beside computation with overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
-            "tp": "keep what was gathered with parallel.tp_regather=false, gather beside products with "
+            "dp": "gather less often with a smaller parallel.zero_stage, send fewer bytes with compression.weights, or "
+            "overlap with computation by overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
+            "tp": "keep what was gathered with parallel.tp_regather=false, overlap gathers with products by "
             "overlap.tp_chunks, or a smaller parallel.tp",
         },
     ),
@@ -152,7 +152,7 @@ OPERATIONS: tuple[Operation, ...] = (
         advice={
             "dp": "send less with compression.method, scatter once a step with "
             "parallel.reduce_every_micro_batch=false, or among fewer ranks with parallel.shard_ranks",
-            "tp": "scatter beside products with overlap.tp_chunks, or a smaller parallel.tp, inside one host",
+            "tp": "overlap scatters with products by overlap.tp_chunks, or a smaller parallel.tp, inside one host",
         },
     ),
     Operation(
@@ -211,7 +211,7 @@ OPERATIONS: tuple[Operation, ...] = (
         calibrated=True,
         verdict=POINT_TO_POINT,
         advice={
-            "pp": "fewer borders between stages with a smaller schedule.chunks or parallel.pp",
+            "pp": "fewer stage boundaries with a smaller schedule.chunks or parallel.pp",
             "cp": "parallel.cp_method=ulysses, or a smaller parallel.cp",
         },
     ),

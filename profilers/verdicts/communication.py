@@ -10,7 +10,7 @@ from profilers.records import operations
 from profilers.verdicts.evidence import UNKNOWN, Exposure, RuleInputs, percent, rate, seconds, size
 
 _ANY_ADVICE = "a layout with less traffic: a smaller parallel.tp or parallel.zero_stage"
-_UNKNOWN_ADVICE = "record what it is with profile.collectives=true"
+_UNKNOWN_ADVICE = "record the calls with profile.collectives=true"
 #: Less is not worth a line.
 _LEAST_SHARE = 0.001
 
@@ -73,7 +73,7 @@ def _evidence(
 ) -> str:
     what = exposure.operation.replace("_", "-")
     axis = f" over {exposure.axis}" if exposure.axis else " that no recorded call explains"
-    text = f"ranks stand {seconds(exposure.seconds)} of a step ({percent(share)}) waiting for {what}{axis}"
+    text = f"ranks wait {seconds(exposure.seconds)} of each step ({percent(share)}) for {what}{axis}"
     if calls:
         count = sum(row.calls for row in calls)
         text += f": {count:g} call{'' if count == 1 else 's'} with {size(sum(row.bytes for row in calls))}"
@@ -82,5 +82,5 @@ def _evidence(
     if largest is not None and largest.peak_fraction is not None:
         text += f", {percent(largest.peak_fraction)} of the measured peak"
     if exposure.late_seconds > 0.01 * exposure.seconds:
-        text += f"; {seconds(exposure.late_seconds)} more of waiting is for ranks that come late"
+        text += f"; another {seconds(exposure.late_seconds)} are spent waiting for late ranks"
     return text

@@ -20,7 +20,9 @@ _CLOCK_FRACTION, _BUSY_FRACTION = 0.95, 0.5
 #: The driver's utilization is a mean over up to a second; fewer readings say little about a run.
 LEAST_READINGS = 10
 _CLOCK_ADVICE = "raise the power limit or cool the GPU; less work per token with precision=bf16"
-_MEMORY_ADVICE = "keep less: memory.recompute, a larger parallel.zero_stage, or a smaller batch.micro_batch"
+_MEMORY_ADVICE = (
+    "save memory with memory.recompute, a larger parallel.zero_stage, or a smaller batch.micro_batch"
+)
 
 
 class _Usage(NamedTuple):
@@ -78,13 +80,11 @@ def _usages(
 
 def _pressure(inputs: RuleInputs, full: _Usage, retries: int) -> Verdict:
     """An allocation that had to be tried again found the memory full, however full it looks at other times."""
-    text = (
-        f"{size(full.used)} of {size(full.of)} of {full.what} in use at the most ({percent(full.fraction)})"
-    )
+    text = f"{full.what}: {size(full.used)} of {size(full.of)} in use at the peak ({percent(full.fraction)})"
     if retries:
-        text += f"; {retries:,} allocations only went through after cached blocks were given back"
+        text += f"; {retries:,} allocations succeeded only after cached blocks were freed"
     elif full.rank is None:
-        text += "; beyond it the host swaps, or ends a rank"
+        text += "; beyond that the host swaps or kills a rank"
     return Verdict(
         name="memory_pressure",
         evidence=text,
@@ -116,12 +116,12 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
     lost = share * max(0.0, 1 - part) * float(inputs.typical(*WORK).mean())
     reasons = sorted({reason for mask in masks[capped].compressed() for reason in machine.slows(int(mask))})
     why = f" ({', '.join(reasons)})" if reasons else ""
-    at = f", at {percent(part)} of the highest clock" if share else ""
+    at = f", at {percent(part)} of its highest value" if share else ""
     rank = gpu.ranks[0]
     return Verdict(
         name="clock_cap",
-        evidence=f"the clock of GPU {gpu.gpu}, of {inputs.place(rank)}, is held down {percent(share)} of the time"
-        f"{why}{at}; that costs up to {seconds(lost)} a step",
+        evidence=f"the clock of GPU {gpu.gpu} ({inputs.place(rank)}) is throttled {percent(share)} of the time"
+        f"{why}{at}; this costs up to {seconds(lost)} per step",
         threshold=None,
         knob=_CLOCK_ADVICE,
         threshold_name="clock",

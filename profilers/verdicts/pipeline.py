@@ -49,11 +49,11 @@ def _idle(inputs: RuleInputs, pipeline: Pipeline, finer: int) -> float:
 
 def _bubble(inputs: RuleInputs, by_schedule: float, waited: float) -> Verdict:
     share, pipeline = by_schedule / inputs.step_seconds, inputs.setting.pipeline
-    text = f"a rank stands {seconds(by_schedule)} of a step ({percent(share)}) waiting for its turn"
+    text = f"a rank waits {seconds(by_schedule)} of each step ({percent(share)}) for its turn in the pipeline"
     if pipeline is not None:
         text += (
-            f", as {pipeline.kind} with {pipeline.micro_batches} micro-batches has it by {pipeline.formula}; "
-            f"{seconds(waited)} were measured in all"
+            f", the bubble of {pipeline.kind} with {pipeline.micro_batches} micro-batches by {pipeline.formula}; "
+            f"{seconds(waited)} were measured in total"
         )
     more = "more micro-batches: a larger batch.global_batch"
     if pipeline is None or pipeline.micro_batch > 1:

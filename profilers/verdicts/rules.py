@@ -58,13 +58,13 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
     step = sum(phases.values()) or inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
     knob = (
-        "to go on: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
+        "to go further: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
         "parallel.dp"
     )
     return Verdict(
         name=COMPUTE_BOUND,
-        evidence=f"forward, backward and optimizer are {seconds(busy)} of a typical step ({percent(busy / step)}), "
-        f"and waiting for others is {seconds(waits)} ({percent(waits / step)})",
+        evidence=f"forward, backward and optimizer take {seconds(busy)} of a typical step ({percent(busy / step)}), "
+        f"and waiting for other ranks takes {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
         knob=knob,
         knobs=keys_in(knob),

@@ -23,17 +23,15 @@ _STAGE_FRACTION = 0.5
 def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[Verdict]:
     """Waiting for data, host gaps, and the slowest rank where there are several; ``gpus`` are those of the ranks."""
     yield _waiting(inputs, "input_bound", "data", "input", "waiting for data", _DATA)
-    gaps = _waiting(
-        inputs, "host_bound", "other", "host", "between the phases, where nothing named runs", _HOST
-    )
+    gaps = _waiting(inputs, "host_bound", "other", "host", "outside the named phases", _HOST)
     idle = idlest_gpu(inputs, gpus)
     if idle is not None and idle.fraction > (gaps.share or 0.0):
         # Host gaps as the GPU sees them: between kernels, inside the phases too.
         lost = idle.fraction * inputs.step_seconds
         gaps = replace(
             gaps,
-            evidence=f"the GPU of {inputs.place(idle.rank)} runs no kernel for {seconds(lost)} of a step "
-            f"({percent(idle.fraction)}) beside waiting for data: the host launches too slowly",
+            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(lost)} of a step "
+            f"({percent(idle.fraction)}), not counting waits for data: the host launches kernels too slowly",
             share=idle.fraction,
             seconds=lost,
             rank=idle.rank,
@@ -90,28 +88,24 @@ def straggler(inputs: RuleInputs) -> Verdict:
     slowest = _slowest(inputs)
     share, host = slowest.seconds / inputs.step_seconds, inputs.hosts.get(slowest.rank)
     delay, often = f"{seconds(slowest.seconds)} ({percent(share)} of a step)", percent(slowest.steps_fraction)
-    stage = "" if slowest.stage is None else f", at place {slowest.stage} of the pipeline,"
+    stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
     evidence = (
-        f"{inputs.place(slowest.rank)}{stage} works {delay} longer than the median of the others, most of it in "
-        f"{slowest.phase}; the slowest in {often} of the steps"
+        f"{inputs.place(slowest.rank)}{stage} takes {delay} longer than the median of the others, mostly in "
+        f"{slowest.phase}; it is the slowest in {often} of the steps"
     )
     if not slowest.is_same:
         evidence = (
-            f"the slowest rank of a step works {delay} longer than the median rank; it is a different one each time, "
+            f"the slowest rank of a step takes {delay} longer than the median rank; it is a different one each time, "
             f"most often rank {slowest.rank} ({often} of the steps)"
         )
-        knob = "see what else runs on the hosts; a larger batch.micro_batch evens out chance"
+        knob = "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
         knobs = ["batch.micro_batch"]
     elif slowest.stage is not None:
-        knob = (
-            "deal fewer layers to that place with schedule.stage_layers, or more stages with schedule.chunks"
-        )
+        knob = "give that position fewer layers with schedule.stage_layers, or use more stages with schedule.chunks"
         knobs = ["schedule.stage_layers", "schedule.chunks"]
     else:
         where = host or "its host"
-        knob = (
-            f"see what else runs on {where} and at which clocks, or leave it out with a smaller parallel.dp"
-        )
+        knob = f"check the clocks of {where} and what else runs there, or leave it out with a smaller parallel.dp"
         knobs = ["parallel.dp"]
     others = "of the others" if slowest.is_same else "rank"
     return Verdict(

@@ -36,14 +36,14 @@ def test_allocations_tried_again_are_pressure_however_full_the_memory_looks(tmp_
         writer.write(memory_sample(cuda_peak_bytes=40, cuda_allocation_retries=3))
     full = summary(tmp_path).verdicts[-1]
     assert (full.name, full.share) == ("memory_pressure", 1.0)
-    assert "3 allocations only went through" in full.evidence
+    assert "3 allocations succeeded only" in full.evidence
 
 
 def test_a_capped_clock_tells_share_reason_and_cost(tmp_path: Path) -> None:
     gpu_run(tmp_path, throttle_reasons=0x4, sm_clock_mhz=1500.0, sm_clock_max_mhz=2000.0)
     (only,) = summary(tmp_path).verdicts
     assert (only.name, only.share, only.seconds) == ("clock_cap", 1.0, about(0.25))
-    assert "(power cap), at 75 % of the highest clock" in only.evidence
+    assert "(power cap), at 75 % of its highest value" in only.evidence
 
 
 def test_a_clock_that_someone_chose_is_no_cap(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_gpu_without_kernels_is_host_bound(tmp_path: Path) -> None:
     gpu_run(tmp_path, utilization_fraction=0.4)
     (only,) = summary(tmp_path).verdicts
     assert (only.name, only.share, only.rank) == ("host_bound", about(0.6), 0)
-    assert "launches too slowly" in only.evidence
+    assert "launches kernels too slowly" in only.evidence
 
 
 def test_a_few_readings_say_nothing_about_launches(tmp_path: Path) -> None:

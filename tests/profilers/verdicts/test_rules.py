@@ -63,7 +63,7 @@ def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_pat
     assert only.seconds == about(0.55)
     reduce = named(found, "exposed_all_reduce")
     assert (reduce.share, reduce.axis) == (about(0.05), "dp")
-    assert "275.0 ms more of waiting is for ranks that come late" in reduce.evidence
+    assert "another 275.0 ms are spent waiting for late ranks" in reduce.evidence
 
 
 def test_a_wait_is_shared_by_the_calls_under_way_in_it(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_slow_stage_is_told_from_a_slow_rank(tmp_path: Path) -> None:
     """Two pipelines, 0-2 and 1-3: both ranks of the second stage are slow."""
     write(tmp_path, [{"forward": 0.5}, {"forward": 0.5}, {"forward": 1.0}, {"forward": 0.9}])
     stage = named(summary(tmp_path, Setting({"pp": [[0, 2], [1, 3]]})), "straggler")
-    assert "schedule.stage_layers" in stage.knobs and "at place 1 of the pipeline" in stage.evidence
+    assert "schedule.stage_layers" in stage.knobs and "at position 1 of the pipeline" in stage.evidence
     assert "parallel.dp" in named(summary(tmp_path), "straggler").knobs
 
 

@@ -19,7 +19,7 @@ def test_a_verdict_tells_evidence_threshold_knob_and_gain(command: Run, furnishe
     run = run_of(furnished.home)
     at = "show", run, "--home", furnished.home, "--threshold", "exposed=0.05"
     text = command(*at).out
-    assert "finding      exposed all-gather (dp), above exposed=0.05: ranks stand" in text
+    assert "finding      exposed all-gather (dp), above exposed=0.05: ranks wait" in text
     assert "turn: gather less often with a smaller parallel.zero_stage" in text
     assert "of a step = exposed seconds / step, if all of it ran beside computation" in text
     assert "below limits" in text
