@@ -21,7 +21,7 @@ from engine.comm.context import RankContext
 from engine.compression.interface import Compressor, Content, Message, Reduction
 from engine.compression.registry import build
 from engine.config.compression import settings_of
-from engine.parallel.data.averaging import Averaged
+from engine.parallel.data.averaging import AveragedParameters
 from engine.run import netns
 from profilers.analysis.wire_counters import ETHERNET_HEADER_BYTES
 from profilers.collectives.wire_bytes import wire_bytes
@@ -103,7 +103,7 @@ class Rank:
         switch_recording(rank, False)
         (replica,) = self._engine.stages.stages.values()
         (self._part,) = replica.parts  # type: ignore[attr-defined]
-        assert isinstance(self._part, Averaged) and self._part.compressor is not None
+        assert isinstance(self._part, AveragedParameters) and self._part.compressor is not None
         self._watched = Watched(self._part.compressor, rank.config.lab.rate_mbit)
         self._part.compressor = self._watched  # type: ignore[assignment]
         self._watch_backward()
@@ -115,7 +115,7 @@ class Rank:
         if name != COMPUTE:
             values = {f"compression.{key}": value for key, value in METHODS[name].items()}
             config = self._rank.config.with_values(values)
-            self._part.turn(config)
+            self._part.reconfigure(config)
             self._coder.use(settings_of(config.compression))
         taken = [self._step() for _ in range(WARM_UP + steps)][WARM_UP:]
         if name == COMPUTE:

@@ -22,9 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks._ratio import Taken
-from engine.comm import groups
 from engine.comm.channel import all_gather_single, reduce_scatter_single
-from engine.comm.context import RankContext
+from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
@@ -252,7 +251,7 @@ def whole_weights(config: RunConfig) -> dict[str, Tensor]:
 def context(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank with all its instruments, as a worker makes it."""
     layout, progress, device = layout_of(config), Progress(folder), torch.device("cpu")
-    made = groups.build(layout, rank, device, group_timeout(config))
+    made = build_groups(layout, rank, device, group_timeout(config))
     timer = SilentTimer(CpuClock(), progress.standing(rank))
     return RankContext(
         rank=rank,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import _table as table
 from engine.run import run_folder
-from engine.run.devices import backends
+from engine.run.devices.selection import BACKEND_VARIABLE
 from engine.session import Session
 from tests.support.engine.memory_limit import Starving, large, when_there
 from tests.support.engine.torchrun import on_one_host
@@ -47,7 +47,7 @@ def main() -> int:
     given = parser.parse_args()
     rows, good = [], True
     for starter, backend, axis, rank in itertools.product(given.starter or STARTERS, BACKENDS, AXES, (0, 1)):
-        os.environ[backends.VARIABLE] = BACKENDS[backend]
+        os.environ[BACKEND_VARIABLE] = BACKENDS[backend]
         found = list(endings(starter, axis, rank, given.times))
         right = sum((one.outcome, one.rank) == ("oom", rank) for one in found)
         seconds = [one.seconds for one in found]

@@ -26,8 +26,8 @@ from engine.run.outcome import RunOutcome
 from engine.run.ownership import me
 from engine.run.progress import Progress
 from engine.schedules.actions import Costs, Work
+from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import bubble_fraction, busy_seconds, idle_seconds
-from engine.schedules.formulas import NoFormError
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from profilers.model.run_summary import RunSummary

@@ -50,14 +50,14 @@ PARTS = {
         tests/engine/parallel/test_expert.py""",
     "sequence": """tests/engine/parallel/context/test_attention.py
         tests/engine/parallel/context/test_ring.py
-        tests/engine/comm/test_p2p.py
+        tests/engine/comm/test_channel_hops.py
         tests/engine/runs/test_overlap.py
         tests/engine/comm/test_gloo_exchange.py
         tests/engine/parallel/test_tensor_chunked.py""",
     "compression": """tests/engine/compression/methods/test_row_codec.py
         tests/engine/compression/test_bucket.py
         tests/engine/compression/methods/test_powersgd.py
-        tests/engine/compression/test_bucket_comm.py
+        tests/engine/compression/test_interface.py
         tests/engine/compression/test_runs.py
         tests/engine/parallel/data/test_fsdp_compression.py""",
     "outer": """tests/engine/parallel/local_sgd/test_runs.py
@@ -75,7 +75,7 @@ PARTS = {
         tests/engine/launch/test_hang.py""",
     "memory": """tests/engine/runs/test_memory.py
         tests/engine/model/test_offload.py
-        tests/engine/rank/test_tasks.py""",
+        tests/engine/rank/test_command_reader.py""",
 }
 #: Draws the same cases of long lists of cases under each release.
 SEED = "16"

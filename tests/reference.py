@@ -18,12 +18,12 @@ from typing import Any
 import typer.main
 from pydantic import BaseModel
 
-from engine.config.choices import OneOf
 from engine.config.compression_methods import METHODS
 from engine.config.environment import VARIABLES, Environment
 from engine.config.knobs import KNOBS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
+from engine.config.sections import OneOf
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS
 from profilers.model import run_summary

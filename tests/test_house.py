@@ -38,7 +38,6 @@ SAME_NAME: dict[str, dict[str, str]] = {
     | {"memory": "system reads it, analysis sums it up"},
     "engine": {
         "build": "of a lab's hosts, of a rank's parallel model",
-        "compression": "its configuration, and the rules that it keeps",
         "pool": "of ranks that train, of processes that only build",
         "rank": "one that measures, one that is only built",
         "registry": "one for each kind of thing",

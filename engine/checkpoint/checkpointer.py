@@ -69,9 +69,9 @@ class Checkpoints:
         adopt(found)
         anew = not found.has_outer
         has_memory = dcp.load(state_of(self._optimizer, before_outer=anew), found, self._gloo)
-        self._optimizer.restored(anew)
+        self._optimizer.publish_weights(anew)
         if has_memory:
-            self._optimizer.remember()
+            self._optimizer.mark_loaded()
         self._saved_step = found.manifest.step
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, found)
@@ -113,7 +113,7 @@ class Checkpoints:
         self._rank.state("checkpoint")
         self._wait(None)
         self._saved_step = step
-        self._optimizer.settle()
+        self._optimizer.drain()
         state, manifest = state_of(self._optimizer), self._manifest(step)
         if not self._settings.asynchronous:
             self._write(state, manifest, began, None)

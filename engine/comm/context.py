@@ -1,16 +1,18 @@
-"""What one rank carries through a run; there is no global state."""
+"""What one rank carries through a run: its process groups, place, device and instruments; there is no global state."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from engine.comm.groups import Groups
+from engine.comm.channel import Channel, Group
 from engine.config.compression import NO_PLAN, Plan
-from engine.config.layout import Layout
+from engine.config.layout import Coordinates, Layout
 from engine.config.run_config import RunConfig
 from engine.run.commands import StopControl
 from engine.run.messages import Seat
@@ -19,6 +21,86 @@ from profilers.collectives.recorder import CollectiveRecorder
 from profilers.records.writer import RecordWriter
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """This rank's groups; None where there is one member.
+
+    ``data`` spans the ranks of one replica that see different tokens, ``outer`` those with the same part of different
+    replicas; without an outer loop there is one replica, of ``replica_size`` ranks. ``shard`` and ``replicate`` divide
+    ``data`` under ZeRO 2 and 3, ``ep`` and ``edp`` for experts. ``pp`` carries messages to later ranks and ``pp_back``
+    to earlier ones: with NCCL, two directions on one communicator could block each other. ``norm`` spans the ranks of a
+    replica whose gradients differ.
+    """
+
+    at: Coordinates
+    replica_size: int = 1
+    data: Group | None = None
+    shard: Group | None = None
+    replicate: Group | None = None
+    edp: Group | None = None
+    ep: Channel | None = None
+    cp: Channel | None = None
+    tp: Channel | None = None
+    pp: Channel | None = None
+    pp_back: Channel | None = None
+    norm: Channel | None = None
+    outer: Group | None = None
+    axes: dict[str, str] = field(default_factory=dict)
+
+
+def build_groups(layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> Groups:
+    """Create this rank's groups; every rank calls it, only members of a group meet for it."""
+    maker = _Maker(layout, rank, device, timeout)
+    data = maker.group("data", "dp" if layout.cp == 1 else "dp_cp")
+    hybrid = 1 < layout.shard < layout.inner
+    tp, pp = maker.channel("tp"), maker.channel("pp")
+    return Groups(
+        layout.coordinates(rank),
+        layout.world_size // layout.replicas,
+        data=data,
+        shard=maker.group("shard", "dp_shard") if hybrid else data,
+        replicate=maker.group("replicate", "dp_replicate") if hybrid else None,
+        edp=maker.group("edp", "edp") if layout.ep > 1 else data,
+        ep=maker.channel("ep"),
+        cp=maker.channel("cp"),
+        tp=tp,
+        pp=pp,
+        pp_back=maker.channel("pp"),
+        norm=maker.norm(tp, pp),
+        outer=maker.group("outer", "outer"),
+        axes=maker.axes,
+    )
+
+
+class _Maker:
+    """Makes groups in one fixed order and remembers what they are called in records."""
+
+    def __init__(self, layout: Layout, rank: int, device: torch.device, timeout: timedelta) -> None:
+        self._layout, self._rank, self._device, self._timeout = layout, rank, device, timeout
+        self.axes: dict[str, str] = {}
+
+    def group(self, kind: str, label: str) -> Group | None:
+        members = next(group for group in self._layout.groups(kind) if self._rank in group)
+        if len(members) == 1:
+            return None
+        group: Group = dist.new_group(members, timeout=self._timeout, use_local_synchronization=True)
+        self.axes[group.group_name] = label
+        return group
+
+    def channel(self, kind: str) -> Channel | None:
+        group = self.group(kind, kind)
+        return None if group is None else Channel(group, self._device)
+
+    def norm(self, tp: Channel | None, pp: Channel | None) -> Channel | None:
+        """The smallest group that holds every different gradient of a replica."""
+        if self._layout.data_ranks_differ and self._layout.replicas > 1:
+            return self.channel("replica")
+        if self._layout.data_ranks_differ:
+            world: Any = dist.group.WORLD
+            return Channel(world, self._device)
+        return self.channel("model") if tp is not None and pp is not None else tp or pp
 
 
 @dataclass(slots=True)

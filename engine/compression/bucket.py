@@ -8,20 +8,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import Link
-from engine.compression.interface import Content, Kept, Message, Method, Reduction
-from engine.compression.partition import Dealt, dealt
+from engine.compression.interface import (
+    Content,
+    Link,
+    Message,
+    Method,
+    MethodState,
+    Partition,
+    Reduction,
+    partition_of,
+)
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
 from profilers import torch_private
 
 #: Makes a method for one bucket, of which some runs are compressed.
-Make = Callable[[Settings, Content, Dealt], Method]
+Make = Callable[[Settings, Content, Partition], Method]
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    dealt: Dealt
+    partition: Partition
     method: Method | None
 
 
@@ -79,7 +86,7 @@ class GradientCompressor:
         """Small parts first: they are under way while the others are coded."""
         prepared, values = self._of(content), self._corrected(content)
         is_early = self._step() < self._settings.start_step
-        ranges = [(0, len(content.flat))] if is_early else prepared.dealt.plain
+        ranges = [(0, len(content.flat))] if is_early else prepared.partition.plain
         plain = self._send_plain(ranges, values, content.flat)
         started = next(plain, None)
         if prepared.method is not None and not is_early:
@@ -91,7 +98,7 @@ class GradientCompressor:
     def messages(self, content: Content) -> list[Message]:
         """Of the parts left alone, then the method's."""
         prepared = self._of(content)
-        plain = [self._link.reduced(prepared.dealt.plain_count, 4)] if prepared.dealt.plain else []
+        plain = [self._link.reduced(prepared.partition.plain_count, 4)] if prepared.partition.plain else []
         return plain + ([] if prepared.method is None else prepared.method.messages())
 
     def memory(self, content: Content) -> Tensor | None:
@@ -100,18 +107,18 @@ class GradientCompressor:
             self._memories[content.index] = torch.zeros_like(content.flat)
         return self._memories.get(content.index)
 
-    def kept(self, content: Content) -> list[Kept]:
+    def state(self, content: Content) -> list[MethodState]:
         """The method's."""
         method = self._of(content).method
-        return [] if method is None else method.kept()
+        return [] if method is None else method.state()
 
-    def left_alone(self, content: Content) -> dict[str, str]:
+    def uncompressed(self, content: Content) -> dict[str, str]:
         """As the settings deal the bucket."""
-        return self._of(content).dealt.left_alone
+        return self._of(content).partition.uncompressed
 
     def _of(self, content: Content) -> _Prepared:
         if content.index not in self._prepared:
-            parts = dealt(content, self._settings)
+            parts = partition_of(content, self._settings)
             method = self._make(self._settings, content, parts) if parts.runs else None
             self._prepared[content.index] = _Prepared(parts, method)
         return self._prepared[content.index]

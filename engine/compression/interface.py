@@ -1,17 +1,24 @@
-"""The interface of gradient compression, and what a compressor is given: a bucket, its parts, and what it sends."""
+"""What a compression method implements and what it is given: a bucket, its parts, and the group that they go over."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.channel import Waitable
+from engine.comm import gloo_exchange
+from engine.comm.channel import Group, Waitable, all_gather_single
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
+from engine.config.compression_methods import METHODS, Parameter, Value
+from profilers import torch_private
+from profilers.collectives.recorder import active_recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MethodState:
     """What a compressor carries from step to step for one part, beside its error memory; ``values`` are flat.
 
     ``mean`` ones belong to the part's elements from ``first`` on; a ``factor`` of ``shape`` belongs to the whole part.
@@ -92,10 +99,10 @@ class Compressor(Protocol):
     def memory(self, content: Content) -> Tensor | None:
         """What this rank adds to the bucket's next gradient, like ``flat``; a checkpoint saves it and loads into it."""
 
-    def kept(self, content: Content) -> list[Kept]:
+    def state(self, content: Content) -> list[MethodState]:
         """What else it carries to the next step; a checkpoint saves and loads these too."""
 
-    def left_alone(self, content: Content) -> dict[str, str]:
+    def uncompressed(self, content: Content) -> dict[str, str]:
         """Parts that are sent as they are though a method is chosen, and why."""
 
     def use(self, settings: Settings) -> None:
@@ -106,7 +113,9 @@ class Compressor(Protocol):
 
 
 class Method(Protocol):
-    """How the runs of one bucket are sent. One object a bucket: it may keep buffers."""
+    """How the runs of one bucket are sent. One object a bucket: it may keep buffers. Methods derive from this class;
+    those that carry something to the next step say what, and what becomes of it.
+    """
 
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
         """Average the runs of ``values`` into those of ``flat`` (both fp32 [n]; they may be the same tensor).
@@ -117,8 +126,151 @@ class Method(Protocol):
     def messages(self) -> list[Message]:
         """What is sent, by formula."""
 
-    def kept(self) -> list[Kept]:
-        """What it carries to the next step."""
+    def state(self) -> list[MethodState]:
+        """What it carries to the next step: nothing."""
+        return []
 
     def fold(self, memory: Tensor) -> None:
         """Before it is given up: add what it keeps of this rank's errors to ``memory``, like ``flat``."""
+        return None
+
+
+_AS_ASKED = "left alone as asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A part, or ``shared`` ones that lie next to each other: they are coded as one."""
+
+    start: int
+    stop: int
+    value: Value
+    parts: tuple[Part, ...]
+    shared: bool = True
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A bucket's runs; the ranges [start, stop) that are sent as they are; and parts left alone with the reason."""
+
+    runs: tuple[Run, ...]
+    plain: tuple[tuple[int, int], ...]
+    uncompressed: dict[str, str]
+
+    @property
+    def plain_count(self) -> int:
+        """Values that are sent as they are."""
+        return sum(stop - start for start, stop in self.plain)
+
+
+def partition_of(content: Content, settings: Settings) -> Partition:
+    """Every value of the bucket is in one run or in one plain range; padding behind the last part in neither.
+
+    Neighbours without a value of their own are one run, of which a method picks what it sends wherever it lies.
+    """
+    runs: list[Run] = []
+    plain: list[tuple[int, int]] = []
+    alone: dict[str, str] = {}
+    for part in content.parts:
+        reason = "" if settings.method == "none" else why_uncompressed(part, settings)
+        if reason:
+            alone[part.name] = reason
+        if reason is not None:
+            _extend(plain, part)
+            continue
+        value = settings.value_of(part.name)
+        shared = not settings.gives(part.name)
+        if shared and runs and runs[-1].shared and runs[-1].stop == part.start:
+            runs[-1] = replace(runs[-1], stop=part.stop, parts=(*runs[-1].parts, part))
+        else:
+            runs.append(Run(part.start, part.stop, value, (part,), shared))
+    return Partition(tuple(runs), tuple(plain), alone)
+
+
+def why_uncompressed(part: Part, settings: Settings) -> str | None:
+    """Why a part is sent as it is; None if it is compressed."""
+    value = settings.value_of(part.name)
+    if value is None:
+        return _AS_ASKED
+    parameter = Parameter(part.shape, float(value), settings.bucket_values)
+    return METHODS[settings.method].why_uncompressed(parameter) or None
+
+
+def matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """A parameter as (number of matrices, rows, columns): the last two dimensions are a matrix's."""
+    return math.prod(shape[:-2]), shape[-2], shape[-1]
+
+
+def _extend(ranges: list[tuple[int, int]], part: Part) -> None:
+    if ranges and ranges[-1][1] == part.start:
+        ranges[-1] = ranges[-1][0], part.stop
+    else:
+        ranges.append((part.start, part.stop))
+
+
+class Link:
+    """Each call starts one collective of the backend."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self._group, self.size, self.rank, self._device = group, group.size(), group.rank(), device
+
+    @cached_property
+    def _gloo(self) -> Any:
+        """Looked up at the first call: a dry run has groups that carry no meta tensors."""
+        backend = torch_private.backend_of(self._group, self._device)
+        return backend if backend.name() == "gloo" else None
+
+    def all_reduce(self, x: Tensor) -> Waitable:
+        """The sum over ranks, in place."""
+        work: Waitable = dist.all_reduce(x, group=self._group, async_op=True)
+        return work
+
+    def all_gather(self, out: Tensor, x: Tensor) -> Waitable:
+        """``x`` [n] of every rank into ``out`` [size * n]."""
+        work: Waitable = all_gather_single(out, x, group=self._group, async_op=True)
+        return work
+
+    def all_to_all(
+        self, out: Tensor, x: Tensor, receive: list[int] | None = None, send: list[int] | None = None
+    ) -> Waitable:
+        """Parts of ``x`` to the ranks in order, and theirs into ``out``; as many elements as the lists say, or equal
+        parts. ``x`` is equally long on all ranks.
+        """
+        if self._gloo is None or x.nbytes < self.size * gloo_exchange.LARGE:
+            work: Waitable = dist.all_to_all_single(out, x, receive, send, group=self._group, async_op=True)
+            return work
+        recorder = active_recorder()
+        call = recorder.issue("all_to_all", self._group, x) if recorder else None
+        return gloo_exchange.start(self._gloo, out, x, receive or (), send or (), call)
+
+    def reduced(self, count: int, element_bytes: int) -> Message:
+        """An all-reduce of so many elements."""
+        return Message("all_reduce", count * element_bytes)
+
+    def gathered(self, bytes_: int) -> Message:
+        """An all-gather of so many bytes from each rank."""
+        return Message("all_gather", self.size * bytes_)
+
+    def exchanged(self, bytes_: int) -> Message:
+        """An all-to-all of so many bytes to each rank."""
+        return Message("all_to_all", self.size * bytes_)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodInput:
+    """What the ``Method`` of one bucket is made of. ``factors`` by name of a part outlive buckets and settings;
+    ``one_way``: a rank needs the average of its own slice of the bucket alone.
+    """
+
+    link: Link
+    settings: Settings
+    content: Content
+    partition: Partition
+    draws: Draws
+    factors: dict[str, Tensor]
+    one_way: bool

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from engine.comm.channel import Group
 from engine.compression.bucket import GradientCompressor
-from engine.compression.bucket_comm import Link, MethodInput
-from engine.compression.interface import Content, Method
-from engine.compression.partition import Dealt
+from engine.compression.interface import Content, Link, Method, MethodInput, Partition
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
 from engine.config.compression_methods import METHODS, Value
@@ -34,9 +32,9 @@ def build(
     link, factors = Link(group, device), dict[str, Tensor]()
     draws = Draws(seed, link.rank, step, device)
 
-    def method(settings: Settings, content: Content, dealt: Dealt) -> Method:
+    def method(settings: Settings, content: Content, partition: Partition) -> Method:
         made: Method = _code(settings.method, METHODS[settings.method].build)(
-            MethodInput(link, settings, content, dealt, draws, factors, one_way)
+            MethodInput(link, settings, content, partition, draws, factors, one_way)
         )
         return made
 

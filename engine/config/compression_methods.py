@@ -65,7 +65,7 @@ class CompressionMethod:
     configuration says otherwise. ``one_way``: values can go to the rank alone that needs them, as ZeRO asks for; what
     does so keeps nothing from step to step. ``sent`` bytes a value count as those of a ring all-reduce. ``held`` bytes
     are those of its messages on a rank; under ZeRO they are not asked for: a rank holds what it sends, and as much
-    that comes in. ``why_alone`` says why a parameter is sent as it is ("" if it is not). ``offered`` methods are in
+    that comes in. ``why_uncompressed`` says why a parameter is sent as it is ("" if not). ``offered`` methods are in
     the space of a study that names none, ``compared`` ones beside a prediction.
     """
 
@@ -80,7 +80,7 @@ class CompressionMethod:
     fields: tuple[str, ...] = ()
     feeds_back: bool = True
     one_way: bool = False
-    why_alone: Callable[[Parameter], str] = lambda parameter: ""
+    why_uncompressed: Callable[[Parameter], str] = lambda parameter: ""
     offered: bool = False
     compared: bool = False
 
@@ -193,7 +193,7 @@ def _integers(bits: int, compared: bool = False) -> CompressionMethod:
         errors="rounding_errors",
         fields=("bucket_values", "stochastic"),
         one_way=True,
-        why_alone=_too_few_for_a_scale,
+        why_uncompressed=_too_few_for_a_scale,
         offered=True,
         compared=compared,
     )
@@ -212,14 +212,14 @@ METHODS: dict[str, CompressionMethod] = {
     "topk": CompressionMethod(
         "1809.07599",
         "engine.compression.methods.sparsify",
-        "top_k",
+        "TopK",
         value="ratio",
         # A gather sends (n - 1) payloads of a value and a place, a ring all-reduce 2 (n - 1) / n of its bytes.
         sent=lambda traffic: 2 * FP32_BYTES * traffic.value * traffic.ranks / 2,
         held=lambda traffic: 2 * FP32_BYTES * traffic.value * (1 + traffic.ranks),
         level=RATIO,
         errors="top_k_errors",
-        why_alone=_too_few_to_select,
+        why_uncompressed=_too_few_to_select,
         offered=True,
     ),
     # Without a memory it has no bias, and at small ratios learns better than with errors that come back after
@@ -227,25 +227,25 @@ METHODS: dict[str, CompressionMethod] = {
     "randomk": CompressionMethod(
         "1809.07599",
         "engine.compression.methods.sparsify",
-        "random_k",
+        "RandomK",
         value="ratio",
         sent=lambda traffic: FP32_BYTES * traffic.value,
         held=lambda traffic: (FP32_BYTES + 2 * FLOAT64_BYTES) * traffic.value,
         level=RATIO,
         errors="random_k_errors",
         feeds_back=False,
-        why_alone=_too_few_to_select,
+        why_uncompressed=_too_few_to_select,
     ),
     "powersgd": CompressionMethod(
         "1905.13727",
         "engine.compression.methods.powersgd",
-        "powersgd",
+        "PowerSgd",
         value="rank",
         sent=_factor_bytes,
         held=_factor_bytes,
         level=RANK,
         errors="low_rank_errors",
-        why_alone=_no_factors,
+        why_uncompressed=_no_factors,
         offered=True,
         compared=True,
     ),
@@ -257,7 +257,7 @@ METHODS: dict[str, CompressionMethod] = {
         sent=coded_bytes,
         held=_two_ways,
         fields=("bucket_values",),
-        why_alone=_too_few_for_a_scale,
+        why_uncompressed=_too_few_for_a_scale,
         offered=True,
     ),
 }

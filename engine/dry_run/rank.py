@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm import groups
-from engine.comm.context import RankContext
+from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -32,7 +31,7 @@ from engine.dry_run.fake_tensors import (
 )
 from engine.footprint.activations import Kept
 from engine.model.decoder import Block, Decoder, Linear
-from engine.model.deferred_gradients import DeferredGradients
+from engine.model.linear import DeferredGradients
 from engine.parallel.build import build_stages, compute_dtype
 from engine.parallel.data.replica import Piece, Replica, run_backward
 from engine.run.commands import StopControl
@@ -200,7 +199,7 @@ def _context(config: RunConfig, rank: int) -> Iterator[RankContext]:
     layout, device = layout_of(config), torch.device("cpu")
     dist.init_process_group("fake", rank=rank, world_size=layout.world_size)
     try:
-        made = groups.build(layout, rank, device, _PATIENCE)
+        made = build_groups(layout, rank, device, _PATIENCE)
         timer = StepTimer(clock_for("cpu"))
         recorder, control = CollectiveRecorder(timer, made.axes), StopControl(None, rank)
         with tempfile.TemporaryDirectory() as folder:

@@ -105,7 +105,7 @@ def of_layout(layout: Layout, wanted: Asked) -> Outside:
 
 
 def communicators(layout: Layout, ulysses: bool = False) -> Iterator[Communicator]:
-    """Those that ``engine.comm.groups`` and a pipeline's ``Post.connect`` make for a rank; none of a single rank.
+    """Those that ``engine.comm.context`` and ``PipelineMessages.connect`` make for a rank; none of a single rank.
 
     A pipeline has one for each neighbour and direction: its rank receives in one and sends in the other.
     """

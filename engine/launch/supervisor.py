@@ -18,7 +18,7 @@ from engine.launch import ending
 from engine.launch.ending import Death, NetworkWatch, blamed, decide, hung, late
 from engine.launch.hang import explain, outcome_of, stopped_processes
 from engine.launch.workers import Worker
-from engine.run import out_of_memory
+from engine.run import processes
 from engine.run.commands import OrderBook
 from engine.run.devices.selection import Devices
 from engine.run.messages import RankReport
@@ -118,7 +118,7 @@ class Watch:
     def _death(self, rank: int, exit_code: int | None) -> Death:
         here = self._place(rank)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
-        said = any(map(out_of_memory.is_said, lines))
+        said = any(map(processes.names_want_of_memory, lines))
         worker = self._workers[rank]
         killed_by_kernel = exit_code == -9 and ending.was_killed(worker.process.pid or 0, self._oom_kills)
         phase, orphaned = here.phase if here else None, worker.orphaned

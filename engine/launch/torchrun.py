@@ -34,8 +34,8 @@ from engine.lifecycle import finish, note_start
 from engine.model.data import check_path
 from engine.rank.worker import classify, device_of, failure, group_timeout, limit_memory, train_in_group
 from engine.run import run_folder
-from engine.run.devices import agreement, backends
-from engine.run.devices.selection import Devices
+from engine.run.devices import agreement
+from engine.run.devices.selection import Devices, load_backend
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.processes import yield_to_running_threads
@@ -95,7 +95,7 @@ def _run(config: RunConfig, home: Path, store: dist.Store, chosen: Devices) -> i
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # the configuration's, if it has one
     if chosen.kind == "cpu":
         yield_to_running_threads()
-    rank = _join(config, backends.load(chosen.backend), store)
+    rank = _join(config, load_backend(chosen.backend), store)
     folder = _shared_folder(config, home, rank, chosen)
     ranks = dist.get_world_size()
     end = functools.partial(_end, folder, config, chosen.backend)

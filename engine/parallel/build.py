@@ -13,19 +13,18 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
-from engine.model.deferred_gradients import DeferredGradients
+from engine.model.linear import DeferredGradients
 from engine.model.mixture import Mixture, MixtureShape
 from engine.model.recompute import activations_of
 from engine.parallel import compiler_cache
 from engine.parallel.context.axis import context_axis
-from engine.parallel.data.averaging import Averaged, Shared
+from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.replica import Replica, is_expert, late_parameters, mark, wide_parameters
 from engine.parallel.data.replicated import DataParallel
-from engine.parallel.data.zero1 import Sliced
+from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel
-from engine.parallel.pipeline import PipelineExecutor
-from engine.parallel.pipeline_messages import Post
+from engine.parallel.pipeline import PipelineExecutor, PipelineMessages
 from engine.parallel.tensor import TensorParallel
 from engine.schedules.actions import Plan
 from engine.schedules.registry import plan
@@ -50,9 +49,9 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         for stage in chosen.stages_of(at.pp)
     }
     set_micro_batches({stage: replica.decoder for stage, replica in stages.items()}, config, chosen)
-    post = post_of(rank, chosen)
-    post.connect()
-    return PipelineExecutor(stages, chosen, at.pp, post, deferred, rank.timer, rank.actions)
+    messages = messages_of(rank, chosen)
+    messages.connect()
+    return PipelineExecutor(stages, chosen, at.pp, messages, deferred, rank.timer, rank.actions)
 
 
 def set_micro_batches(stages: Mapping[int, Decoder], config: RunConfig, chosen: Plan) -> None:
@@ -133,7 +132,7 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
             decoder, _unsharded(rank, decoder), _meshes(rank), config, tp_size, rank.timer
         )
     parts = [
-        (Sliced if layout.zero_stage == 1 and shared.group is not None else Averaged)(
+        (SlicedParameters if layout.zero_stage == 1 and shared.group is not None else AveragedParameters)(
             shared, config, rank.timer, tp_size
         )
         for shared in _shared(rank, decoder)
@@ -145,20 +144,22 @@ def _replica(rank: RankContext, decoder: Decoder) -> Replica:
 def _unsharded(rank: RankContext, decoder: Decoder) -> DataParallel:
     """What FSDP2 would round to bf16 though it computes in fp32: it gathers in one dtype."""
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
-    shared = Shared(wide_parameters(decoder) if rank.config.precision == "bf16" else {}, rank.groups.data)
-    parts = [Averaged(shared, fp32, rank.timer, rank.layout.tp)] if shared.named else []
+    shared = SharedParameters(
+        wide_parameters(decoder) if rank.config.precision == "bf16" else {}, rank.groups.data
+    )
+    parts = [AveragedParameters(shared, fp32, rank.timer, rank.layout.tp)] if shared.named else []
     return DataParallel(decoder, parts)
 
 
-def _shared(rank: RankContext, decoder: Decoder) -> list[Shared]:
+def _shared(rank: RankContext, decoder: Decoder) -> list[SharedParameters]:
     """All parameters; under ep the experts apart, since fewer ranks hold each of them."""
     groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(decoder), rank.groups.at.tp
     named = dict(decoder.named_parameters())
     experts = {name: one for name, one in named.items() if ep > 1 and is_expert(one)}
     others = {name: one for name, one in named.items() if name not in experts}
     return [
-        Shared(others, groups.data, late=late, tp_rank=tp_rank),
-        Shared(experts, groups.edp, spread=ep, tp_rank=tp_rank),
+        SharedParameters(others, groups.data, late=late, tp_rank=tp_rank),
+        SharedParameters(experts, groups.edp, spread=ep, tp_rank=tp_rank),
     ]
 
 
@@ -172,9 +173,11 @@ def _meshes(rank: RankContext) -> Meshes:
     return Meshes(dense, mesh_of(groups.edp, None, [], rank.device.type), layout.ep)
 
 
-def post_of(rank: RankContext, chosen: Plan) -> Post:
+def messages_of(rank: RankContext, chosen: Plan) -> PipelineMessages:
     """Messages between the stages of this rank's pipeline, as large as its micro-batches."""
     config, layout, groups, shape = rank.config, rank.layout, rank.groups, resolve(rank.config.model)
     sequence = config.data.sequence_length // (layout.cp * layout.tp)
     message = (sequence, config.batch.micro_batch, shape.hidden)
-    return Post(chosen, groups.at.pp, groups.pp, groups.pp_back, message, compute_dtype(config), rank.device)
+    return PipelineMessages(
+        chosen, groups.at.pp, groups.pp, groups.pp_back, message, compute_dtype(config), rank.device
+    )

@@ -1,26 +1,128 @@
 """Executes one rank's list of actions: takes what an action needs, computes, gives away what it made.
 
-A step without a pipeline is the same list with nothing to receive or send.
+A step without a pipeline is the same list with nothing to receive or send. Messages between stages are sent when they
+are made, and received in the order they are made in: every rank knows every other's list of actions, so it knows what
+will come from whom and in which order. That is what makes one receive ahead of need safe on backends that match
+messages by order alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 from engine.comm import host_values
-from engine.model.batches import MicroBatches
-from engine.model.deferred_gradients import DeferredGradients
+from engine.comm.channel import Channel, Message
+from engine.model.linear import DeferredGradients
 from engine.parallel.data.replica import Replica
-from engine.parallel.pipeline_messages import Post
-from engine.schedules.actions import Action, Plan, Work
-from engine.schedules.dependencies import result
+from engine.schedules.actions import Action, Plan, Work, result_of, sent
 from engine.schedules.registry import KINDS
 from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.timer import StepTimer
+
+#: Inputs and targets of each, both int64 [batch, sequence].
+MicroBatches = list[tuple[Tensor, Tensor]]
+
+
+class PipelineMessages:
+    """One rank's messages; all have the same shape. ``onward`` leads to later ranks, ``back`` to earlier ones."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        onward: Channel | None,
+        back: Channel | None,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._plan, self._rank, self._ends = plan, rank, (onward, back)
+        self._shape, self._dtype, self._device = shape, dtype, device
+        self._order = _arrivals(plan, rank)
+        self._due: dict[int, deque[Action]] = {}
+        self._under_way: dict[int, tuple[Action, Message]] = {}
+        self._here: dict[Action, Tensor] = {}
+        self._leaving: deque[Message] = deque()
+
+    def connect(self) -> None:
+        """Exchange one element with each neighbour, both ways; once, before the first step, by all ranks.
+
+        With NCCL the first message of two ranks in a group makes a communicator, for which the host waits until the
+        peer's first one. In a schedule those come in different orders on the two ranks; here all go by one order.
+        """
+        routes = sent(self._plan)
+        pairs = {(min(route.source, route.target), max(route.source, route.target)) for route in routes}
+        for low, high in sorted(pairs):
+            if self._rank in (low, high):
+                self._meet(low, high)
+                self._meet(high, low)
+
+    def open(self, forward_only: bool = False) -> None:
+        """A step begins: the messages of a whole schedule, or of its forwards only, are due."""
+        for source, order in self._order.items():
+            self._due[source] = deque(
+                action for action in order if action.work is Work.FORWARD or not forward_only
+            )
+            self._expect(source)
+
+    def take(self, result: Action) -> Tensor:
+        """The tensor that an action of a neighbouring stage made; waits for it if it has to."""
+        source = self._plan.rank_of[result.stage]
+        while result not in self._here:
+            action, message = self._under_way.pop(source)
+            self._here[action] = message.wait()
+            self._expect(source)
+        return self._here.pop(result)
+
+    def give(self, result: Action, to_stage: int, tensor: Tensor) -> None:
+        """Send what an action made to a neighbouring stage."""
+        target = self._plan.rank_of[to_stage]
+        if target == self._rank:
+            self._here[result] = tensor
+            return
+        while self._leaving and self._leaving[0].is_through:
+            self._leaving.popleft().wait()
+        self._leaving.append(self._end(self._rank, target).send(tensor.contiguous(), target))
+
+    def close(self) -> None:
+        """Wait until everything has left."""
+        while self._leaving:
+            self._leaving.popleft().wait()
+
+    def _meet(self, source: int, target: int) -> None:
+        channel = self._end(source, target)
+        if channel.batches:
+            element = torch.zeros(1, device=self._device)
+            mine = self._rank == source
+            (channel.send(element, target) if mine else channel.receive(element, source)).wait()
+
+    def _expect(self, source: int) -> None:
+        if self._due[source] and source not in self._under_way:
+            buffer = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+            message = self._end(source, self._rank).receive(buffer, source)
+            self._under_way[source] = (self._due[source].popleft(), message)
+
+    def _end(self, source: int, target: int) -> Channel:
+        channel = self._ends[0] if target > source else self._ends[1]
+        assert channel is not None, "a message without a pipeline"
+        return channel
+
+
+def _arrivals(plan: Plan, rank: int) -> dict[int, list[Action]]:
+    """Source -> the results that come from it, of both kinds, in the order in which it makes them."""
+    arrivals: dict[int, list[Action]] = {}
+    for route, results in sent(plan).items():
+        if route.target == rank:
+            arrivals.setdefault(route.source, []).extend(results)
+    for source, results in arrivals.items():
+        place_of = {result_of(action): place for place, action in enumerate(plan.actions[source])}
+        results.sort(key=place_of.__getitem__)
+    return arrivals
 
 
 class PipelineExecutor:
@@ -35,7 +137,7 @@ class PipelineExecutor:
         stages: Mapping[int, Replica],
         plan: Plan,
         rank: int,
-        post: Post,
+        messages: PipelineMessages,
         deferred: DeferredGradients,
         timer: StepTimer,
         recorder: ActionRecorder | None = None,
@@ -43,7 +145,7 @@ class PipelineExecutor:
         self.stages, self._rank = stages, rank
         self._deferred, self._timer, self._recorder = deferred, timer, recorder
         self._last = plan.stages - 1
-        self.follow(plan, post)
+        self.follow(plan, messages)
         self._inputs: dict[tuple[int, int], Tensor] = {}
         self._outputs: dict[tuple[int, int], Tensor] = {}
 
@@ -52,14 +154,9 @@ class PipelineExecutor:
         """Places in the sequence of the tokens that this rank sees: int64 [sequence / cp] on the CPU."""
         return next(iter(self.stages.values())).decoder.positions
 
-    @property
-    def has_loss(self) -> bool:
-        """Whether this rank computes the loss."""
-        return self._last in self.stages
-
-    def follow(self, plan: Plan, post: Post) -> None:
+    def follow(self, plan: Plan, messages: PipelineMessages) -> None:
         """From the next step on work by this plan, which has the same stages."""
-        self._plan, self._post = plan, post
+        self._plan, self._messages = plan, messages
         self._actions = plan.actions[self._rank]
         self._completing = _completing(self._actions)
 
@@ -67,7 +164,7 @@ class PipelineExecutor:
         """One step's forwards and backwards over micro-batches of (tokens, targets), both int64 [batch, sequence];
         returns the mean loss where it is computed, None elsewhere. Gradients are averaged when it returns.
         """
-        self._post.open()
+        self._messages.open()
         losses = []
         for place, action in enumerate(self._actions):
             self._gather_once(place)
@@ -84,7 +181,7 @@ class PipelineExecutor:
 
     def evaluate(self, batches: MicroBatches) -> float | None:
         """Forwards alone, without gradients; returns the mean loss where it is computed."""
-        self._post.open(forward_only=True)
+        self._messages.open(forward_only=True)
         losses = []
         with torch.no_grad():
             for action in self._actions:
@@ -114,7 +211,7 @@ class PipelineExecutor:
             self._inputs[key], self._outputs[key] = x, out
         if stage == self._last:
             return [out.detach()]
-        self._post.give(action, stage + 1, out.detach())
+        self._messages.give(action, stage + 1, out.detach())
         return []
 
     def _backward(self, action: Action, last: bool) -> None:
@@ -129,7 +226,7 @@ class PipelineExecutor:
         self._deferred.key = None
         if stage:
             assert x.grad is not None
-            self._post.give(result(action), stage - 1, x.grad)
+            self._messages.give(result_of(action), stage - 1, x.grad)
 
     def _weights(self, action: Action, last: bool) -> None:
         replica = self.stages[action.stage]
@@ -156,14 +253,11 @@ class PipelineExecutor:
 
     def _wait_for(self, wanted: Action) -> Tensor:
         with self._timer.phase("bubble"):
-            return self._post.take(wanted)
+            return self._messages.take(wanted)
 
     def _close(self) -> None:
         with self._timer.phase("communication_exposed"):
-            self._post.close()
-
-
-#: Schedules that do all micro-batches of a chunk before they go to the next one.
+            self._messages.close()
 
 
 def _completing(actions: tuple[Action, ...]) -> set[int]:

@@ -1,34 +1,96 @@
 """Compression plans while a run goes: gradients are watched for some steps, then all ranks follow rank 0's choice.
 
 A rank sums its own gradients as they are before compression: what comes back from a sparse average holds zeros for
-all that was not sent, and would hide errors. The ranks' errors are averaged; nothing but them is sent.
+all that was not sent, and would hide errors. The ranks' errors are averaged; nothing but them is sent. Bytes are those
+of the compressors' own formulas.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from engine.checkpoint.resume import Found
+from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.comm.store import Meeting
-from engine.compression.interface import Content
+from engine.compression.bucket import GradientCompressor
+from engine.compression.interface import Content, Message, content_of
 from engine.compression.l_greco import Row, chosen, means, share_of
-from engine.compression.registry import errors_of
-from engine.compression.wire_cost import Prices
+from engine.compression.registry import build, errors_of
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
+from engine.config.compression_methods import Value
 from engine.config.sections import Compression
-from engine.parallel.data.averaging import Averaged
+from engine.parallel.data.averaging import AveragedParameters
 from engine.parallel.data.replica import Replica
 from engine.parallel.data.replicated import DataParallel
+from profilers.collectives.wire_bytes import sent_share, wire_bytes
 
 
-def tell_left_alone(rank: RankContext, replicas: Iterable[Replica]) -> None:
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A layer's bytes with each candidate, and whether it is left alone then."""
+
+    bytes: list[float]
+    alone: list[bool]
+
+
+class Prices:
+    """Layers of one shape are priced once. Bytes are a rank's, a step, once compression has started."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...], Value], tuple[float, bool]] = {}
+
+    def of_layer(
+        self, group: Group, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+    ) -> Price:
+        """A layer on its own: its payload's part of what is sent, without what the backend adds to a message."""
+        found = [self._one(group, shape, replace(settings, value=value, values={})) for value in values]
+        return Price([size for size, _ in found], [alone for _, alone in found])
+
+    def of_bucket(self, group: Group, content: Content, settings: Settings) -> float:
+        """All that is sent for a bucket."""
+        compressor, content = _unsent(group, content, settings)
+        return sum(_on_the_wire(group, message) for message in compressor.messages(content))
+
+    def _one(self, group: Group, shape: tuple[int, ...], settings: Settings) -> tuple[float, bool]:
+        key = group.size(), shape, settings.value
+        if key not in self._known:
+            compressor, content = _unsent(group, content_of(0, torch.empty(0), {"layer": shape}), settings)
+            size = sum(_payload(group, message) for message in compressor.messages(content))
+            self._known[key] = size, bool(compressor.uncompressed(content))
+        return self._known[key]
+
+
+def _unsent(group: Group, content: Content, settings: Settings) -> tuple[GradientCompressor, Content]:
+    """A compressor that is only asked; its buffers take no memory."""
+    flat = torch.empty(max(part.stop for part in content.parts), device="meta")
+    compressor = build(settings, group, 0, lambda: settings.start_step, torch.device("cpu"))
+    return compressor, replace(content, flat=flat)
+
+
+def _payload(group: Group, message: Message) -> float:
+    share = sent_share(message.operation, dist.get_backend(group), None, group.size())
+    return message.bytes * (1.0 if share is None else share)
+
+
+def _on_the_wire(group: Group, message: Message) -> float:
+    sent = wire_bytes(
+        message.operation, dist.get_backend(group), None, group.size(), np.array([message.bytes])
+    )
+    return float(message.bytes if sent is None else sent[0])
+
+
+def report_uncompressed(rank: RankContext, replicas: Iterable[Replica]) -> None:
     """The parameters of this rank that are sent as they are though a method is chosen; the last word counts."""
-    found = {name: reason for replica in replicas for name, reason in replica.left_alone().items()}
+    found = {name: reason for replica in replicas for name, reason in replica.uncompressed().items()}
     if rank.config.compression.method != "none":
         rank.writer.event("left_alone", parameters=found)
 
@@ -118,7 +180,12 @@ class Planner:
         return found
 
     def _row(
-        self, part: Averaged, shape: tuple[int, ...], gradient: Tensor, settings: Settings, prices: Prices
+        self,
+        part: AveragedParameters,
+        shape: tuple[int, ...],
+        gradient: Tensor,
+        settings: Settings,
+        prices: Prices,
     ) -> Row | None:
         """A layer that is left alone loses nothing."""
         values = candidates(settings)
@@ -145,7 +212,7 @@ class Planner:
             self._rank.plan = plan
             for part in self._parts:
                 part.follow(plan)
-            tell_left_alone(self._rank, self._replicas)
+            report_uncompressed(self._rank, self._replicas)
 
 
 def next_plan(step: int, every: int) -> int:
@@ -154,6 +221,6 @@ def next_plan(step: int, every: int) -> int:
     return min(regular, WATCHED) if step < WATCHED else regular
 
 
-def _group(part: Averaged) -> Any:
+def _group(part: AveragedParameters) -> Any:
     assert part.shared.group is not None, "without a group nothing is compressed"
     return part.shared.group

@@ -18,7 +18,7 @@ class DivergedError(WorkbenchError):
         self.phase = phase
 
 
-class Degeneracy:
+class DivergenceCheck:
     """Looks at one rank's loss and gradient norm of every step, which are on the host by then; nothing is reduced.
 
     A loss or norm that is not finite ends the run at once. A loss of exactly zero, a norm of exactly zero, or a loss
@@ -31,7 +31,7 @@ class Degeneracy:
         self._loss: float | None = None
         self._same = self._no_loss = self._no_gradient = 0
 
-    def look(self, step: int, loss: float | None, norm: float) -> None:
+    def check(self, step: int, loss: float | None, norm: float) -> None:
         """``loss`` is None on ranks that do not compute it.
 
         Raises:
@@ -58,7 +58,7 @@ class Degeneracy:
         self._loss = loss
 
 
-def held_out(step: int, loss: float) -> None:
+def check_validation_loss(step: int, loss: float) -> None:
     """Of the loss on held-out text: what the last update did to the weights shows only there.
 
     Raises:

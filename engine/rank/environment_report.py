@@ -112,7 +112,7 @@ class HostClocks:
         return torch.tensor(values, dtype=torch.float64, device=self._device)
 
 
-def tell(clocks: HostClocks, writer: RecordWriter) -> None:
+def report_offset(clocks: HostClocks, writer: RecordWriter) -> None:
     """Measure, and write what came out."""
     writer.event("clock", **clocks.measure()._asdict())
 

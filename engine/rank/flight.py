@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from engine.comm.channel import Channel
-from engine.comm.groups import Groups
+from engine.comm.context import Groups
 from engine.run.progress import Progress
 from engine.run.run_folder import FLIGHT, write_json
 from profilers.collectives import flight_recorder

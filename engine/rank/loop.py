@@ -1,25 +1,27 @@
-"""One rank's training loop; it reads as the story of a run."""
+"""One rank's training loop, which reads as the story of a run: its batches, its steps, and the held-out loss."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 
+import torch
+from torch import Tensor
+
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
-from engine.model.batches import training_batches
-from engine.model.data import Corpus, open_corpus
+from engine.model.data import Corpus, Tokens, open_corpus
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.local_sgd.outer_optimizer import optimizer_of
-from engine.parallel.pipeline import PipelineExecutor
-from engine.rank.command_reader import OrderedWork
-from engine.rank.compression_plan import Planner, tell_left_alone
-from engine.rank.divergence import Degeneracy
-from engine.rank.environment_report import HostClocks, tell
-from engine.rank.evaluate import Validation
-from engine.rank.reconfigure import Turning
+from engine.parallel.pipeline import MicroBatches, PipelineExecutor
+from engine.rank.command_reader import CommandReader
+from engine.rank.compression_plan import Planner, report_uncompressed
+from engine.rank.divergence import DivergenceCheck, check_validation_loss
+from engine.rank.environment_report import HostClocks, report_offset
+from engine.rank.reconfigure import Reconfiguration
 from engine.rank.step_log import StepLog
+from profilers.collectives.recorder import unrecorded
 
 
 def train(rank: RankContext) -> bool:
@@ -27,28 +29,24 @@ def train(rank: RankContext) -> bool:
     rank.state("building")
     began = time.monotonic()
     with contextlib.closing(build_stages(rank)) as stages:
-        return _trained(rank, stages, began)
-
-
-def _trained(rank: RankContext, stages: PipelineExecutor, began: float) -> bool:
-    optimizer = optimizer_of(rank, list(stages.stages.values()))
-    corpus = open_corpus(rank.config.data, rank.config.train.seed)
-    rank.writer.event("built", seconds=time.monotonic() - began)
-    tell_left_alone(rank, stages.stages.values())
-    host_clocks = HostClocks(rank.device)
-    tell(host_clocks, rank.writer)
-    validation = Validation(rank, stages, corpus)
-    with Checkpoints(rank, optimizer) as checkpoints:
-        finished = _steps(rank, stages, optimizer, corpus, checkpoints, validation)
-    if finished:
-        optimizer.finish()
-        validation.now(rank.config.train.steps)
-    else:
-        optimizer.settle()
-    if host_clocks.several:
-        tell(host_clocks, rank.writer)
-    rank.state("finished")
-    return finished
+        optimizer = optimizer_of(rank, list(stages.stages.values()))
+        corpus = open_corpus(rank.config.data, rank.config.train.seed)
+        rank.writer.event("built", seconds=time.monotonic() - began)
+        report_uncompressed(rank, stages.stages.values())
+        host_clocks = HostClocks(rank.device)
+        report_offset(host_clocks, rank.writer)
+        validation = Validation(rank, stages, corpus)
+        with Checkpoints(rank, optimizer) as checkpoints:
+            finished = _steps(rank, stages, optimizer, corpus, checkpoints, validation)
+        if finished:
+            optimizer.finish()
+            validation.run(rank.config.train.steps)
+        else:
+            optimizer.drain()
+        if host_clocks.several:
+            report_offset(host_clocks, rank.writer)
+        rank.state("finished")
+        return finished
 
 
 def _steps(
@@ -61,16 +59,19 @@ def _steps(
 ) -> bool:
     planner = Planner(rank, stages.stages.values())
     first = checkpoints.resume(planner.adopt)
-    degeneracy = Degeneracy(rank.config.train.steps - first)
-    with StepLog(rank, first) as log, OrderedWork(rank, first, Turning(rank, stages, log).turn) as ordered:
+    divergence = DivergenceCheck(rank.config.train.steps - first)
+    with (
+        StepLog(rank, first) as log,
+        CommandReader(rank, first, Reconfiguration(rank, stages, log).apply) as commands,
+    ):
         for step in range(first, rank.config.train.steps):
             if rank.control.should_stop(step):
                 checkpoints.finish(step)
                 return False
-            if ordered.before(step):
+            if commands.before(step):
                 log.leave_out(step)
             planner.watch(step)
-            degeneracy.look(step, *one_step(rank, stages, optimizer, corpus, log, step))
+            divergence.check(step, *one_step(rank, stages, optimizer, corpus, log, step))
             planner.after(step + 1)
             checkpoints.after(step + 1)
             validation.after(step + 1)
@@ -93,9 +94,61 @@ def one_step(
     log.before(step)
     timer.begin(step)
     with timer.phase("data"):
-        batches = training_batches(rank, corpus, step, stages.positions)
+        # dp ranks take consecutive parts of the global batch.
+        per_rank = rank.config.batch.global_batch // rank.layout.dp
+        start = step * rank.config.batch.global_batch + rank.groups.at.dp * per_rank
+        batches = micro_batches(rank, corpus.training(start, per_rank), stages.positions)
     loss = stages.run(batches)
     with timer.phase("optimizer"):
         norm = optimizer.step()
     log.after(timer.end(), loss, norm)
     return loss, norm
+
+
+def micro_batches(rank: RankContext, windows: Tokens, positions: Tensor) -> MicroBatches:
+    """Windows of text as this rank computes on them: inputs and targets at its ``positions`` in the sequence."""
+    tokens = torch.from_numpy(windows)
+    inputs, targets = tokens[:, positions], tokens[:, positions + 1]
+    size, device = rank.config.batch.micro_batch, rank.device
+    parts = zip(inputs.split(size), targets.split(size), strict=True)
+    return [(a.to(device, non_blocking=True), b.to(device, non_blocking=True)) for a, b in parts]
+
+
+class Validation:
+    """The loss on held-out text. All ranks call it at the same steps; it belongs to no step: what it sends is not
+    recorded.
+    """
+
+    def __init__(self, rank: RankContext, stages: PipelineExecutor, corpus: Corpus) -> None:
+        self._rank, self._stages, self._corpus = rank, stages, corpus
+
+    def after(self, step: int) -> None:
+        """Between two steps, if it is due; ``step`` is the next one. The end of the run has its own."""
+        train = self._rank.config.train
+        if train.validate_every is not None and step % train.validate_every == 0 and step < train.steps:
+            self.run(step)
+
+    def run(self, step: int) -> None:
+        """Mean loss over held-out windows, the same ones each time; recorded by the ranks of the last stage.
+
+        Raises:
+            DivergedError: it is not finite.
+        """
+        rank, count = self._rank, self._rank.config.train.validation_batches
+        if not count:
+            return
+        rank.state("validation")
+        began = time.monotonic()
+        with unrecorded():
+            losses = [loss for batch in range(count) if (loss := self._loss(batch)) is not None]
+        if losses:
+            seconds = time.monotonic() - began
+            loss = sum(losses) / len(losses)
+            check_validation_loss(step, loss)
+            rank.writer.event("validation", step=step, loss=loss, batches=len(losses), seconds=seconds)
+
+    def _loss(self, batch: int) -> float | None:
+        rank, batch_size = self._rank, self._rank.config.batch.global_batch
+        per_rank = batch_size // rank.layout.dp
+        windows = self._corpus.validation(batch * batch_size + rank.groups.at.dp * per_rank, per_rank)
+        return self._stages.evaluate(micro_batches(rank, windows, self._stages.positions))

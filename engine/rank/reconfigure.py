@@ -9,9 +9,9 @@ from engine.config import knobs
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
 from engine.model.recompute import activations_of
-from engine.parallel.build import plan_of, post_of, set_micro_batches
+from engine.parallel.build import messages_of, plan_of, set_micro_batches
 from engine.parallel.pipeline import PipelineExecutor
-from engine.rank.compression_plan import tell_left_alone
+from engine.rank.compression_plan import report_uncompressed
 from engine.rank.step_log import StepLog
 from engine.run import run_folder
 from engine.run.commands import Order
@@ -21,13 +21,13 @@ _UNWRITTEN = (
 )
 
 
-class Turning:
+class Reconfiguration:
     """The configuration of one rank and the parts that follow it."""
 
     def __init__(self, rank: RankContext, stages: PipelineExecutor, log: StepLog) -> None:
         self._rank, self._stages, self._log = rank, stages, log
 
-    def turn(self, order: Order, step: int) -> str:
+    def apply(self, order: Order, step: int) -> str:
         """Change what an order asks for before ``step``; says what was changed.
 
         Raises:
@@ -60,11 +60,11 @@ class Turning:
 
 def _gradients(rank: RankContext, stages: PipelineExecutor) -> None:
     for replica in stages.stages.values():
-        replica.turn(rank.config)
+        replica.reconfigure(rank.config)
     if rank.config.compression.method == "none":
         rank.writer.event("left_alone", parameters={})  # the last word counts
     else:
-        tell_left_alone(rank, stages.stages.values())
+        report_uncompressed(rank, stages.stages.values())
 
 
 def _schedule(rank: RankContext, stages: PipelineExecutor) -> None:
@@ -73,7 +73,7 @@ def _schedule(rank: RankContext, stages: PipelineExecutor) -> None:
     set_micro_batches(
         {stage: replica.decoder for stage, replica in stages.stages.items()}, rank.config, chosen
     )
-    stages.follow(chosen, post_of(rank, chosen))
+    stages.follow(chosen, messages_of(rank, chosen))
 
 
 def _activations(rank: RankContext, stages: PipelineExecutor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -16,19 +17,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from engine.comm import groups
-from engine.comm.context import RankContext
+from engine.comm.context import RankContext, build_groups
 from engine.config import environment
 from engine.config.layout import devices_of, layout_of
 from engine.config.run_config import RunConfig, load
-from engine.rank import cleanup, environment_report, flight, loop
+from engine.rank import environment_report, flight, loop
 from engine.rank.divergence import DivergedError
-from engine.run import netns, out_of_memory
+from engine.run import netns
 from engine.run.commands import StopControl
-from engine.run.devices import backends
+from engine.run.devices.selection import load_backend
 from engine.run.messages import RankReport, RankTask, Seat
 from engine.run.outcome import Ending
-from engine.run.processes import die_with, yield_to_running_threads
+from engine.run.processes import die_with, ran_out_of_memory, yield_to_running_threads
 from engine.run.progress import Progress
 from engine.run.run_folder import CONFIG, LOGS, RECORDS
 from profilers.collectives import flight_recorder
@@ -40,6 +40,7 @@ from profilers.steps.pipeline_actions import ActionRecorder
 from profilers.steps.rank_status import untold
 from profilers.steps.timer import StepTimer
 from profilers.steps.wait_sampler import Lookout
+from profilers.system.memory import give_back_freed
 
 _LAST_LINES = 12
 _UNLIMITED = "memory.limit_gib caps ranks on CPUs only; this rank, on a GPU, has no such limit"
@@ -64,7 +65,7 @@ def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variab
         report = run_task(task)
         tasks.send(report)
         if report.good:
-            cleanup.free()  # afterwards: the report is waited for
+            free_memory()  # afterwards: the report is waited for
         else:
             _leave()
 
@@ -106,7 +107,7 @@ def _train(task: RankTask, config: RunConfig, progress: Progress) -> bool:
     flight_recorder.arm()
     store = dist.TCPStore(task.store_address, task.store_port, is_master=False)
     dist.init_process_group(
-        backends.load(task.backend),
+        load_backend(task.backend),
         store=dist.PrefixStore(task.folder.name, store),
         rank=task.rank,
         world_size=layout.world_size,
@@ -138,7 +139,7 @@ def train_in_group(
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
-    made = groups.build(layout, rank, device, group_timeout(config))
+    made = build_groups(layout, rank, device, group_timeout(config))
     standing = untold() if progress is None else progress.standing(rank)
     timer = StepTimer(clock_for(device.type), standing)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
@@ -196,7 +197,7 @@ def classify(error: BaseException) -> Ending:
     text = f"{type(error).__name__}: {error}".lower()
     if isinstance(error, DivergedError):
         return Ending.DIVERGED
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or out_of_memory.explains(text):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or ran_out_of_memory(text):
         return Ending.OOM
     comm_words = ("gloo", "connection", "nccl", "timed out", "timeout", "socket", "peer")
     if isinstance(error, dist.DistError) or (
@@ -261,3 +262,29 @@ def limit_memory(gib: float | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = hard if gib is None else int(gib * 2**30)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+#: Each but the last finds what the one before let go of; two have been enough.
+_MOST_COLLECTIONS = 5
+
+
+def free_memory() -> None:
+    """Free what the last run made, so that the next one finds memory as the first one did; in this order, since each
+    can give back only what the one before let go of.
+
+    Circles of Python objects, the device's cached blocks, pinned memory, and the C library's freed blocks. What is
+    cached counts as reserved in the next run, and what is freed but resident counts in its peak. Blocks until a GPU
+    has done all that it was given: not for a worker that still has to tell of a failure.
+    """
+    for _ in range(_MOST_COLLECTIONS):
+        # A tensor in a circle that C++ holds too, as FSDP2's are, outlives the collection that finds it.
+        if not gc.collect():
+            break
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        # https://docs.pytorch.org/docs/stable/generated/torch.accelerator.memory.empty_host_cache.html
+        empty_pinned = getattr(torch.accelerator, "empty_host_cache", None)
+        if empty_pinned is not None:
+            empty_pinned()
+        torch.cuda.reset_peak_memory_stats()
+    give_back_freed()

@@ -10,8 +10,10 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import signal
 import threading
+from pathlib import Path
 
 from profilers.collectives.nccl_log import Proof
 from profilers.model.environment import NO, UNTOLD, YES
@@ -142,3 +144,41 @@ def _is_mapped(libc: ctypes.CDLL, size: int) -> bool | None:
     finally:
         for block in blocks:
             libc.free(block)
+
+
+#: How libraries, allocators and the dynamic linker put it, in lower case.
+_WORDS = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "memoryerror",
+    "cannot enlarge memory",
+)
+#: What a thread that could not be started says; its stack may have been too much, or the number of threads.
+_NO_THREAD = ("can't start new thread", "resource temporarily unavailable")
+_STATUS = Path("/proc/self/status")
+_STACK_BYTES = 8 << 20
+
+
+def names_want_of_memory(text: str) -> bool:
+    """Whether a message speaks of want of memory."""
+    return any(words in text.lower() for words in _WORDS)
+
+
+def ran_out_of_memory(text: str) -> bool:
+    """Whether want of memory is the cause of an error in this process: its message says so, or a thread found no room
+    for its stack within the process's limit.
+    """
+    if names_want_of_memory(text):
+        return True
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit == resource.RLIM_INFINITY or not any(words in text.lower() for words in _NO_THREAD):
+        return False
+    try:
+        rows = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:  # the kernel does not tell what counts against the limit
+        rows = []
+    data = next((int(row.split()[1]) << 10 for row in rows if row.startswith("VmData:")), 0)
+    return data + _STACK_BYTES > limit

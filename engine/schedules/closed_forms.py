@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.schedules.actions import Costs, Size
-from engine.schedules.formulas import NoFormError
+from engine.schedules.algorithms import NoFormError
 from engine.schedules.registry import KINDS, kept, plan
 
 

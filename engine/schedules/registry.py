@@ -6,10 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.schedules import formulas
+from engine.schedules import algorithms
 from engine.schedules.actions import Action, Costs, Plan, Schedule, Size, Work
-from engine.schedules.classic import breadth_first, gpipe, interleaved, layered, one_f_one_b
-from engine.schedules.zero_bubble import zero_bubble, zero_bubble_v
+from engine.schedules.algorithms import (
+    breadth_first,
+    gpipe,
+    interleaved,
+    layered,
+    one_f_one_b,
+    zero_bubble,
+    zero_bubble_v,
+)
 
 
 @dataclass(frozen=True)
@@ -59,19 +66,19 @@ KINDS: dict[str, Kind] = {
         one_f_one_b,
         "2006.09503",
         ONE,
-        idle=formulas.idle_one_f_one_b,
-        peak=formulas.peak_one_f_one_b,
+        idle=algorithms.idle_one_f_one_b,
+        peak=algorithms.peak_one_f_one_b,
         offered=True,
     ),
     "gpipe": Kind(
-        gpipe, "1811.06965", ONE, idle=formulas.idle_chunk_by_chunk, peak=formulas.peak_all, offered=True
+        gpipe, "1811.06965", ONE, idle=algorithms.idle_chunk_by_chunk, peak=algorithms.peak_all, offered=True
     ),
     "interleaved": Kind(
         interleaved,
         "2104.04473",
         ANY,
-        idle=formulas.idle_interleaved,
-        peak=formulas.peak_interleaved,
+        idle=algorithms.idle_interleaved,
+        peak=algorithms.peak_interleaved,
         offered=True,
     ),
     "zb_h1": Kind(
@@ -79,8 +86,8 @@ KINDS: dict[str, Kind] = {
         "2401.10241",
         ONE,
         splits_backward=True,
-        idle=formulas.idle_zero_bubble,
-        peak=formulas.peak_zero_bubble,
+        idle=algorithms.idle_zero_bubble,
+        peak=algorithms.peak_zero_bubble,
         offered=True,
     ),
     "zb_v": Kind(
@@ -89,17 +96,17 @@ KINDS: dict[str, Kind] = {
         TWO,
         placement="v",
         splits_backward=True,
-        idle=formulas.idle_zero_bubble_v,
+        idle=algorithms.idle_zero_bubble_v,
         idle_of_any_costs=False,
-        peak=formulas.peak_zero_bubble_v,
+        peak=algorithms.peak_zero_bubble_v,
     ),
     "breadth_first": Kind(
         breadth_first,
         "2211.05953",
         ANY,
         chunk_by_chunk=True,
-        idle=formulas.idle_chunk_by_chunk,
-        peak=formulas.peak_all,
+        idle=algorithms.idle_chunk_by_chunk,
+        peak=algorithms.peak_all,
         offered=True,
     ),
     "layered": Kind(
@@ -107,8 +114,8 @@ KINDS: dict[str, Kind] = {
         "2106.02679",
         ANY,
         chunk_by_chunk=True,
-        idle=formulas.idle_chunk_by_chunk,
-        peak=formulas.peak_all,
+        idle=algorithms.idle_chunk_by_chunk,
+        peak=algorithms.peak_all,
     ),
 }
 

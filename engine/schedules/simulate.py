@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from engine.schedules.actions import Action, Costs, Plan, Work
-from engine.schedules.dependencies import in_order, needs, result
+from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, result_of
 
 
 class Span(NamedTuple):
@@ -65,7 +64,7 @@ def simulate(plan: Plan, costs: Costs) -> Timeline:
         for need in needs(action, plan.stages):
             way = 0.0 if plan.rank_of[need.stage] == rank else costs.hop
             start = max(start, ended[need] + way)
-        end = ended[result(action)] = start + seconds[action.work]
+        end = ended[result_of(action)] = start + seconds[action.work]
         spans[rank].append(Span(action, start, end))
     if sum(map(len, spans)) < sum(map(len, plan.actions)):
         raise ValueError(f"the {plan.kind} plan ends in a deadlock after {sum(map(len, spans)):,} actions")

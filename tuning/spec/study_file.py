@@ -14,10 +14,9 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine.config import run_config as runconfig
-from engine.config.choices import OneOf
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
-from engine.config.sections import Count, Section
+from engine.config.sections import Count, OneOf, Section
 from tuning.space.defaults import default_space, space_note
 from tuning.space.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
 from tuning.space.space import Space

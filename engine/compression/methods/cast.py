@@ -5,16 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import MethodInput
-from engine.compression.interface import Kept, Message, Method, Reduction
+from engine.compression.interface import Message, Method, MethodInput, Reduction
 from engine.compression.randomness import Draws, ranges_of
 
 
-class Cast:
+class Cast(Method):
     """All-reduce in fp16 or bf16; divided before the sum so that it cannot overflow earlier than one value would."""
 
     def __init__(self, given: MethodInput, dtype: torch.dtype) -> None:
-        self._link, self._runs = given.link, given.dealt.runs
+        self._link, self._runs = given.link, given.partition.runs
         self._narrow = given.content.flat.new_empty(sum(run.count for run in self._runs), dtype=dtype)
 
     def exchange(self, values: Tensor, flat: Tensor, draws: Draws) -> Reduction:
@@ -29,13 +28,6 @@ class Cast:
     def messages(self) -> list[Message]:
         """Two bytes a value."""
         return [self._link.reduced(len(self._narrow), 2)]
-
-    def kept(self) -> list[Kept]:
-        """Nothing."""
-        return []
-
-    def fold(self, memory: Tensor) -> None:
-        """Nothing to add."""
 
     def _narrowed(self, values: Tensor, narrow: Tensor, keeps: bool) -> None:
         """In blocks that stay in a processor's cache."""

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import MethodInput
-from engine.compression.interface import Kept, Message, Method, Part, Reduction
-from engine.compression.partition import matrices
+from engine.compression.interface import Message, Method, MethodInput, MethodState, Part, Reduction, matrices
 from engine.compression.randomness import Draws, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.compression_methods import Value
@@ -35,7 +33,7 @@ class _Factors:
         return flat[self.part.start : self.part.stop].view(self.shape)
 
 
-class PowerSgd:
+class PowerSgd(Method):
     """PowerSGD (arXiv 1905.13727): one step of power iteration from the last step's Q.
 
     P = M Q^T is summed over ranks and made orthonormal; Q = P^T M is averaged; the average of M is about P Q. All
@@ -44,7 +42,7 @@ class PowerSgd:
 
     def __init__(self, given: MethodInput) -> None:
         self._link, flat, known = given.link, given.content.flat, given.factors
-        asked = [(part, int(run.value or 0)) for run in given.dealt.runs for part in run.parts]
+        asked = [(part, int(run.value or 0)) for run in given.partition.runs for part in run.parts]
         shapes = [matrices(part.shape) for part, _ in asked]
         self._p = flat.new_zeros(sum(b * n * r for (b, n, _), (_, r) in zip(shapes, asked, strict=True)))
         self._q = flat.new_zeros(sum(b * m * r for (b, _, m), (_, r) in zip(shapes, asked, strict=True)))
@@ -72,12 +70,11 @@ class PowerSgd:
         """rank * (rows + columns) values a matrix, in fp32."""
         return [self._link.reduced(len(self._p), 4), self._link.reduced(len(self._q), 4)]
 
-    def kept(self) -> list[Kept]:
+    def state(self) -> list[MethodState]:
         """Q, with which the next step begins; the same on every rank."""
-        return [Kept(one.part, "factor", one.q.view(-1), shape=tuple(one.q.shape)) for one in self._all]
-
-    def fold(self, memory: Tensor) -> None:
-        """Nothing to add."""
+        return [
+            MethodState(one.part, "factor", one.q.view(-1), shape=tuple(one.q.shape)) for one in self._all
+        ]
 
     def _cut(self, asked: list[tuple[Part, int]]) -> Iterator[_Factors]:
         p_at = q_at = 0
@@ -102,11 +99,6 @@ def _begin(q: Tensor, name: str, draws: Draws, known: Tensor | None) -> None:
     if known is not None and (len(known), known.shape[2]) == (len(q), q.shape[2]):
         kept = min(known.shape[1], q.shape[1])
         q[:, :kept] = known[:, :kept]
-
-
-def powersgd(given: MethodInput) -> Method:
-    """Two factors for each matrix."""
-    return PowerSgd(given)
 
 
 def low_rank_errors(

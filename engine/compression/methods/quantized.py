@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import MethodInput
-from engine.compression.interface import Kept, Message, Method, Reduction
+from engine.compression.interface import Message, Method, MethodInput, MethodState, Partition, Reduction, Run
 from engine.compression.methods.row_codec import Integers, RowCodec, Signs
-from engine.compression.partition import Dealt, Run
 from engine.compression.randomness import BLOCK_VALUES, Draws, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.compression_methods import Value
@@ -38,16 +36,16 @@ class _Stretch:
         return all_[self.place : self.place + self.codec.size(self.stop - self.start)]
 
 
-class OneWay:
+class OneWay(Method):
     """An all-to-all of coded slices, and each rank averages its own in fp32: ZeRO++'s qgZ (arXiv 2306.10209) without
     its hierarchy. The bucket is cut into as many equal slices as there are ranks; of the others' no average is there.
     """
 
     def __init__(self, given: MethodInput, codec_of: Codecs, noisy: bool) -> None:
-        link, content, dealt = given.link, given.content, given.dealt
+        link, content, partition = given.link, given.content, given.partition
         self._link, self._index, self._noisy = link, content.index, noisy
         self._each = len(content.flat) // link.size
-        self._stretches = [list(self._cut(rank, dealt, codec_of)) for rank in range(link.size)]
+        self._stretches = [list(self._cut(rank, partition, codec_of)) for rank in range(link.size)]
         self._sizes = [_bytes(stretches) for stretches in self._stretches]
         self._sent = content.flat.new_zeros(sum(self._sizes), dtype=torch.uint8)
         self._received = self._sent.new_empty(link.size * self._sizes[link.rank])
@@ -69,16 +67,9 @@ class OneWay:
         """Each rank's slice to it, whatever it holds; this one's own counts as sent, as in any all-to-all."""
         return [Message("all_to_all", sum(self._sizes))]
 
-    def kept(self) -> list[Kept]:
-        """Nothing."""
-        return []
-
-    def fold(self, memory: Tensor) -> None:
-        """Nothing to add."""
-
-    def _cut(self, rank: int, dealt: Dealt, codec_of: Codecs) -> Iterator[_Stretch]:
+    def _cut(self, rank: int, partition: Partition, codec_of: Codecs) -> Iterator[_Stretch]:
         first, place = rank * self._each, 0
-        for run in dealt.runs:
+        for run in partition.runs:
             start, stop = max(run.start, first), min(run.stop, first + self._each)
             if start < stop:
                 codec = codec_of(run.value)
@@ -129,7 +120,7 @@ class _Shares:
         return all_runs[self.place : self.place + self.codec.size(count)]
 
 
-class TwoWay:
+class TwoWay(Method):
     """An all-to-all of coded shares; each rank sums its own and codes the average again, for an all-gather.
 
     As CGX (arXiv 2111.08617) and 1-bit Adam (arXiv 2102.02888) do. What the second coding leaves out is this rank's as
@@ -137,10 +128,10 @@ class TwoWay:
     """
 
     def __init__(self, given: MethodInput, codec_of: Codecs, noisy: bool) -> None:
-        link, content, dealt = given.link, given.content, given.dealt
+        link, content, partition = given.link, given.content, given.partition
         self._link, self._index, self._noisy = link, content.index, noisy
         self._keeps = given.settings.error_feedback
-        self._shares = _share_out(dealt.runs, codec_of, link.size)
+        self._shares = _share_out(partition.runs, codec_of, link.size)
         last = self._shares[-1]
         self._bytes = last.place + last.bytes
         self._sent = content.flat.new_zeros(link.size, self._bytes, dtype=torch.uint8)
@@ -165,7 +156,7 @@ class TwoWay:
         """Each rank's shares to the others, and its average back."""
         return [self._link.exchanged(self._bytes), self._link.gathered(self._bytes)]
 
-    def kept(self) -> list[Kept]:
+    def state(self) -> list[MethodState]:
         """What was left out of this rank's shares of averages, by parameter."""
         return [kept for one in self._shares for kept in self._kept(one)] if self._keeps else []
 
@@ -198,13 +189,13 @@ class TwoWay:
     def _mean_of(self, one: _Shares, start: int, stop: int) -> Tensor:
         return self._mean[one.first : one.first + stop - start]
 
-    def _kept(self, one: _Shares) -> Iterator[Kept]:
+    def _kept(self, one: _Shares) -> Iterator[MethodState]:
         start, stop = one.of(self._link.rank)
         mean = self._mean_of(one, start, stop)
         for part in one.run.parts:
             first, last = max(start, part.start), min(stop, part.stop)
             if first < last:
-                yield Kept(part, "mean", mean[first - start : last - start], first - part.start)
+                yield MethodState(part, "mean", mean[first - start : last - start], first - part.start)
 
 
 def _share_out(runs: Sequence[Run], codec_of: Codecs, ranks: int) -> list[_Shares]:

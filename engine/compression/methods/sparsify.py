@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import MethodInput
-from engine.compression.interface import Kept, Message, Method, Reduction
-from engine.compression.partition import Run
+from engine.compression.interface import Message, Method, MethodInput, Reduction
 from engine.compression.randomness import Draws, ranges_of, sum_of_squares
 from engine.config.compression import Settings
 from engine.config.compression_methods import Value
@@ -21,7 +19,7 @@ SAMPLE = 1 << 16
 _BINS, _DROPPED_BITS = 1 << 15, 16
 
 
-class TopK:
+class TopK(Method):
     """Top-k sparsification (arXiv 1809.07599).
 
     Each rank sends the k = ratio * n largest values of every run and their places, in one all-gather of 2k 4-byte
@@ -29,8 +27,8 @@ class TopK:
     """
 
     def __init__(self, given: MethodInput) -> None:
-        self._link, self._runs, self._index = given.link, given.dealt.runs, given.content.index
-        self._counts = [count_of(run) for run in self._runs]
+        self._link, self._runs, self._index = given.link, given.partition.runs, given.content.index
+        self._counts = [sent_count(run.value, run.count) for run in self._runs]
         self._message = given.content.flat.new_empty(2 * sum(self._counts), dtype=torch.int32)
         self._everyone = self._message.new_empty(given.link.size * len(self._message))
 
@@ -54,25 +52,14 @@ class TopK:
         """A value and a place for each that is sent."""
         return [self._link.gathered(self._message.nbytes)]
 
-    def kept(self) -> list[Kept]:
-        """Nothing."""
-        return []
-
-    def fold(self, memory: Tensor) -> None:
-        """Nothing to add."""
-
     def _split(self, message: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Values and places of each run."""
         parts = message.split([count for k in self._counts for count in (k, k)])
         return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-def count_of(run: Run) -> int:
-    """How many values of a run are sent."""
-    return _sent(run.value, run.count)
-
-
-def _sent(value: Value, count: int) -> int:
+def sent_count(value: Value, count: int) -> int:
+    """How many of ``count`` values are sent with a ratio ``value``."""
     return min(count, max(1, int((value or 0) * count)))
 
 
@@ -111,7 +98,7 @@ def _filled(candidates: Tensor, count: int, length: int) -> Tensor:
     return torch.cat((candidates, others[: count - len(candidates)]))
 
 
-class RandomK:
+class RandomK(Method):
     """Random-k sparsification: k = ratio * n values of every run, at the same places on all ranks, to be summed there.
 
     The places of a step lie n / k apart, from a random first one on: each value is as likely as any other (systematic
@@ -120,8 +107,8 @@ class RandomK:
     """
 
     def __init__(self, given: MethodInput) -> None:
-        self._link, self._runs, self._index = given.link, given.dealt.runs, given.content.index
-        self._counts = [count_of(run) for run in self._runs]
+        self._link, self._runs, self._index = given.link, given.partition.runs, given.content.index
+        self._counts = [sent_count(run.value, run.count) for run in self._runs]
         self._message = given.content.flat.new_empty(sum(self._counts))
         self._steps = [
             torch.arange(k, dtype=torch.float64, device=self._message.device) * (run.count / k)
@@ -146,13 +133,6 @@ class RandomK:
         """Values without places."""
         return [self._link.reduced(len(self._message), 4)]
 
-    def kept(self) -> list[Kept]:
-        """Nothing."""
-        return []
-
-    def fold(self, memory: Tensor) -> None:
-        """Nothing to add."""
-
     def _places(self, generator: torch.Generator) -> list[Tensor]:
         found = []
         for run, steps in zip(self._runs, self._steps, strict=True):
@@ -162,22 +142,12 @@ class RandomK:
         return found
 
 
-def top_k(given: MethodInput) -> Method:
-    """The largest values of every run."""
-    return TopK(given)
-
-
-def random_k(given: MethodInput) -> Method:
-    """Values of every run at places that all ranks draw alike."""
-    return RandomK(given)
-
-
 def random_k_errors(
     gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
 ) -> list[float]:
     """In the mean: a share of the squares is left out."""
     whole, count = float(sum_of_squares(gradient)), len(gradient)
-    return [math.sqrt(whole * (1 - _sent(value, count) / count)) for value in values]
+    return [math.sqrt(whole * (1 - sent_count(value, count) / count)) for value in values]
 
 
 def top_k_errors(
@@ -186,7 +156,7 @@ def top_k_errors(
     """From a histogram of magnitudes, never less than the error is: whole bins of smaller values are left out, and a
     part of the bin at the edge, of which the smaller values are left but the mean is counted.
     """
-    sent = [_sent(value, len(gradient)) for value in values]
+    sent = [sent_count(value, len(gradient)) for value in values]
     counts = torch.zeros(_BINS, dtype=torch.float64, device=gradient.device)
     energy = torch.zeros_like(counts)
     for start, stop in ranges_of(gradient):

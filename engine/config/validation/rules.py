@@ -11,7 +11,7 @@ from engine.config.errors import LayoutError
 from engine.config.layout import Layout, layout_of
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from engine.config.validation import compression, outer, overlap
+from engine.config.validation.communication import compression_problems, outer_problems, overlap_problems
 from engine.schedules.registry import KINDS
 
 #: The most devices of a wrong placement that are shown.
@@ -44,9 +44,9 @@ def problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _schedule_rules(config)
     yield from _memory_rules(config, shape)
     yield from _validation_rules(config)
-    yield from outer.problems(config, shape)
-    yield from compression.problems(config, shape)
-    yield from overlap.problems(config)
+    yield from outer_problems(config, shape)
+    yield from compression_problems(config, shape)
+    yield from overlap_problems(config)
     yield from _lab_rules(config)
     yield from environment.problems(config.environment)
 

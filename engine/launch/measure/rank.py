@@ -21,7 +21,7 @@ from engine.comm.channel import Channel
 from engine.launch.measure.plan import ELEMENT_BYTES
 from engine.rank.worker import device_of
 from engine.run.calibration.table import Kind
-from engine.run.devices import backends
+from engine.run.devices.selection import load_backend
 from engine.run.processes import die_with, yield_to_running_threads
 
 Work = Callable[[], object]
@@ -172,7 +172,7 @@ def _join(seat: Seat, device: torch.device) -> dict[int, Channel]:
     store = dist.TCPStore("127.0.0.1", seat.store_port, is_master=False)
     patience = timedelta(seconds=seat.patience_seconds)
     dist.init_process_group(
-        backends.load(seat.backend),
+        load_backend(seat.backend),
         store=store,
         rank=seat.rank,
         world_size=seat.world_size,

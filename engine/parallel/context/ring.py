@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from engine.comm.channel import Channel
-from engine.comm.p2p import Hop, start_hop
+from engine.comm.channel import Channel, Hop, start_hop
 from engine.parallel.context.attention import BlockKernel, accumulation_dtype, block_kernel, fold
 
 

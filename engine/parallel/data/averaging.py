@@ -7,23 +7,76 @@ gradients go down, new weights come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.channel import Group, Waitable
-from engine.compression.interface import Compressor, Content, Reduction, content_of
+from engine.compression.interface import Compressor, Content, MethodState, Reduction, content_of
 from engine.compression.registry import build
 from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
 from engine.config.run_config import RunConfig
 from engine.config.sections import Memory
 from engine.model.offload import on_host
 from engine.parallel.data.buckets import Bucket, GradientBuckets
-from engine.parallel.data.error_feedback_state import Owner, carried, delayed
-from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, extent, partial_over_tp
+from engine.parallel.data.replica import Extent, Piece, ReplicaMemory, Wave, extent, partial_over_tp
 from profilers.steps.timer import StepTimer
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The rank that carries it: its parameters, and (place, number) of ranks with copies, and over tp."""
+
+    named: Mapping[str, nn.Parameter]
+    ranks: tuple[int, int]
+    tp: tuple[int, int]
+
+    def over_tp(self, name: str) -> str:
+        """Tells ranks apart that tp gave the same parameter: their gradients differ."""
+        place, size = self.tp
+        return f".tp{place}of{size}" if size > 1 and partial_over_tp(self.named[name]) else ""
+
+
+def carried(compressor: Compressor, content: Content, owner: Owner) -> list[ReplicaMemory]:
+    """One bucket's error memory, which is another one on each rank, and what a method keeps beside it."""
+    errors = compressor.memory(content)
+    found = [_kept(one, owner) for one in compressor.state(content)]
+    if errors is None:
+        return found
+    place, size = owner.ranks
+    return found + [
+        ReplicaMemory(
+            f"{part.name}.{place}of{size}{owner.over_tp(part.name)}",
+            errors[part.start : part.stop],
+            extent(owner.named[part.name]),
+        )
+        for part in content.parts
+    ]
+
+
+def _kept(one: MethodState, owner: Owner) -> ReplicaMemory:
+    """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
+    name, lies = (
+        f"{one.part.name}.{one.kind}{owner.over_tp(one.part.name)}",
+        extent(owner.named[one.part.name]),
+    )
+    if one.shape is None:
+        return ReplicaMemory(name, one.values, lies.with_start(one.first))
+    if lies.sizes != lies.shape:
+        name += f".at{'-'.join(map(str, lies.offsets))}"
+    return ReplicaMemory(name, one.values, Extent(one.shape, (0,) * len(one.shape), one.shape))
+
+
+def delayed(pieces: list[Piece], owner: Owner) -> list[ReplicaMemory]:
+    """Averages that the next step applies, of what this rank updates; the same on all ranks that update it."""
+    return [
+        ReplicaMemory(
+            f"{piece.name}.delayed{owner.over_tp(piece.name)}", piece.gradient().flatten(), piece.extent
+        )
+        for piece in pieces
+    ]
 
 
 class Masters:
@@ -64,7 +117,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedParameters:
     """Parameters by name and the ranks that hold copies of them; None for a single one.
 
     Gradients are averaged over ``group`` and divided by ``spread``, the number of ranks that hold other experts.
@@ -83,14 +136,14 @@ class Shared:
         return 1 if self.group is None else self.group.size()
 
 
-class Averaged:
+class AveragedParameters:
     """Sent per step: an all-reduce per bucket, in total 4 bytes a parameter without compression."""
 
     #: Whether new values go to other ranks beside the next forward.
     arrives_later = False
     _needs_slices = False
 
-    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
+    def __init__(self, shared: SharedParameters, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         self.shared, self._timer, self._tp_size = shared, timer, tp_size
         self._config = config
         self._masters, self._pieces = Masters(config.memory), list[Piece]()
@@ -121,7 +174,7 @@ class Averaged:
 
     def memories(self) -> list[ReplicaMemory]:
         """What compression and delay carry from step to step for each parameter."""
-        self.buckets.settle()
+        self.buckets.drain()
         owner = Owner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
         found = delayed(self.pieces(), owner) if self._config.overlap.delay else []
         if self.compressor is None:
@@ -129,33 +182,33 @@ class Averaged:
         return found + [one for content in self.contents for one in carried(self.compressor, content, owner)]
 
     @property
-    def due(self) -> bool:
+    def has_averages(self) -> bool:
         """Whether there are averages to apply: delayed ones not before the second step."""
-        return self.buckets.due
+        return self.buckets.has_averages
 
-    def remember(self) -> None:
+    def mark_loaded(self) -> None:
         """Delayed gradients were loaded."""
-        self.buckets.due = True
+        self.buckets.has_averages = True
 
-    def arrive(self, parameters: Iterable[nn.Parameter]) -> None:
+    def wait_for_weights(self, parameters: Iterable[nn.Parameter]) -> None:
         """Wait until these have their new values."""
 
     def waves(self) -> list[Wave]:
         """What is updated and brought to the others at once."""
         return [Wave(self.pieces())]
 
-    def left_alone(self) -> dict[str, str]:
+    def uncompressed(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
         if self.compressor is None:
             return {}
-        found = [self.compressor.left_alone(content) for content in self.contents]
+        found = [self.compressor.uncompressed(content) for content in self.contents]
         return {name: reason for one in found for name, reason in one.items()}
 
-    def turn(self, config: RunConfig) -> None:
+    def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: other buckets, or another compression. Gradients summed so far and what was left out of
         earlier ones go on as they are.
         """
-        self.buckets.settle()
+        self.buckets.drain()
         before, self._config = self._config, config
         if config.overlap.bucket_mb != before.overlap.bucket_mb:
             old = self.contents
@@ -169,23 +222,23 @@ class Averaged:
     def follow(self, plan: Plan) -> None:
         """Between two steps: compress as a plan says where the configuration leaves it to one."""
         self._plan = plan
-        self.buckets.settle()
+        self.buckets.drain()
         if self.compressor is not None:
             self.compressor.use(settings_with(self._config.compression, plan))
 
-    def updated(self) -> None:
+    def finish_update(self) -> None:
         """Bring new weights into the parameters, on every rank alike."""
-        self.restored()
+        self.publish_weights()
         self.buckets.clear()
 
-    def restored(self) -> None:
+    def publish_weights(self) -> None:
         """The same where no gradients were applied."""
         self._masters.write_back()
         self._spread()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for all that is under way."""
-        self.buckets.settle()
+        self.buckets.drain()
 
     def close(self) -> None:
         """Let go of gradients."""
@@ -218,7 +271,7 @@ class Averaged:
         copies: int,
         start: int = 0,
     ) -> Piece:
-        partial, place = partial_over_tp(whole), extent(whole).beginning_at(start)
+        partial, place = partial_over_tp(whole), extent(whole).with_start(start)
         copies *= self._tp_size if partial else 1
         return Piece(name, weight, gradient, whole.ndim > 1, partial, copies, place)
 

@@ -57,7 +57,7 @@ class GradientBuckets:
         wait: Callable[[Waitable], object] = lambda under_way: under_way.wait(),
         delayed: bool = False,
     ) -> None:
-        self._delayed, self.due = delayed, not delayed
+        self._delayed, self.has_averages = delayed, not delayed
         self._calls = list[Issued]()
         self._reduce, self._wait, self._late, self._padding = reduce, wait, frozenset(late), padding
         self._armed, self._next, self._under_way = False, 0, list[tuple[Waitable, Reduction]]()
@@ -66,7 +66,7 @@ class GradientBuckets:
 
     def deal_again(self, bucket_bytes: float) -> None:
         """Buckets of another size; the gradients that are summed up so far move over as they are."""
-        self.settle()
+        self.drain()
         for handle in filter(None, self._handles):
             handle.remove()
         sums, averages = self.gradients, self.averages
@@ -90,9 +90,9 @@ class GradientBuckets:
         for bucket in self.buckets[self._next :] if self._armed else ():
             self._send(bucket)
         self._armed = False
-        self.settle()
+        self.drain()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for all that is under way.
 
         Reductions of several messages go on in turn, so that one's message is under way while another one computes.
@@ -144,7 +144,7 @@ class GradientBuckets:
             for bucket, averaged in zip(self.buckets, self.averaged, strict=True):
                 averaged.flat.copy_(bucket.flat)
                 self._send(averaged)
-        self._calls, self.due = calls, True
+        self._calls, self.has_averages = calls, True
 
     def _watch(self, parameter: nn.Parameter) -> Any:
         if parameter in self._late:

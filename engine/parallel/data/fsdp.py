@@ -18,8 +18,7 @@ from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
 from engine.parallel.data.averaging import Masters
 from engine.parallel.data.fsdp_comm import Reductions
-from engine.parallel.data.fsdp_compression import CoarseGradients
-from engine.parallel.data.fsdp_units import Unit, prefetch
+from engine.parallel.data.fsdp_units import CoarseGradients, Unit, prefetch
 from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, extent, is_expert, partial_over_tp
 from engine.parallel.data.replicated import DataParallel
 from profilers.steps.timer import StepTimer
@@ -114,43 +113,43 @@ class FullyShardedReplica:
         return [Wave(self.pieces())]
 
     @property
-    def due(self) -> bool:
+    def has_averages(self) -> bool:
         """Slices are never delayed."""
         return True
 
-    def remember(self) -> None:
+    def mark_loaded(self) -> None:
         """Memories are all there is."""
 
     def memories(self) -> list[ReplicaMemory]:
         """What this rank left out of what it sent to each other one."""
         return self._coarse.memories(self._extents)
 
-    def left_alone(self) -> dict[str, str]:
+    def uncompressed(self) -> dict[str, str]:
         """Parameters whose slices are too small."""
-        return self._coarse.left_alone()
+        return self._coarse.uncompressed()
 
-    def turn(self, config: RunConfig) -> None:
+    def reconfigure(self, config: RunConfig) -> None:
         """What is sent from the next step on, and how far ahead; the slices have no buckets."""
         self._use(config)
-        self._coarse.turn(config)
-        self._rest.turn(config)
+        self._coarse.reconfigure(config)
+        self._rest.reconfigure(config)
 
-    def updated(self) -> None:
+    def finish_update(self) -> None:
         """Bring new weights into the slices and forget the gradients; the next forward gathers the new values."""
         self._masters.write_back()
         for parameter in self.decoder.parameters():
             if parameter not in self._whole:
                 parameter.grad = None
-        self._rest.updated()
+        self._rest.finish_update()
 
-    def restored(self) -> None:
+    def publish_weights(self) -> None:
         """Bring new weights into the slices."""
         self._masters.write_back()
-        self._rest.restored()
+        self._rest.publish_weights()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Nothing goes on beside steps but what is not sharded."""
-        self._rest.settle()
+        self._rest.drain()
 
     def close(self) -> None:
         """What is sharded frees itself."""
@@ -186,7 +185,7 @@ class FullyShardedReplica:
             local = _local(parameter).detach()
             weight = self._masters.weight(local, local)
             slices = self._slices[name in self._experts]
-            place = self._extents[name].beginning_at(_first_element(parameter, *slices))
+            place = self._extents[name].with_start(_first_element(parameter, *slices))
             decayed = parameter.ndim > 1
             pieces.append(Piece(name, weight, _gradient(parameter), decayed, partial, copies, place))
         return pieces

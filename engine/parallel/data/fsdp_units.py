@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,19 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from engine.comm.channel import Channel
-from engine.compression.interface import Part
+from engine.comm.channel import Channel, Group
+from engine.compression.bucket import GradientCompressor
+from engine.compression.interface import Content, Part
 from engine.compression.non_gradients import CoarseShards, Slice
+from engine.compression.registry import build
+from engine.config.compression import settings_of
+from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
 from engine.parallel.data.fsdp_comm import Gather, Reduce, Reductions
+from engine.parallel.data.replica import Extent, ReplicaMemory
 from profilers import torch_private
+from profilers.steps.timer import StepTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +123,66 @@ def prefetch(decoder: Decoder, layers: int) -> None:
 def _members(block: nn.Module) -> Sequence[FSDPModule]:
     experts = [one for one in block.modules() if isinstance(one, ExpertLinear)]
     return [one for one in (block, *experts) if isinstance(one, FSDPModule)]
+
+
+class CoarseGradients:
+    """Sets the compressors of units; ``over_tp`` tells copies of a parameter apart by name."""
+
+    def __init__(
+        self, units: Sequence[Unit], config: RunConfig, timer: StepTimer, over_tp: Mapping[str, str]
+    ) -> None:
+        self._units = [unit for unit in units if unit.channel.size > 1 and unit.held]
+        self._over_tp, self._config, self._timer = over_tp, config, timer
+        made = dict[Group, GradientCompressor]()
+        for unit in self._units:
+            group = unit.channel.group
+            made.setdefault(group, self._compressor(group, unit.channel.device))
+            unit.reduce.compressor = made[group]
+        self._compressors = made
+
+    def reconfigure(self, config: RunConfig) -> None:
+        """Between two steps: as this configuration says from now on."""
+        before, self._config = self._config, config
+        if config.compression != before.compression:
+            for compressor in self._compressors.values():
+                compressor.use(settings_of(config.compression))
+
+    def uncompressed(self) -> dict[str, str]:
+        """Parameters with slices that are sent as they are though a method is chosen, and why."""
+        found = dict[str, str]()
+        for unit, compressor in self._each():
+            found |= compressor.uncompressed(self._content(unit))
+        return found
+
+    def memories(self, extents: Mapping[str, Extent]) -> list[ReplicaMemory]:
+        """Of each parameter one for every rank that gets a slice of it."""
+        return [one for unit, compressor in self._each() for one in self._of(unit, compressor, extents)]
+
+    def _of(
+        self, unit: Unit, compressor: GradientCompressor, extents: Mapping[str, Extent]
+    ) -> Iterator[ReplicaMemory]:
+        content = self._content(unit)
+        errors = compressor.memory(content)
+        if errors is None:
+            return
+        each, ranks = len(content.flat) // unit.channel.size, unit.channel.size
+        for part in (part for part in content.parts if part.count):
+            lies = extents[part.name]
+            held = "" if lies.sizes == lies.shape else f".at{'-'.join(map(str, lies.offsets))}"
+            slice_ = f"slice{part.start // each}of{ranks}"
+            name = f"{part.name}{held}.{unit.place}.{slice_}{self._over_tp.get(part.name, '')}"
+            # A tensor of its own: under a name that has the parameter's shape a checkpoint wants all of its elements.
+            whole = Extent((part.count,), (0,), (part.count,))
+            yield ReplicaMemory(name, errors[part.start : part.stop], whole)
+
+    def _each(self) -> Iterator[tuple[Unit, GradientCompressor]]:
+        return ((unit, self._compressors[unit.channel.group]) for unit in self._units)
+
+    def _content(self, unit: Unit) -> Content:
+        """As large as its gradients, without their values."""
+        size = sum(one.padded for one in unit.held) * unit.channel.size
+        return unit.reduce.content(torch.empty(size, device=unit.channel.device))
+
+    def _compressor(self, group: Group, device: torch.device) -> GradientCompressor:
+        settings, seed = settings_of(self._config.compression), self._config.train.seed
+        return build(settings, group, seed, lambda: self._timer.step, device, one_way=True)

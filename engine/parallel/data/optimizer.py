@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
-from engine.comm.groups import Groups
+from engine.comm.context import Groups
 from engine.config.sections import Train
 from engine.model.offload import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
@@ -62,17 +62,17 @@ class LocalOptimizer:
             state |= {key: torch.zeros_like(piece.weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
         return state
 
-    def restored(self, anew: bool = False) -> None:
+    def publish_weights(self, anew: bool = False) -> None:
         """After new values were put into pieces: bring them to all that need them; ``anew`` without what the step
         before them left behind.
         """
         for replica in self._replicas:
-            replica.restored()
+            replica.publish_weights()
 
-    def remember(self) -> None:
+    def mark_loaded(self) -> None:
         """What was carried from step to step was loaded with the pieces."""
         for replica in self._replicas:
-            replica.remember()
+            replica.mark_loaded()
 
     @property
     def place(self) -> str:
@@ -83,14 +83,14 @@ class LocalOptimizer:
         """What an outer loop carries from step to step: name, place in the undivided model, and values."""
         yield from ()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for what goes on beside steps."""
         for replica in self._replicas:
-            replica.settle()
+            replica.drain()
 
     def finish(self) -> None:
         """After the last step: a model that all ranks share."""
-        self.settle()
+        self.drain()
 
     def step(self) -> float:
         """Clip, update and clear; returns the global gradient norm before clipping.
@@ -98,9 +98,9 @@ class LocalOptimizer:
         A norm that is not finite leaves the parameters untouched; the caller ends the run as diverged. Where gradients
         are delayed, the first step has none and its norm is 0.
         """
-        if not all(replica.due for replica in self._replicas):
+        if not all(replica.has_averages for replica in self._replicas):
             for replica in self._replicas:
-                replica.updated()
+                replica.finish_update()
             return 0.0
         gradients = [piece.gradient() for piece in self._pieces]
         if self._groups.tp is not None:
@@ -128,7 +128,7 @@ class LocalOptimizer:
             if send is not None:
                 send()
         for replica in self._replicas:
-            replica.updated()
+            replica.finish_update()
 
 
 def _waves(replicas: Sequence[Replica]) -> list[Wave]:

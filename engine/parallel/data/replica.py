@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder, Linear, Norm
-from engine.model.mixture import Mixture
-from engine.model.routing import Router
+from engine.model.mixture import Mixture, Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Extent:
     sizes: tuple[int, ...]
     start: int = 0
 
-    def beginning_at(self, start: int) -> Extent:
+    def with_start(self, start: int) -> Extent:
         """The same for a piece that begins at another element."""
         return replace(self, start=start)
 
@@ -111,28 +110,28 @@ class Replica(Protocol):
         """The same pieces in the order in which they are updated."""
 
     @property
-    def due(self) -> bool:
+    def has_averages(self) -> bool:
         """Whether there are averaged gradients to apply; the first step has none where they are delayed."""
 
     def memories(self) -> list[ReplicaMemory]:
         """What compression and delay carry from step to step; waits for what is under way."""
 
-    def remember(self) -> None:
+    def mark_loaded(self) -> None:
         """What is carried from step to step was loaded."""
 
-    def left_alone(self) -> dict[str, str]:
+    def uncompressed(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
 
-    def turn(self, config: RunConfig) -> None:
+    def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: average gradients from now on as this configuration says."""
 
-    def updated(self) -> None:
+    def finish_update(self) -> None:
         """After the optimizer: bring the new values to all that need them, and forget the gradients."""
 
-    def restored(self) -> None:
+    def publish_weights(self) -> None:
         """The same where values are new for another reason: no gradient was applied."""
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for all that goes on beside steps."""
 
     def close(self) -> None:

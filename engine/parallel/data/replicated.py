@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
-from engine.parallel.data.averaging import Averaged
+from engine.parallel.data.averaging import AveragedParameters
 from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, run_backward
 
 
 class DataParallel:
     """A stage and its parameters in parts, each averaged over the ranks that hold copies of it."""
 
-    def __init__(self, decoder: Decoder, parts: Sequence[Averaged], compiled: bool = False) -> None:
+    def __init__(self, decoder: Decoder, parts: Sequence[AveragedParameters], compiled: bool = False) -> None:
         self.decoder, self.parts = decoder, parts
         self._later = [part for part in parts if part.arrives_later]
         self._at_once = bool(self._later) and compiled
@@ -26,7 +26,7 @@ class DataParallel:
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
         if self._at_once:
-            self.settle()
+            self.drain()
         out: Tensor = self.decoder(x)
         return out
 
@@ -60,42 +60,42 @@ class DataParallel:
         return [wave for part in self.parts for wave in part.waves()]
 
     @property
-    def due(self) -> bool:
+    def has_averages(self) -> bool:
         """Parts are delayed alike."""
-        return all(part.due for part in self.parts)
+        return all(part.has_averages for part in self.parts)
 
-    def remember(self) -> None:
+    def mark_loaded(self) -> None:
         """All parts."""
         for part in self.parts:
-            part.remember()
+            part.mark_loaded()
 
     def memories(self) -> list[ReplicaMemory]:
         """Those of all parts."""
         return [memory for part in self.parts for memory in part.memories()]
 
-    def left_alone(self) -> dict[str, str]:
+    def uncompressed(self) -> dict[str, str]:
         """Those of all parts."""
-        return {name: reason for part in self.parts for name, reason in part.left_alone().items()}
+        return {name: reason for part in self.parts for name, reason in part.uncompressed().items()}
 
-    def turn(self, config: RunConfig) -> None:
+    def reconfigure(self, config: RunConfig) -> None:
         """All parts."""
         for part in self.parts:
-            part.turn(config)
+            part.reconfigure(config)
 
-    def updated(self) -> None:
+    def finish_update(self) -> None:
         """Bring new values where they are needed, and clear the buckets."""
         for part in self.parts:
-            part.updated()
+            part.finish_update()
 
-    def restored(self) -> None:
+    def publish_weights(self) -> None:
         """Bring new values where they are needed."""
         for part in self.parts:
-            part.restored()
+            part.publish_weights()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """All parts."""
         for part in self.parts:
-            part.settle()
+            part.drain()
 
     def close(self) -> None:
         """All parts."""
@@ -104,7 +104,7 @@ class DataParallel:
 
     def _arrive(self, unit: nn.Module, _: object) -> None:
         for part in self._later:
-            part.arrive(unit.parameters())
+            part.wait_for_weights(unit.parameters())
 
 
 def _units(decoder: Decoder) -> list[nn.Module]:

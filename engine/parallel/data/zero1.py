@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.comm.channel import Channel, Group, Waitable, all_gather_single
 from engine.compression.interface import Reduction
 from engine.config.run_config import RunConfig
-from engine.parallel.data.averaging import Averaged, Masters, Shared
+from engine.parallel.data.averaging import AveragedParameters, Masters, SharedParameters
 from engine.parallel.data.buckets import Bucket
 from engine.parallel.data.replica import Piece, Wave
 from profilers.collectives import recorder
@@ -28,7 +28,7 @@ class _Arriving:
     calls: list[Issued]
 
 
-class Sliced(Averaged):
+class SlicedParameters(AveragedParameters):
     """Each rank updates its slice of every bucket.
 
     Sent per step: a reduce-scatter of 4 bytes a parameter, or an all-to-all of coarse values, and an all-gather of its
@@ -38,7 +38,7 @@ class Sliced(Averaged):
 
     _needs_slices = True
 
-    def __init__(self, shared: Shared, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
+    def __init__(self, shared: SharedParameters, config: RunConfig, timer: StepTimer, tp_size: int) -> None:
         super().__init__(shared, config, timer, tp_size)
         self.arrives_later = config.overlap.gather_with_optimizer
         self._weights = [_together(bucket) for bucket in self.buckets.buckets]
@@ -59,19 +59,19 @@ class Sliced(Averaged):
         order = [bucket.index for bucket in self.buckets.buckets][::-1]
         return [Wave(self._pieces_by_bucket[index], self._sender(index)) for index in order]
 
-    def arrive(self, parameters: Iterable[nn.Parameter]) -> None:
+    def wait_for_weights(self, parameters: Iterable[nn.Parameter]) -> None:
         """Wait for the buckets that hold them."""
         if self._arriving:
             for index in {self._bucket_of[one] for one in parameters if one in self._bucket_of}:
                 self._wait_for(index)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for gradients and for weights."""
-        super().settle()
+        super().drain()
         for index in list(self._arriving):
             self._wait_for(index)
 
-    def restored(self) -> None:
+    def publish_weights(self) -> None:
         """Gather every rank's new values, but those that are on their way."""
         for index, weights in enumerate(self._weights):
             if index not in self._arriving:

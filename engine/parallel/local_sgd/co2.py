@@ -36,9 +36,8 @@ from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
-from engine.parallel.local_sgd.flat_vector import Flat, Mean, exchanged, taken
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import Rounds, Taken, Vector
+from engine.parallel.local_sgd.rounds import Flat, Mean, Rounds, Taken, Vector, exchanged, taken
 from engine.parallel.local_sgd.settings import Gap, Settings
 
 
@@ -117,7 +116,7 @@ class Co2Loop:
             self._turn(keeps=self._keeps)
             self._rounds.next_round()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for the mean, and take the outer step that it is for."""
         self._rounds.background.finish()
 
@@ -127,13 +126,13 @@ class Co2Loop:
             self._turn(keeps=self._keeps)
             self._rounds.next_round()
         waits = self._rounds.background.finish()
-        self._flat.turn(self._mean.buffer, taken)
+        self._flat.map_weights(self._mean.buffer, taken)
         self._rounds.bring()
         if int(self._sent):
             self._rounds.tell(Taken(int(self._rounds.round), int(self._rounds.round) - 1, 0, waits))
         self._rounds.tell_due(wait=True)
 
-    def restored(self, anew: bool) -> None:
+    def publish_weights(self, anew: bool) -> None:
         """Everything begins at the weights; or what the next round begins with is spread again."""
         if not anew:
             self._rounds.background.begin(self._mean.spread(self._here))
@@ -173,7 +172,7 @@ class Co2Loop:
         if keeps:
             self._go_on_from_here()
         else:
-            self._flat.turn(self._mean.buffer, exchanged)
+            self._flat.map_weights(self._mean.buffer, exchanged)
         self._rounds.bring()
         if int(self._sent):
             self._rounds.tell(Taken(round_, round_ - 1, int(self._rounds.since), waits))

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
-from engine.parallel.local_sgd.flat_vector import Flat, Mean, taken
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import Rounds, Taken, Vector
+from engine.parallel.local_sgd.rounds import Flat, Mean, Rounds, Taken, Vector, taken
 from engine.parallel.local_sgd.settings import Settings
 
 _LAYER = re.compile(r"^blocks\.(\d+)\.")
@@ -97,7 +96,7 @@ class FragmentLoop:
         if over:
             rounds.next_round()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for the fragment that is under way."""
         self._rounds.background.finish()
 
@@ -110,7 +109,7 @@ class FragmentLoop:
                 self._take(0.0)
         self._rounds.tell_due(wait=True)
 
-    def restored(self, anew: bool) -> None:
+    def publish_weights(self, anew: bool) -> None:
         """Anchors begin at the weights; or what was under way is spread again from the anchor that it had made."""
         for fragment in filter(None, self._fragments):
             if anew:
@@ -160,7 +159,7 @@ class FragmentLoop:
         self._under_way.zero_()
         waits = self._rounds.background.finish()
         if fragment is not None:
-            fragment.flat.turn(
+            fragment.flat.map_weights(
                 fragment.mean.buffer,
                 (lambda weights, new: torch.lerp(new, weights, mixing)) if mixing else taken,
             )

@@ -31,7 +31,7 @@ class OuterOptimizer(LocalOptimizer):
     def __init__(self, rank: RankContext, replicas: Sequence[Replica], group: Group) -> None:
         super().__init__(replicas, rank.groups, rank.config.train)
         link, settings = Link(group, rank.device, rank.timer), settings_of(rank.config)
-        bring = super().restored
+        bring = super().publish_weights
         self._number, self._count = rank.layout.replica(rank.groups.at), rank.layout.replicas
         self.outer: OuterLoop = (
             Co2Loop(rank, link, settings, self.pieces, self.shares, bring)
@@ -46,10 +46,10 @@ class OuterOptimizer(LocalOptimizer):
             self.outer.step()
         return norm
 
-    def restored(self, anew: bool = False) -> None:
+    def publish_weights(self, anew: bool = False) -> None:
         """After new values were put into pieces and state; ``anew``: into pieces alone."""
-        super().restored()
-        self.outer.restored(anew)
+        super().publish_weights()
+        self.outer.publish_weights(anew)
 
     @property
     def place(self) -> str:
@@ -66,9 +66,9 @@ class OuterOptimizer(LocalOptimizer):
         for name, counter in self.outer.counters().items():
             yield name, None, counter
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for what is under way between replicas."""
-        self.outer.settle()
+        self.outer.drain()
 
     def finish(self) -> None:
         """After the last step: all replicas get one model."""

@@ -4,6 +4,8 @@ process of its own whether torch can use them.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +16,7 @@ from typing import Any, Protocol
 from engine.config.errors import InputError
 from engine.config.network import shape_of
 from engine.config.run_config import RunConfig
-from engine.run.devices import backends, hip, torch_gpus
+from engine.run.devices import torch_gpus
 from engine.run.devices.torch_gpus import TorchGpus
 from profilers.gpu import detection
 from profilers.gpu.amd_smi import AmdSmi
@@ -69,9 +71,9 @@ def choose(
             backend of CPU ranks was asked for, in vain.
     """
     if (shape := shape_of(config.lab)) is not None:
-        return Devices("cpu", backends.of_cpu_ranks(), f"in a lab of {shape}")
+        return Devices("cpu", _cpu_backend(), f"in a lab of {shape}")
     if config.device == "cpu":
-        return Devices("cpu", backends.of_cpu_ranks(), "device=cpu was asked for")
+        return Devices("cpu", _cpu_backend(), "device=cpu was asked for")
     driver = driver or detection.open_library()
     found, ask = names(driver), ask or torch_gpus.ask
     answer: TorchGpus | None
@@ -92,7 +94,7 @@ def choose(
         one_can = bool(found) if answer is None else answer.why_not(1) is None
         fewer = ", or fewer ranks" if one_can and world_size > 1 else ""
         raise InputError("device", "cuda", f"{missing}; use device=auto or cpu{fewer}")
-    return Devices("cpu", backends.of_cpu_ranks(), missing)
+    return Devices("cpu", _cpu_backend(), missing)
 
 
 def _too_few(driver: GpuSource, found: list[str], world_size: int) -> str | None:
@@ -111,10 +113,10 @@ def visible(driver: GpuSource) -> list[int | None]:
 
     CUDA_VISIBLE_DEVICES is read as torch reads it (``torch.cuda.device_count``): numbers, or beginnings of UUIDs that
     fit one GPU; what fits none ends the list, a repetition empties it. Numbers are taken as the driver's, which is what
-    CUDA_DEVICE_ORDER=PCI_BUS_ID makes them. AMD's are read by ``hip_devices``.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID makes them.
     """
     if isinstance(driver, AmdSmi):
-        return [*hip.visible(driver, _shown)]
+        return [*_visible_amd(driver)]
     count, asked = driver.device_count, os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None or not count:
         return _whole(driver, range(count))
@@ -134,19 +136,27 @@ def names(driver: GpuSource) -> list[str]:
 def hidden(driver: GpuSource) -> str:
     """How many more GPUs there are than ranks may use, as the tail of a line; empty if there are none."""
     more = driver.device_count - len(visible(driver))
-    who = hip.variables() if isinstance(driver, AmdSmi) else "CUDA_VISIBLE_DEVICES"
+    who = _CUDA
+    if isinstance(driver, AmdSmi):
+        who = " and ".join(name for name in (_ROCR, _HIP, _CUDA) if name in os.environ) or _ROCR
     return f" ({who} hides {more:,} more)" if more > 0 else ""
 
 
 def only(numbers: Sequence[int]) -> dict[str, str | None]:
-    """The variables that show GPUs, by the driver's numbers, to a process and its children; None for one to unset."""
+    """The variables that show GPUs, by the driver's numbers, to a process and its children; None for one to unset.
+
+    AMD's are named by UUID, which holds whatever HIP's order is; by number where one is not told.
+    """
     driver = detection.open_library()
     try:
-        if isinstance(driver, AmdSmi):
-            return hip.only(driver, numbers)
+        if not isinstance(driver, AmdSmi):
+            return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", _CUDA: ",".join(map(str, numbers))}
+        uuids = [driver.identity(gpu)["uuid"] for gpu in numbers]
+        order = _in_order_of_hip(driver)
+        named = uuids if None not in uuids else [str(order.index(gpu)) for gpu in numbers]
+        return {_ROCR: ",".join(named), _HIP: None, _CUDA: None}
     finally:
         driver.close()
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
 
 
 def _shown(asked: str, uuids: Sequence[str]) -> list[int]:
@@ -156,7 +166,8 @@ def _shown(asked: str, uuids: Sequence[str]) -> list[int]:
         named = list(takewhile(lambda part: part.startswith("GPU-"), parts))
         if len(set(named)) < len(named):
             return []
-        numbers = [_only([gpu for gpu, uuid in enumerate(uuids) if uuid.startswith(name)]) for name in named]
+        fitting = ([gpu for gpu, uuid in enumerate(uuids) if uuid.startswith(name)] for name in named)
+        numbers = [gpus[0] if len(gpus) == 1 else -1 for gpus in fitting]
     else:
         numbers = [_number(part.strip()) for part in parts]
     known = list(takewhile(lambda number: number >= 0, numbers))
@@ -169,11 +180,83 @@ def _whole(driver: GpuSource, numbers: Iterable[int]) -> list[int | None]:
     return [None if driver.is_divided(number) else number for number in numbers]
 
 
-def _only(found: list[int]) -> int:
-    return found[0] if len(found) == 1 else -1
-
-
 def _number(text: str) -> int:
     """What a text begins with; -1 if that is no number."""
     digits = re.match(r"[+-]?[0-9]+", text)
     return int(digits[0]) if digits else -1
+
+
+_ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+
+
+def _visible_amd(driver: AmdSmi) -> list[int]:
+    """The numbers, as AMD SMI lists them, of the GPUs that HIP shows, in its order: ROCr filters and reorders all of
+    them, and HIP then numbers what is left, by HIP_VISIBLE_DEVICES or, without it, CUDA_VISIBLE_DEVICES.
+    """
+    uuids = [str(driver.identity(gpu)["uuid"]) for gpu in range(driver.device_count)]
+    shown = _in_order_of_hip(driver)
+    if (asked := os.environ.get(_ROCR)) is not None:
+        shown = _filtered(asked, shown, uuids)
+    asked = os.environ.get(_HIP, os.environ.get(_CUDA))
+    if asked is None:
+        return shown
+    return [shown[place] for place in _shown(asked, [uuids[gpu] for gpu in shown])]
+
+
+def _in_order_of_hip(driver: AmdSmi) -> list[int]:
+    numbers = driver.hip_numbers()
+    return sorted(range(len(numbers)), key=numbers.__getitem__)
+
+
+def _filtered(asked: str, order: Sequence[int], uuids: Sequence[str]) -> list[int]:
+    """Numbers or beginnings of UUIDs; the first that fits none, several, or one that was named before ends the list."""
+    shown: list[int] = []
+    for token in (part.strip().lower() for part in asked.split(",")):
+        if token.isdecimal():
+            fitting = [order[int(token)]] if int(token) < len(order) else []
+        else:
+            fitting = [
+                gpu for gpu in order if token.startswith("gpu-") and uuids[gpu].lower().startswith(token)
+            ]
+        if len(fitting) != 1 or fitting[0] in shown:
+            break
+        shown += fitting
+    return shown
+
+
+#: Process-group backends that others bring: ``WORKBENCH_BACKEND=MODULE:NAME`` is taken by CPU ranks in place of gloo. A
+#: rank imports the module, which registers the backend (``torch.distributed.Backend.register_backend``).
+BACKEND_VARIABLE = "WORKBENCH_BACKEND"
+
+
+def _cpu_backend() -> str:
+    """``gloo``, or the one that the environment asks for.
+
+    Raises:
+        InputError: it names no module, or one that is not there.
+    """
+    asked = os.environ.get(BACKEND_VARIABLE)
+    if not asked:
+        return "gloo"
+    module, colon, name = asked.partition(":")
+    if not (module and colon and name):
+        raise InputError(
+            BACKEND_VARIABLE, asked, "must be MODULE:NAME, a module that registers the backend of that name"
+        )
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise InputError(
+            BACKEND_VARIABLE, asked, f"there is no module {module}; install it or set PYTHONPATH"
+        )
+    return asked
+
+
+def load_backend(backend: str) -> str:
+    """What torch calls a backend, in a rank: after its module was imported, if it has one."""
+    module, _, name = backend.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return name

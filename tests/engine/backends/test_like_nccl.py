@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine.comm.channel import Channel
-from engine.comm.p2p import start_hop
+from engine.comm.channel import Channel, start_hop
+from engine.launch.measure.calibrate import Ranks
 from engine.launch.measure.rank import Cell
-from engine.launch.measure.ranks import Ranks
-from engine.parallel.pipeline_messages import Post
-from engine.run.devices import backends
+from engine.parallel.pipeline import PipelineMessages
+from engine.run.devices.selection import load_backend
 from engine.schedules.registry import plan
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
@@ -37,7 +36,7 @@ def _built() -> None:
 def groups(count: int = 1, ranks: int = 2, **settings: float) -> list[dist.ProcessGroup]:
     """So many groups of the backend, with ``LIKE_NCCL_...`` settings."""
     os.environ.update({f"LIKE_NCCL_{name.upper()}": str(value) for name, value in settings.items()})
-    backend = backends.load(like_nccl.BACKEND)
+    backend = load_backend(like_nccl.BACKEND)
     return [dist.new_group(list(range(ranks)), backend=backend) for _ in range(count)]
 
 
@@ -134,10 +133,10 @@ def connected(rank: int, kind: str, chunks: int) -> None:
     """The messages of a schedule, in its order, over communicators that are made at the first of them."""
     onward, back = (Channel(group, CPU) for group in groups(2, ranks=4, patience_seconds=10.0))
     chosen = plan(kind, 4, chunks, 8)
-    post = Post(chosen, rank, onward, back, (4,), torch.float32, CPU)
-    post.connect()
-    post.open()
-    post.close()
+    messages = PipelineMessages(chosen, rank, onward, back, (4,), torch.float32, CPU)
+    messages.connect()
+    messages.open()
+    messages.close()
 
 
 @pytest.mark.parametrize(("kind", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb_v", 2)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.run import run_folder
-from engine.run.devices import backends
+from engine.run.devices.selection import BACKEND_VARIABLE
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.engine.runs.test_matrix import AXES, LOSS_TOLERANCE, SIZES, combinations, compare, one_process
@@ -37,7 +37,7 @@ def nccl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A session whose ranks take the backend."""
     like_nccl.build()
     with pytest.MonkeyPatch.context() as patch, Session(tmp_path_factory.mktemp("nccl")) as warm:
-        patch.setenv(backends.VARIABLE, like_nccl.BACKEND)
+        patch.setenv(BACKEND_VARIABLE, like_nccl.BACKEND)
         yield warm
 
 
@@ -88,7 +88,7 @@ def test_variants_equal_gloo(
     assert outcome.good, outcome
     status = run_folder.read_json(nccl.home / summary.id / run_folder.STATUS) or {}
     assert status["backend"] == like_nccl.BACKEND
-    monkeypatch.delenv(backends.VARIABLE)
+    monkeypatch.delenv(BACKEND_VARIABLE)
     gloo = execute(nccl, config)[1]
     assert summary.losses == pytest.approx(gloo.losses, abs=LOSS_TOLERANCE, rel=0)
     assert summary.losses

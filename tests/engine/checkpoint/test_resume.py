@@ -17,8 +17,7 @@ from engine.checkpoint.checkpointer import Checkpoints
 from engine.checkpoint.dcp import save
 from engine.checkpoint.resume import identity
 from engine.checkpoint.state import state_of
-from engine.comm import groups
-from engine.comm.context import RankContext
+from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.run_config import parse
 from engine.parallel.data.optimizer import LocalOptimizer
@@ -93,7 +92,7 @@ def pass_on(rank: int, texts: list[str], sources: list[str], targets: list[str])
 
 def context_of(rank: int, text: str, source: Path, target: Path) -> RankContext:
     config = parse(json.loads(text)).with_values({"train.resume": str(source), "train.steps": 9})
-    made = groups.build(layout_of(config), rank, torch.device("cpu"), timedelta(seconds=30))
+    made = build_groups(layout_of(config), rank, torch.device("cpu"), timedelta(seconds=30))
     timer = StepTimer(clock_for("cpu"))
     return RankContext(
         rank=rank,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.comm import gloo_exchange
 from engine.comm.channel import Channel
-from engine.compression.bucket_comm import Link
+from engine.compression.interface import Link
 from tests.support.ranks import on_ranks
 
 WORLD = 3

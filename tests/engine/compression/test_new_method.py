@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.compression.bucket_comm import MethodInput
-from engine.compression.interface import Kept, Message, Method, Reduction
+from engine.compression.interface import Message, Method, MethodInput, MethodState, Reduction
 from engine.compression.randomness import Draws
 from engine.compression.registry import errors_of
 from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
@@ -41,7 +40,7 @@ class Double:
     """All-reduce in fp64: twice the bytes, and nothing lost."""
 
     def __init__(self, given: MethodInput) -> None:
-        self._link, self._runs = given.link, given.dealt.runs
+        self._link, self._runs = given.link, given.partition.runs
         count = sum(run.count for run in self._runs)
         self._wide = given.content.flat.new_empty(count, dtype=torch.float64)
 
@@ -58,7 +57,7 @@ class Double:
     def messages(self) -> list[Message]:
         return [self._link.reduced(len(self._wide), 8)]
 
-    def kept(self) -> list[Kept]:
+    def state(self) -> list[MethodState]:
         return []
 
     def fold(self, memory: Tensor) -> None:
@@ -90,7 +89,7 @@ ENTRY = CompressionMethod(
     errors="no_errors",
     fields=("bucket_values",),
     feeds_back=False,
-    why_alone=_vectors,
+    why_uncompressed=_vectors,
     offered=True,
 )
 

@@ -93,7 +93,7 @@ def test_sums_in_switches_are_at_the_upper_end_unless_they_are_off() -> None:
 
 
 def test_communicators_are_those_of_the_groups() -> None:
-    """Sizes by formula are those of the lists of ranks that ``engine.comm.groups`` makes groups of."""
+    """Sizes by formula are those of the lists of ranks that ``engine.comm.context`` makes groups of."""
     random_, seen = random.Random(SEED), Counter[str]()
     for _ in range(300):
         layout = _drawn(random_)

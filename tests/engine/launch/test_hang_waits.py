@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import engine
 from engine.comm import host_values
-from engine.comm.groups import Groups
+from engine.comm.context import Groups
 from engine.launch import hang
 from engine.launch.ending import blamed, hung
 from engine.rank import flight

@@ -17,7 +17,7 @@ from engine.model.decoder import Decoder, initialize
 from engine.model.offload import SMALLEST_BYTES, HostCopies, Offload, is_weight
 from engine.model.recompute import Activations
 from engine.parallel.context.axis import WholeSequence
-from engine.parallel.data.averaging import Averaged, Shared
+from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.buckets import GradientBuckets
 from engine.parallel.data.replica import mark
 from engine.parallel.tensor import TensorParallel
@@ -204,12 +204,14 @@ def test_offload_leaves_parameters_and_small_tensors_where_they_are() -> None:
     assert (offload.host_bytes, offload.device_bytes) == (2 * 64 * 64, 4 * 64)
 
 
-def parts(config: dict[str, Any]) -> tuple[Decoder, Averaged]:
+def parts(config: dict[str, Any]) -> tuple[Decoder, AveragedParameters]:
     """A decoder whose parameters are updated as a whole on one rank."""
     decoder = build(Activations())
     mark(decoder)
     named = dict(decoder.named_parameters())
-    return decoder, Averaged(Shared(named, None), parse(config), StepTimer(clock_for("cpu")), 1)
+    return decoder, AveragedParameters(
+        SharedParameters(named, None), parse(config), StepTimer(clock_for("cpu")), 1
+    )
 
 
 @pytest.mark.parametrize("offload", ["none", "optimizer"])
@@ -227,7 +229,7 @@ def test_updates_below_the_resolution_of_bf16_add_up(offload: str) -> None:
         for _ in range(steps):
             master.sub_(tiny)
             naive.sub_(tiny)
-            part.updated()
+            part.finish_update()
     assert torch.equal(naive, torch.ones_like(naive))
     assert torch.equal(weight.float(), torch.full((SHAPE.hidden,), 1 - steps * tiny).bfloat16().float())
     exact = build(Activations())
@@ -245,7 +247,7 @@ def test_an_offloaded_optimizer_has_weights_of_its_own() -> None:
     with torch.no_grad():
         piece.weight.add_(1.0)
     assert torch.equal(parameter, before)
-    part.updated()
+    part.finish_update()
     assert torch.equal(parameter, before + 1.0)
     assert part.pieces()[0] is piece
 

@@ -21,7 +21,7 @@ from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
-from tests.support.engine.mixtures import CLOSE, mixture
+from tests.support.engine.mixtures import CLOSE, margins, mixture
 from tests.support.ranks import on_ranks
 
 DROPLESS = MixtureShape(hidden=16, ffn_hidden=24, experts=8, top_k=2, balance_weight=0.5)
@@ -135,7 +135,7 @@ def results(module: Mixture, x: Tensor, target: Tensor) -> dict[str, Any]:
     with torch.no_grad():
         routing = module.router(x.flatten(0, 1))
     shape = (*x.shape[:2], -1)
-    return found | {"chosen": routing.chosen.view(shape), "margins": routing.margins().view(shape)}
+    return found | {"chosen": routing.chosen.view(shape), "margins": margins(routing).view(shape)}
 
 
 @cache

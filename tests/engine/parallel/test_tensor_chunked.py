@@ -16,7 +16,7 @@ from engine.comm.channel import Channel
 from engine.config.presets import ModelShape
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
-from engine.model.deferred_gradients import DeferredGradients
+from engine.model.linear import DeferredGradients
 from engine.model.mixture import MixtureShape
 from engine.model.recompute import Activations
 from engine.parallel import tensor_chunked

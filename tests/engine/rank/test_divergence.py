@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.config.run_config import RunConfig
 from engine.parallel.pipeline import PipelineExecutor
-from engine.rank.divergence import STILL_STEPS, Degeneracy, DivergedError, held_out
+from engine.rank.divergence import STILL_STEPS, DivergedError, DivergenceCheck, check_validation_loss
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
 from engine.run.outcome import Ending
@@ -24,10 +24,10 @@ Step = tuple[float | None, float]
 
 def ended(steps: list[Step], of: int = 100) -> DivergedError | None:
     """What looking at losses and gradient norms, step by step, comes to."""
-    watch = Degeneracy(of)
+    watch = DivergenceCheck(of)
     for step, (loss, norm) in enumerate(steps):
         try:
-            watch.look(step, loss, norm)
+            watch.check(step, loss, norm)
         except DivergedError as error:
             return error
     return None
@@ -73,9 +73,9 @@ def test_a_shorter_run_is_judged_by_all_of_its_steps_but_never_by_one() -> None:
 
 
 def test_a_held_out_loss_has_to_be_finite() -> None:
-    held_out(3, 2.5)
+    check_validation_loss(3, 2.5)
     with pytest.raises(DivergedError, match="step 3: the loss on held-out text is not a number"):
-        held_out(3, math.nan)
+        check_validation_loss(3, math.nan)
 
 
 #: What a planted loss is made of the real one.

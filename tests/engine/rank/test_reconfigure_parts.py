@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from engine.config.run_config import RunConfig, parse
-from engine.parallel.data.averaging import Averaged, Shared
+from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.buckets import GradientBuckets
 from engine.parallel.data.replica import mark
 from profilers.steps.clock import clock_for
@@ -49,11 +49,11 @@ def settings(method: str, bucket_mb: float) -> RunConfig:
     return parse({"compression": compression, "overlap": {"bucket_mb": bucket_mb}})
 
 
-def left_out(part: Averaged) -> dict[str, Tensor]:
+def left_out(part: AveragedParameters) -> dict[str, Tensor]:
     return {memory.name: memory.values.clone() for memory in part.memories()}
 
 
-def reduced(part: Averaged) -> dict[str, Tensor]:
+def reduced(part: AveragedParameters) -> dict[str, Tensor]:
     """The averages of what is in the buckets, which are empty afterwards."""
     part.buckets.arm()
     part.buckets.finish()
@@ -67,10 +67,10 @@ def nothing_is_lost(rank: int) -> tuple[bool, float, float]:
     """Of a gradient sent in three parts: with top-k, from other buckets with top-k, and as it is."""
     decoder = build(Activations())
     mark(decoder)
-    shared = Shared(dict(decoder.named_parameters()), dist.group.WORLD)
+    shared = SharedParameters(dict(decoder.named_parameters()), dist.group.WORLD)
     timer = StepTimer(clock_for("cpu"))
     timer.begin(0)
-    part = Averaged(shared, settings("topk", 0.05), timer, 1)
+    part = AveragedParameters(shared, settings("topk", 0.05), timer, 1)
     generator = torch.Generator().manual_seed(rank)
     for gradient in part.buckets.gradients.values():
         gradient.copy_(torch.randn(gradient.shape, generator=generator))
@@ -78,11 +78,11 @@ def nothing_is_lost(rank: int) -> tuple[bool, float, float]:
     whole = {names[one]: view.clone() for one, view in part.buckets.gradients.items()}
     parts = [reduced(part)]
     before = left_out(part)
-    part.turn(settings("topk", 0.2))
+    part.reconfigure(settings("topk", 0.2))
     after = left_out(part)
     same = before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     parts.append(reduced(part))
-    part.turn(settings("none", 0.01))
+    part.reconfigure(settings("none", 0.01))
     parts.append(reduced(part))
     largest = missing = 0.0
     for name, values in whole.items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.rank.tasks import MemorySnapshot
+from engine.rank.command_reader import MemorySnapshot
 from engine.run import commands, run_folder
 from engine.run.commands import Order, OrderBook, OrderControl, StopControl
 from engine.run.outcome import Ending

@@ -18,7 +18,7 @@ import torch
 
 from engine.launch import torchrun
 from engine.run import progress, run_folder
-from engine.run.devices import backends
+from engine.run.devices.selection import BACKEND_VARIABLE
 from engine.run.outcome import Ending
 from engine.run.progress import Progress
 from engine.session import Session
@@ -39,7 +39,7 @@ def choose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if reason := like_nccl.why_not():
             pytest.skip(reason)
         like_nccl.build()
-    monkeypatch.setenv(backends.VARIABLE, BACKENDS[name])
+    monkeypatch.setenv(BACKEND_VARIABLE, BACKENDS[name])
 
 
 @pytest.fixture(scope="module")

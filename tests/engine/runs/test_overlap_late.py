@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.channel import Channel
-from engine.comm.groups import Groups
+from engine.comm.context import Groups
 from engine.config.layout import Coordinates
 from engine.config.run_config import parse
 from engine.model.recompute import Activations

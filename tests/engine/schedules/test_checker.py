@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Action, Costs, Plan, Work
-from engine.schedules.dependencies import in_order, needs, received, result, sent
+from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, received, result_of, sent
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
@@ -47,8 +46,8 @@ def acyclic(made: Plan) -> bool:
     for actions in made.actions:
         last: set[Action] = set()
         for action in actions:
-            before[result(action)] = last | set(needs(action, made.stages))
-            last = {result(action)}
+            before[result_of(action)] = last | set(needs(action, made.stages))
+            last = {result_of(action)}
     while free := {action for action, needed in before.items() if not needed & before.keys()}:
         before = {action: needed for action, needed in before.items() if action not in free}
     return not before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.schedules import closed_forms
-from engine.schedules.actions import Costs, Work
+from engine.schedules.actions import Costs, Work, sent
 from engine.schedules.closed_forms import (
     bubble_fraction,
     busy_seconds,
@@ -14,7 +14,6 @@ from engine.schedules.closed_forms import (
     idle_seconds,
     messages,
 )
-from engine.schedules.dependencies import sent
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import Visits, in_flight, simulate, visits
 from tests.engine.schedules.test_registry import grid

@@ -15,8 +15,8 @@ from engine.lifecycle import setting_of
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
 from engine.schedules.actions import Action, Costs, Size, backward, forward
+from engine.schedules.algorithms import NoFormError
 from engine.schedules.closed_forms import idle_seconds, in_flight
-from engine.schedules.formulas import NoFormError
 from engine.schedules.registry import KINDS, ONE, Kind, plan
 from engine.schedules.simulate import simulate
 from profilers.records.reader import RunRecords

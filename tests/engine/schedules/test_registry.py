@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.schedules.actions import Plan, Size, Work
-from engine.schedules.classic import rounds
+from engine.schedules.algorithms import rounds
 from engine.schedules.registry import KINDS, actions_for, plan
 from engine.schedules.simulate import in_flight
 from tests.support.engine.schedule_checker import problems

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.comm import groups
-from engine.comm.context import RankContext
+from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.parallel.data.replica import Piece, extent_of
@@ -59,7 +58,7 @@ def averages(session: Session, summary: RunSummary, rank: int = 0) -> list[Outer
 def context_of(rank: int, config: RunConfig, folder: Path) -> RankContext:
     """A rank of a run as its parts know it, in the default group."""
     layout, device = layout_of(config), torch.device("cpu")
-    made = groups.build(layout, rank, device, timedelta(seconds=30))
+    made = build_groups(layout, rank, device, timedelta(seconds=30))
     timer = StepTimer(clock_for("cpu"))
     recorder, writer = CollectiveRecorder(timer, made.axes), RecordWriter(folder, f"rank-{rank}")
     return RankContext(rank, config, layout, device, made, timer, recorder, writer, StopControl(None, rank))

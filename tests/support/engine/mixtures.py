@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.model.axes import LocalExperts
-from engine.model.mixture import Mixture, MixtureShape, initialize_mixture
+from engine.model.mixture import Mixture, MixtureShape, Routing, initialize_mixture
 from engine.parallel.tensor import TensorParallel
 
 SHAPE = MixtureShape(hidden=16, ffn_hidden=24, experts=6, top_k=2)
@@ -26,6 +26,13 @@ class Part:
 
     def shard(self, full: Tensor, dim: int | None) -> Tensor:
         return full if dim is None else full.chunk(self.size, dim)[self.rank].clone()
+
+
+def margins(routing: Routing) -> Tensor:
+    """By how much the last chosen expert beats the best one left out, [tokens]; zero is a tie."""
+    ranked = routing.probabilities.sort(dim=-1, descending=True).values
+    last = routing.chosen.shape[1] - 1
+    return ranked[:, last] - ranked[:, min(last + 1, ranked.shape[1] - 1)]
 
 
 class OtherRanks:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from engine.comm import groups
-from engine.comm.context import RankContext
+from engine.comm.context import RankContext, build_groups
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -38,7 +37,7 @@ class Real:
 def real(rank: int, config: RunConfig, folder: Path) -> Real:
     """Build a rank, train one step with the engine's own executor and optimizer, then count."""
     layout, device = layout_of(config), torch.device("cpu")
-    made = groups.build(layout, rank, device, timedelta(seconds=30))
+    made = build_groups(layout, rank, device, timedelta(seconds=30))
     timer = StepTimer(clock_for("cpu"))
     recorder, writer = CollectiveRecorder(timer, made.axes), RecordWriter(folder, f"rank-{rank}")
     context = RankContext(

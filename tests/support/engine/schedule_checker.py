@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain, product
 
-from engine.schedules.actions import Plan, Work
-from engine.schedules.dependencies import in_order, needs, received, result, sent
+from engine.schedules.actions import Plan, Work, in_order, needs, received, result_of, sent
 
 _COMPLETE = (sorted((Work.FORWARD, Work.BACKWARD)), sorted((Work.FORWARD, Work.INPUT, Work.WEIGHT)))
 
@@ -79,7 +78,7 @@ def _completeness(plan: Plan) -> list[str]:
 
 def _stuck(plan: Plan) -> list[str]:
     ran = list(in_order(plan))
-    done, places = {result(action) for _, action in ran}, Counter(rank for rank, _ in ran)
+    done, places = {result_of(action) for _, action in ran}, Counter(rank for rank, _ in ran)
     found = []
     for rank, actions in enumerate(plan.actions):
         if places[rank] < len(actions):

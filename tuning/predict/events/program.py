@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from engine.schedules.actions import Action, Plan, Work
-from engine.schedules.dependencies import result
+from engine.schedules.actions import Action, Plan, Work, result_of
 from tuning.predict.events.machine import Ports, transfer
 from tuning.predict.events.step import Collective, Items, Pause, Sent, Step
 from tuning.predict.model.hardware import Link
@@ -158,7 +157,7 @@ class _Links:
     ) -> None:
         self._step, self._lists, self._firsts, self._lasts = step, lists, firsts, lasts
         made = enumerate(step.plan.actions)
-        self._makers = [{result(one): place for place, one in enumerate(actions)} for _, actions in made]
+        self._makers = [{result_of(one): place for place, one in enumerate(actions)} for _, actions in made]
 
     def connect(self, rank: int, place: int, action: Action) -> None:
         """An action of a rank with the one of another rank that it waits for, if there is one."""
@@ -188,4 +187,4 @@ def _check_own(plan: Plan) -> None:
             needed = wanted(action, plan.stages)
             if needed is not None and plan.rank_of[needed.stage] == rank and needed not in done:
                 raise ValueError(f"the {plan.kind} plan: rank {rank} runs {action} before its own {needed}")
-            done.add(result(action))
+            done.add(result_of(action))

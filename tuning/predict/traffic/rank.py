@@ -1,6 +1,6 @@
 """One rank through a step: its schedule's actions, the order of its messages, and what its optimizer sends.
 
-The order is that of ``engine.parallel.pipeline_messages``.
+The order is that of ``engine.parallel.pipeline``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from engine.config.layout import Layout
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
-from engine.schedules.actions import Action, Plan, Work
-from engine.schedules.dependencies import result as result_of
-from engine.schedules.dependencies import sent
+from engine.schedules.actions import Action, Plan, Work, result_of, sent
 from engine.schedules.registry import KINDS
 from tuning.predict.traffic.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, Wire, sent_only
 from tuning.predict.traffic.gradients import Shared

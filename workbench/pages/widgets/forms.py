@@ -11,7 +11,7 @@ import streamlit as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from engine.config.choices import OneOf
+from engine.config.sections import OneOf
 from workbench.text import words
 
 UNSET = "not set"

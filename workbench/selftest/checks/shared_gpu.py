@@ -127,12 +127,12 @@ def run_rank(rank: int, world_size: int, port: int, folder: Path, backend: str, 
     import torch.distributed as dist
 
     from engine.rank.worker import device_of, train_in_group
-    from engine.run.devices import backends
+    from engine.run.devices.selection import load_backend
 
     store = dist.PrefixStore(folder.name, dist.TCPStore("127.0.0.1", port, is_master=False))
     patience = timedelta(seconds=_PATIENCE_SECONDS)
     chosen = device_of(device, 0)
-    name = backends.load(backend)
+    name = load_backend(backend)
     dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=patience)
     check_collectives(rank, world_size, chosen)
     train_in_group(rank, load(folder / run_folder.CONFIG), folder, chosen, None)

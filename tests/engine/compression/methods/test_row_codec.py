@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-from engine.compression.interface import Content, content_of
+from engine.compression.interface import Content, content_of, partition_of
 from engine.compression.methods.row_codec import Integers, RowCodec, Rows, Signs
-from engine.compression.methods.sparsify import SAMPLE, count_of, largest
-from engine.compression.partition import Run, dealt
+from engine.compression.methods.sparsify import SAMPLE, largest, sent_count
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
 from engine.config.compression_methods import Value
@@ -144,8 +143,8 @@ def bucket() -> Content:
 
 def parts_of(**settings: object) -> tuple[list[tuple[tuple[str, ...], Value]], dict[str, str]]:
     """Names and value of each run, and what is left alone."""
-    found = dealt(bucket(), Settings(**settings))  # type: ignore[arg-type]
-    return [(tuple(part.name for part in run.parts), run.value) for run in found.runs], found.left_alone
+    found = partition_of(bucket(), Settings(**settings))  # type: ignore[arg-type]
+    return [(tuple(part.name for part in run.parts), run.value) for run in found.runs], found.uncompressed
 
 
 def test_neighbours_are_one_run_but_for_those_with_a_value_of_their_own() -> None:
@@ -180,11 +179,11 @@ def test_what_would_not_gain_is_left_alone(settings: dict[str, object], alone: s
 def test_every_value_is_in_one_run_or_sent_as_it_is() -> None:
     content = bucket()
     for method, value in (("none", None), ("topk", 0.01), ("powersgd", 20), ("sign", 1)):
-        found = dealt(content, Settings(method, value))
+        found = partition_of(content, Settings(method, value))
         ranges = sorted([(run.start, run.stop) for run in found.runs] + list(found.plain))
         covered = [place for start, stop in ranges for place in range(start, stop)]
         assert covered == list(range(len(content.flat)))
 
 
 def test_at_least_one_value_of_a_run_is_sent() -> None:
-    assert [count_of(Run(0, count, 0.01, ())) for count in (1, 100, 250)] == [1, 1, 2]
+    assert [sent_count(0.01, count) for count in (1, 100, 250)] == [1, 1, 2]

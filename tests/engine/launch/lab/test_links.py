@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine.comm.channel import Channel
-from engine.comm.p2p import start_hop
+from engine.comm.channel import Channel, start_hop
 from engine.config.sections import Lab
 from engine.launch.host_location import Place
 from tests.support.engine.lab import needs_lab

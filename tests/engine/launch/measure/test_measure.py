@@ -10,10 +10,9 @@ import pytest
 
 from engine.config.errors import InputError, RankError
 from engine.launch.measure import plan as plans
-from engine.launch.measure.calibrate import Asked, calibrate
+from engine.launch.measure.calibrate import Asked, Ranks, calibrate
 from engine.launch.measure.plan import CurvePlan, Machine, Size, StoppedError, group_sizes, measure, plan
 from engine.launch.measure.rank import Cell
-from engine.launch.measure.ranks import Ranks
 from engine.run.calibration import store
 from profilers.records.operations import calibrated_operations
 

@@ -14,9 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from engine.comm.channel import Channel
 from engine.parallel.context.attention import MATMUL
-from engine.parallel.context.axis import context_axis
+from engine.parallel.context.axis import context_axis, ulysses_bytes
 from engine.parallel.context.ring import RingAttention, ring_bytes
-from engine.parallel.context.ulysses import ulysses_bytes
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer

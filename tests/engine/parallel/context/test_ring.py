@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.parallel.context.attention import MATMUL, BlockKernel, block_kernel, causal_attention
-from engine.parallel.context.axis import WholeSequence, context_axis
+from engine.parallel.context.axis import UlyssesAttention, WholeSequence, context_axis
 from engine.parallel.context.ring import RingAttention, combine_, visible
-from engine.parallel.context.ulysses import UlyssesAttention
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 #: Largest difference over largest value; half precision rounds results to 8 or 11 bits.

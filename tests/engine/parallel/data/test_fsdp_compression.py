@@ -23,7 +23,7 @@ from engine.parallel.data.fsdp_comm import Gather
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
-from tests.engine.compression.test_bucket_comm import together
+from tests.engine.compression.test_interface import together
 from tests.support.ranks import on_ranks
 
 RANKS = 3

@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from engine.config.errors import InputError
 from engine.config.run_config import parse
-from engine.run.devices import backends, selection
+from engine.run.devices import selection
+from engine.run.devices.selection import BACKEND_VARIABLE, load_backend
 from profilers.gpu.nvml import Nvml
 from tests.support.gpu.fake_nvml import FakeNvml
 from tests.support.gpu.torch_gpus import torch_can_use
@@ -106,17 +107,17 @@ def test_doctor_states_the_same(
 
 def test_cpu_ranks_take_the_backend_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse({"device": "cpu"})
-    monkeypatch.delenv(backends.VARIABLE, raising=False)
-    assert selection.choose(config, 1).backend == backends.load("gloo") == "gloo"
-    monkeypatch.setenv(backends.VARIABLE, "tests.support.gpu.like_nccl:like_nccl")
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    assert selection.choose(config, 1).backend == load_backend("gloo") == "gloo"
+    monkeypatch.setenv(BACKEND_VARIABLE, "tests.support.gpu.like_nccl:like_nccl")
     chosen = selection.choose(config, 1)
     assert (chosen.kind, chosen.backend) == ("cpu", "tests.support.gpu.like_nccl:like_nccl")
-    assert backends.load(chosen.backend) in dist.Backend.backend_list
+    assert load_backend(chosen.backend) in dist.Backend.backend_list
 
 
 @pytest.mark.parametrize("asked", ["gloo", "module:", ":name", "no.such.module:name", "no_such_module:name"])
 def test_a_backend_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setenv(backends.VARIABLE, asked)
+    monkeypatch.setenv(BACKEND_VARIABLE, asked)
     with pytest.raises(InputError, match=f"^WORKBENCH_BACKEND='{asked}': "):
         selection.choose(parse({"device": "cpu"}), 1)
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine.comm import p2p
-from engine.comm.channel import Channel
+from engine.comm.channel import Channel, start_batched, start_hop
 from engine.parallel.context.ring import RingAttention
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
@@ -33,7 +32,7 @@ def around(rank: int, size: int) -> list[tuple[float, list[tuple[str, int]]]]:
         return []
     channel = Channel(group, torch.device("cpu"))
     found = []
-    for start in (p2p.start_hop, p2p.start_batched):
+    for start in (start_hop, start_batched):
         recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
         x = torch.full((ELEMENTS,), float(channel.rank))
         after, before = (channel.rank + 1) % size, (channel.rank - 1) % size

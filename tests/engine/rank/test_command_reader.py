@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.rank.tasks import TraceSteps
+from engine.rank.command_reader import TraceSteps
 from engine.run import progress, run_folder
 from engine.run.outcome import Ending
 from engine.session import Session

@@ -93,7 +93,7 @@ class Rank:
         for content in self.contents:
             memory = self.compressor.memory(content)
             mine = torch.zeros_like(content.flat) if memory is None else memory.clone()
-            for kept in self.compressor.kept(content):
+            for kept in self.compressor.state(content):
                 if kept.kind == "mean":
                     first = kept.part.start + kept.first
                     mine[first : first + len(kept.values)] += dist.get_world_size() * kept.values

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.config.sections import Compression, Memory, Outer, Section
-from engine.rank import cleanup
+from engine.rank import worker
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS
 from tests.engine.runs.test_matrix import AXES, EXPERTS
@@ -136,11 +136,11 @@ def test_what_a_step_frees_the_next_can_give_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         torch.accelerator, "empty_host_cache", lambda: done.append("pinned emptied"), raising=False
     )
-    monkeypatch.setattr(cleanup, "give_back_freed", lambda: done.append("returned"))
+    monkeypatch.setattr(worker, "give_back_freed", lambda: done.append("returned"))
     gc.disable()
     try:
         Weight()
-        cleanup.free()
+        worker.free_memory()
     finally:
         gc.enable()
     assert done == ["tensor freed", "cache emptied", "pinned emptied", "peaks reset", "returned"]

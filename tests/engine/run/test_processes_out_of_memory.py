@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.rank.worker import classify
-from engine.run import out_of_memory
+from engine.run import processes
 from engine.run.outcome import Ending
 
 
@@ -29,15 +29,15 @@ def test_its_many_names(error: BaseException) -> None:
 
 def test_what_a_linker_says_before_it_gives_up() -> None:
     words = "python: error while loading shared libraries: libm.so.6: failed to map segment: Cannot allocate memory"
-    assert out_of_memory.is_said(words)
-    assert not out_of_memory.is_said("RuntimeError: shape mismatch")
+    assert processes.names_want_of_memory(words)
+    assert not processes.names_want_of_memory("RuntimeError: shape mismatch")
 
 
 def test_a_thread_without_room_is_one_only_under_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "status").write_text("Name:\tpython\nVmData:\t  102400 kB\n")
-    monkeypatch.setattr(out_of_memory, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(processes, "_STATUS", tmp_path / "status")
     no_thread = RuntimeError("can't start new thread")
     for limit, ending in (
         (resource.RLIM_INFINITY, Ending.CRASHED),

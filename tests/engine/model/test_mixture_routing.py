@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine.model.dispatch import place_padded
-from engine.model.routing import balance_loss
-from tests.support.engine.mixtures import BATCH, CLOSE, SHAPE, OtherRanks, activations, mixture
+from engine.model.mixture import balance_loss
+from tests.support.engine.mixtures import BATCH, CLOSE, SHAPE, OtherRanks, activations, margins, mixture
 
 
 def test_balancing_loss_of_the_batch_is_the_mean_over_ranks() -> None:
@@ -36,12 +36,12 @@ def test_balancing_loss_of_the_batch_is_the_mean_over_ranks() -> None:
 
 def test_a_tie_has_no_margin() -> None:
     module = mixture()
-    margins = module.router(activations().flatten(0, 1)).margins().detach()
-    assert float(margins.min()) > 1e-6
+    smallest = margins(module.router(activations().flatten(0, 1))).detach().min()
+    assert float(smallest) > 1e-6
     with torch.no_grad():
         module.router.weight[1:] = module.router.weight[:1]
     routing = module.router(activations().flatten(0, 1))
-    assert float(routing.margins().detach().max()) < 1e-6
+    assert float(margins(routing).detach().max()) < 1e-6
     torch.testing.assert_close(routing.weights, torch.full_like(routing.weights, 0.5))
     assert bool((routing.chosen[:, 0] != routing.chosen[:, 1]).all())
 

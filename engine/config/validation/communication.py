@@ -1,0 +1,220 @@
+"""The rules about what ranks send: compression, overlap and outer loops, with the nearest legal values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.config.compression_methods import METHODS, RANK, one_way, planned
+from engine.config.errors import LayoutError
+from engine.config.layout import layout_of
+from engine.config.presets import ModelShape
+from engine.config.run_config import RunConfig
+
+
+def compression_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """Every broken rule about compression."""
+    method, layout = config.compression.method, layout_of(config)
+    yield from _format_problems(config)
+    if config.compression.plan != "none" and method not in planned():
+        remedy = (
+            f"method {method} has no value to choose for each layer; set plan to none, or method to one of "
+        )
+        yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(planned()))
+    if config.compression.plan != "none" and config.parallel.zero_stage:
+        remedy = "chooses for whole gradient buckets; set it to none, or zero_stage to 0"
+        yield LayoutError("compression.plan", config.compression.plan, remedy)
+    if method == "none":
+        return
+    if layout.inner == 1:
+        where = "with dp=1" if layout.data == 1 else "in replicas of one data rank"
+        other = "raise dp" if layout.data == 1 else "lower outer.replicas"
+        yield LayoutError(
+            "compression.method", method, f"{where} no gradient is sent; set it to none or {other}"
+        )
+    if config.parallel.zero_stage and not METHODS[method].one_way:
+        yield LayoutError(
+            "compression.method",
+            method,
+            f"needs zero_stage 0 (whole gradient buckets); set one of the two, or method to {' or '.join(one_way())}",
+        )
+    for glob, value in config.compression.layers.items():
+        level = METHODS[method].level
+        if value == "none":
+            continue
+        if level is None:
+            remedy = f'{method} has no value for parameters; give "none", or leave it out'
+            yield LayoutError(f"compression.layers.{glob}", value, remedy)
+        elif problem := level.problem(value):
+            yield LayoutError(
+                f"compression.layers.{glob}", value, f"is {level.called} with {method}; {problem}"
+            )
+    if METHODS[method].level is RANK:
+        yield from _rank_problem(config, shape)
+
+
+def _format_problems(config: RunConfig) -> Iterator[LayoutError]:
+    weights, experts = config.compression.weights, config.compression.experts
+    if weights != "none" and (config.parallel.zero_stage < 2 or layout_of(config).shard == 1):
+        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers weights; set it to none"
+        yield LayoutError("compression.weights", weights, remedy)
+    if experts != "none" and config.parallel.ep == 1:
+        yield LayoutError(
+            "compression.experts", experts, "with ep=1 no token is sent; set it to none or raise ep"
+        )
+    if experts == "bf16" and config.precision == "bf16":
+        yield LayoutError("compression.experts", experts, "tokens are bf16 already; set it to none or int8")
+
+
+def _rank_problem(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """A rank at which no matrix gets smaller; of those at which some do, the others are left alone."""
+    rank, sizes = config.compression.rank, _matrices(config, shape)
+    legal, rows, columns = max((max(1, n * m // (2 * (n + m))), n, m) for n, m in sizes)
+    if rank <= legal:
+        return
+    largest = f"the largest matrix of a rank is {rows:,} x {columns:,}"
+    remedy = (
+        "that is more than it has rows or columns"
+        if rank > min(rows, columns)
+        else "that saves less than half"
+    )
+    yield LayoutError("compression.rank", rank, f"{largest}; {remedy}; nearest legal: {legal}")
+
+
+def _matrices(config: RunConfig, shape: ModelShape) -> list[tuple[int, int]]:
+    tp, hidden = config.parallel.tp, shape.hidden
+    width = (
+        shape.ffn_hidden
+        if config.model.experts is None
+        else config.model.expert_ffn_hidden or shape.ffn_hidden
+    )
+    return [(max(1, size // tp), hidden) for size in (shape.vocabulary, hidden, width)]
+
+
+def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
+    """Every broken rule about what is sent beside computation."""
+    overlap = config.overlap
+    if overlap.prefetch and (config.parallel.zero_stage < 2 or layout_of(config).inner == 1):
+        remedy = "only zero_stage 2 or 3 on several dp x cp ranks gathers layers; set it to 0"
+        yield LayoutError("overlap.prefetch", overlap.prefetch, remedy)
+    yield from _gather_rules(config)
+    yield from _chunk_rules(config)
+    yield from _delay_rules(config)
+    if config.outer.method == "none":
+        return
+    # An outer loop takes weights and gives new ones between steps: nothing may be under way then.
+    for name, value, rest in (
+        ("delay", overlap.delay, 0),
+        ("gather_with_optimizer", overlap.gather_with_optimizer, False),
+    ):
+        if value:
+            yield LayoutError(
+                f"overlap.{name}", value, f"not beside outer.method {config.outer.method}; set it to {rest}"
+            )
+
+
+def _gather_rules(config: RunConfig) -> Iterator[LayoutError]:
+    key = "overlap.gather_with_optimizer"
+    if not config.overlap.gather_with_optimizer:
+        return
+    if config.parallel.zero_stage != 1 or layout_of(config).inner == 1:
+        yield LayoutError(
+            key, True, "only zero_stage 1 on several dp x cp ranks gathers what it updated; set it to false"
+        )
+    if config.memory.offload in ("optimizer", "both"):
+        yield LayoutError(
+            key, True, "weights come back from the host all at once; set it to false, or offload less"
+        )
+
+
+def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
+    chunks, parallel = config.overlap.tp_chunks, config.parallel
+    if chunks == 1:
+        return
+    if parallel.tp == 1:
+        yield LayoutError(
+            "overlap.tp_chunks", chunks, "with tp=1 nothing is gathered; set it to 1 or raise tp"
+        )
+        return
+    if config.compile:
+        yield LayoutError(
+            "overlap.tp_chunks", chunks, "chunks run outside compiled code; set it to 1, or compile to false"
+        )
+    ranks, length = parallel.cp * parallel.tp, config.data.sequence_length
+    if length % ranks == 0 and (length // ranks) % chunks:
+        own = length // ranks
+        nearest = min((n for n in range(1, own + 1) if own % n == 0), key=lambda n: (abs(n - chunks), n))
+        yield LayoutError(
+            "overlap.tp_chunks",
+            chunks,
+            f"must divide a rank's part of the sequence, {own:,} tokens; nearest legal: {nearest}",
+        )
+
+
+def _delay_rules(config: RunConfig) -> Iterator[LayoutError]:
+    delay = config.overlap.delay
+    if not delay:
+        return
+    if layout_of(config).inner == 1:
+        yield LayoutError("overlap.delay", delay, "with dp=1 no gradient is sent; set it to 0 or raise dp")
+    if config.parallel.zero_stage > 1:
+        yield LayoutError(
+            "overlap.delay",
+            delay,
+            "zero_stage 2 and 3 keep no buckets that could wait; set it to 0, or zero_stage to 0 or 1",
+        )
+
+
+def outer_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    """Every broken rule about outer loops."""
+    method, dp = config.outer.method, config.parallel.dp
+    if method == "none":
+        return
+    if dp == 1:
+        yield LayoutError(
+            "outer.method", method, "with dp=1 there is one replica; set it to none or raise dp"
+        )
+        return
+    yield from _replica_problems(config)
+    if method == "streaming":
+        yield from _fragment_problems(config, shape)
+
+
+def _replica_problems(config: RunConfig) -> Iterator[LayoutError]:
+    parallel, replicas = config.parallel, config.outer.replicas or config.parallel.dp
+    if parallel.dp % replicas:
+        legal = [n for n in range(2, parallel.dp + 1) if parallel.dp % n == 0]
+        nearest = min(legal, key=lambda n: abs(n - replicas))
+        yield LayoutError(
+            "outer.replicas", replicas, f"must divide dp={parallel.dp}; nearest legal: {nearest}"
+        )
+        return
+    inner = layout_of(config).inner
+    for field, value in (("parallel.ep", parallel.ep), ("parallel.shard_ranks", parallel.shard_ranks or 1)):
+        if inner % value:
+            yield LayoutError(
+                field,
+                value,
+                f"must divide the {inner} data ranks of one replica ({replicas} replicas); "
+                "lower it or outer.replicas",
+            )
+
+
+def _fragment_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
+    outer = config.outer
+    most = min(shape.layers, outer.period)
+    if outer.fragments > most:
+        what = f"layers={shape.layers} in rounds of {outer.period} steps"
+        yield LayoutError(
+            "outer.fragments",
+            outer.fragments,
+            f"at most one a layer and a step: {what}; nearest legal: {most}",
+        )
+        return
+    between = outer.period // outer.fragments
+    if outer.overlap >= between:
+        yield LayoutError(
+            "outer.overlap",
+            outer.overlap,
+            f"the next fragment is sent {between} steps later, and one is under way at a time; "
+            f"nearest legal: {between - 1}",
+        )
