@@ -51,7 +51,7 @@ def prepare(cell: Cell, device: torch.device, channel: Channel | None) -> Work:
     if cell.kind == "transfer":
         return _transfer(cell, device)
     assert channel is not None
-    return _collective(cell, channel)
+    return CALLS[cell.name](torch.ones(cell.size // ELEMENT_BYTES, device=channel.device), channel)
 
 
 def seconds_of(work: Work, cell: Cell, device: torch.device, channel: Channel | None) -> float:
@@ -96,17 +96,24 @@ def _transfer(cell: Cell, device: torch.device) -> Work:
     return lambda: target.copy_(source, non_blocking=True)
 
 
-def _collective(cell: Cell, channel: Channel) -> Work:
-    whole = torch.ones(cell.size // ELEMENT_BYTES, device=channel.device)
-    part = whole[: len(whole) // channel.size].clone()
-    zeros = torch.zeros_like(whole)  # its sum stays finite, however often it is reduced
-    works: dict[str, Work] = {
-        "all_reduce": lambda: channel.all_reduce(zeros),
-        "all_gather": lambda: channel.all_gather_into(whole, part),
-        "reduce_scatter": lambda: channel.reduce_scatter_into(part, whole),
-        "all_to_all": lambda: channel.all_to_all(whole),
-    }
-    return _message(whole, channel) if cell.name == "send" else works[cell.name]
+def _part(payload: Tensor, channel: Channel) -> Tensor:
+    """As much as one rank's part of a payload."""
+    return payload[: len(payload) // channel.size].clone()
+
+
+def _all_reduce(payload: Tensor, channel: Channel) -> Work:
+    zeros = torch.zeros_like(payload)  # their sum stays finite, however often they are reduced
+    return lambda: channel.all_reduce(zeros)
+
+
+def _all_gather(payload: Tensor, channel: Channel) -> Work:
+    part = _part(payload, channel)
+    return lambda: channel.all_gather_into(payload, part)
+
+
+def _reduce_scatter(payload: Tensor, channel: Channel) -> Work:
+    part = _part(payload, channel)
+    return lambda: channel.reduce_scatter_into(part, payload)
 
 
 def _message(payload: Tensor, channel: Channel) -> Work:
@@ -121,6 +128,17 @@ def _message(payload: Tensor, channel: Channel) -> Work:
                 channel.receive(payload, other).wait()
 
     return there_and_back
+
+
+#: How each operation that ``profilers.records.operations`` calls calibrated is repeated with a payload, fp32 [n] of
+#: ones, of which every rank has an equal part.
+CALLS: dict[str, Callable[[Tensor, Channel], Work]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": lambda payload, channel: lambda: channel.all_to_all(payload),
+    "send": _message,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""An ending is one entry: a made-up one is retried, counted, advised, coloured and exported like the others."""
+"""An ending is one entry: a made-up one of any kind is treated by studies as that kind asks, and advised, coloured and
+exported like the others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from engine.run.outcome import GOOD, About, Ending, RunOutcome, endings_about
 
 ROOT = Path(__file__).parents[3]
-ENTRY = '    MELTED = "melted", About.CHANCE, "too hot", "melted away", "red", "whatshot", "a fan"\n'
+ENTRY = '    MELTED = "melted", About.{}, "too hot", "melted away", "red", "whatshot", "a fan"\n'
 #: The module with one line more, in place of the real one; then everybody who knows endings is asked.
 SCRIPT = """
 import sys, types
@@ -23,13 +25,27 @@ module = types.ModuleType("engine.run.outcome")
 sys.modules["engine.run.outcome"] = module
 exec(compile(source[:at] + sys.argv[1] + source[at:], "outcome.py", "exec"), module.__dict__)
 
-from engine.run.outcome import RETRY_ONCE, Ending, RunOutcome
-from tuning.report.failures import advice, rule_words
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, RETRY_ONCE, Ending, RunOutcome
+from tuning.analysis.leaderboard import wants_retry
+from tuning.analysis.scoring import constraints
+from tuning.report.failures import advice, is_from_outside
 from workbench.metrics.families import STATES
 from workbench.text import words
 
-assert RunOutcome.from_dict(RunOutcome(Ending("melted")).as_dict()).ending in RETRY_ONCE
-assert not RunOutcome(Ending("melted")).good
+about, melted = sys.argv[2], RunOutcome(Ending("melted"))
+assert RunOutcome.from_dict(melted.as_dict()) == melted
+kinds = {"GOOD": GOOD, "CONFIGURATION": ABOUT_CONFIGURATION, "CHANCE": RETRY_ONCE, "OUTSIDE": FROM_OUTSIDE}
+assert [kind for kind, endings in kinds.items() if melted.ending in endings] == [about]
+assert melted.good == (about == "GOOD")
+once, again = (constraints(melted, repeated, None) for repeated in (False, True))
+assert once == ({"melted": 1.0} if about == "CONFIGURATION" else {})
+assert again == ({"melted": 1.0} if about in ("CONFIGURATION", "CHANCE") else {})
+trial = types.SimpleNamespace(
+    outcome="melted", by_command=False, killed_from_outside=False, source="search", attempt=0, number=0
+)
+trial.retry_of = trial.confirms = None
+assert wants_retry(types.SimpleNamespace(trials=[trial], memo={}), trial) == (about in ("CHANCE", "OUTSIDE"))
+assert is_from_outside(trial) == (about == "OUTSIDE")
 assert advice("melted", [{}]) == ["a fan"]
 assert words.look("melted") == ("red", ":material/whatshot:")
 assert words.spoken("melted") == "too hot"
@@ -49,8 +65,8 @@ def test_no_ending_is_without_words(field: str) -> None:
     assert all(getattr(ending, field) for ending in Ending)
 
 
-def test_a_new_ending_is_one_entry() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, ENTRY], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("about", [about.name for about in About])
+def test_a_new_ending_is_one_entry(about: str) -> None:
+    command = [sys.executable, "-c", SCRIPT, ENTRY.format(about), about]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "known everywhere\n", done.stderr

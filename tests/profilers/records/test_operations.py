@@ -1,4 +1,4 @@
-"""An operation is one entry: a made-up one is recorded, read from logs, converted, judged and named."""
+"""An operation is one entry: a made-up one is recorded, measured, read from logs, converted, judged and named."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from engine.comm.channel import Channel
+from engine.launch.measure.plan import Machine, plan
+from engine.launch.measure.rank import CALLS, Cell, prepare, seconds_of
 from profilers.collectives import nccl_log, wire_bytes
 from profilers.collectives.bandwidth import bus_bandwidth
 from profilers.collectives.recorder import CollectiveRecorder
@@ -74,6 +77,35 @@ def test_waiting_for_it_is_a_verdict_with_a_name_for_people(tmp_path: Path) -> N
     assert found.share == pytest.approx(0.5)
     assert (found.knob, found.knobs) == ("shout less with compression.method", ["compression.method"])
     assert words.bottleneck(found.name, "dp") == "exposed shout (dp)"
+
+
+def measured(rank: int) -> list[tuple[str, int]]:
+    """What a calibration's call of the made-up operation leaves in the records."""
+    operations.OPERATIONS = WITH_IT
+    CALLS["shout"] = lambda payload, channel: lambda: dist.broadcast(payload, 0, group=channel.group)
+    cpu = torch.device("cpu")
+    channel = Channel(dist.group.WORLD, cpu)  # type: ignore[arg-type]
+    cells = [
+        Cell(curve.kind, curve.name, curve.ranks, curve.threads, curve.sizes[0].value, calls=3)
+        for curve in plan(Machine(2, "cpu", 2, 1 << 30), quick=True)
+        if curve.name == "shout"
+    ]
+    recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
+    for cell in cells:
+        work = prepare(cell, cpu, channel)
+        recorder.start()
+        assert seconds_of(work, cell, cpu, channel) > 0
+        recorder.stop()
+    return [(call.operation, call.bytes) for call in recorder.take()]
+
+
+def test_every_calibrated_operation_has_its_call() -> None:
+    assert set(CALLS) == set(calibrated_operations())
+
+
+def test_a_calibration_builds_and_runs_its_call() -> None:
+    meeting, shout = ("all_reduce", 4), ("shout", 1024)
+    assert on_ranks(2, measured) == [[meeting, shout, shout, shout]] * 2
 
 
 def recorded(rank: int) -> list[tuple[str, int]]:
