@@ -131,7 +131,7 @@ def test_a_slowed_rank_is_the_straggler_and_not_the_collective_that_waits_for_it
     found = first(summary)
     assert (found.name, found.rank, found.host) == ("straggler", 1, socket.gethostname())
     assert "the slowest in 100 %" in found.evidence
-    assert "most of it in forward" in found.evidence
+    assert "mostly in forward" in found.evidence
     assert not [one for one in summary.verdicts if one.name.startswith("exposed")]
     assert summary.phases["communication_exposed"] > 0
 

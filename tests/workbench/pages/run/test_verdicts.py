@@ -25,7 +25,7 @@ def test_a_card_tells_evidence_threshold_knob_and_gain(home: Path) -> None:
     app, _ = shown(home)
     text = texts(app)
     assert "**Exposed all-gather (dp)**" in text
-    assert "waiting for all-gather over dp" in text
+    assert "for all-gather over dp" in text
     assert "Turn next: gather less often with a smaller `parallel.zero_stage`" in text
     assert "if all of it ran beside computation" in text
     assert "Below their thresholds:" in text
