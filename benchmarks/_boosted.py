@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks import _predict_memory as memory
 from benchmarks._predict_memory import Predicted
-from tuning.predict.cluster.csv_table import Columns
+from benchmarks.published.columns import Columns
 from tuning.predict.model.cases import Array
 
 NAME = "gradient boosting (scikit-learn)"

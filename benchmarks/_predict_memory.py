@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from benchmarks import _published
 from benchmarks._scores import Score, score
 from benchmarks.published import nanotron
+from benchmarks.published.columns import Columns, cases
 from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import Peaks, fit_peaks
 from benchmarks.published.risk import Risk, Scores, fit_risk, scores
 from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, stalled
-from tuning.predict.cluster.csv_table import Columns, cases
 from tuning.predict.model import priors, step_time
 from tuning.predict.model.cases import Array, Cases
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.published import llmfoundry, megatron, vtrain
-from tuning.predict.cluster import catalogue, csv_table, playbook
+from benchmarks.published import columns as columns_of
+from benchmarks.published import llmfoundry, megatron, playbook, vtrain
+from tuning.predict.cluster import catalogue
 from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Measured
 from tuning.predict.model import compute
@@ -117,7 +118,7 @@ def plausible(columns: Mapping[str, NDArray[Any]], index: int) -> Cases:
     ]
     batches, chunks = (np.array(values) for values in zip(*pairs, strict=True))
     many = {name: np.full(len(pairs), value) for name, value in row.items()}
-    return csv_table.cases(
+    return columns_of.cases(
         many
         | {"micro_batch": batches, "micro_batches": share // batches, "chunks": chunks}
         | {name: np.full(len(pairs), value) for name, value in _MEGATRON.items()}
@@ -140,4 +141,4 @@ def _measured(
 ) -> Measured:
     count = len(columns["layers"])
     given = dict(columns) | {name: np.broadcast_to(value, count) for name, value in more.items()}
-    return Measured(csv_table.cases(given), machine, columns["iteration_seconds"], groups)
+    return Measured(columns_of.cases(given), machine, columns["iteration_seconds"], groups)

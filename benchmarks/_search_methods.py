@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.published.columns import Columns, take
 from tests.support.studies.replay import Recorded
-from tuning.predict.cluster.csv_table import Columns, take
 from tuning.predict.model.cases import Array
 from tuning.search.acquisition import Belief, propose
 from tuning.search.surrogate import Seen

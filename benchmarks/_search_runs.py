@@ -15,9 +15,9 @@ from benchmarks import _search_methods as methods
 from benchmarks import _search_prior as physics
 from benchmarks._search_methods import Meter
 from benchmarks._search_prior import Physics
+from benchmarks.published import playbook
 from tests.support.studies import replay
 from tests.support.studies.replay import Recorded
-from tuning.predict.cluster import playbook
 from tuning.predict.model.constants import Constants
 from tuning.search import acquisition
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from benchmarks import _published as published
 from benchmarks import _table as table
+from benchmarks.published import columns as columns_of
 from benchmarks.published import papers
-from tuning.predict.cluster import catalogue, csv_table
+from tuning.predict.cluster import catalogue
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array, Cases
 
@@ -51,11 +52,11 @@ def layouts() -> tuple[list[str], Cases]:
     """The three scripts that tell their batch; one for each model."""
     columns = papers.frontier_layouts(published.DATA / "frontier_2312.csv")
     kept = ~np.isnan(columns["global_batch"]) & ~np.isnan(columns["zero_stage"])
-    columns = csv_table.take(columns, kept)
+    columns = columns_of.take(columns, kept)
     count = int(kept.sum())
     more = {name: np.full(count, value) for name, value in _SETTINGS.items()}
     more["micro_batches"] = columns["global_batch"] / columns["dp"] / columns["micro_batch"]
-    return [str(name) for name in columns["model"]], csv_table.cases(columns | more)
+    return [str(name) for name in columns["model"]], columns_of.cases(columns | more)
 
 
 def rows(names: list[str], cases: Cases) -> list[list[str]]:

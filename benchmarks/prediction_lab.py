@@ -25,6 +25,7 @@ from benchmarks import _table as table
 from benchmarks._scores import spearman
 from benchmarks.published import lab_steps
 from benchmarks.published.core_work import CoreWork
+from benchmarks.published.gloo import CORE, CoreConstants, load_of, rate_of
 from engine.config.run_config import RunConfig
 from engine.footprint.flops import hardware_flops_per_step, workload_of
 from engine.run import netns
@@ -33,7 +34,6 @@ from tuning.predict.learn.finished_runs import Trial, measured
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array
 from tuning.predict.model.compute import Device
-from tuning.predict.model.gloo import CORE, CoreConstants, load_of, rate_of
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine
 from tuning.predict.traffic.traffic import traffic_of

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import _boosted, _scatter
 from benchmarks import _predict_memory as memory
 from benchmarks import _table as table
-from tuning.predict.cluster import playbook
+from benchmarks.published import playbook
 
 _BAND = 0.08
 

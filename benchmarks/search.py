@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import _search_runs as runs
 from benchmarks import _table
 from benchmarks._search_methods import WITHOUT_PRIOR
-from tuning.predict.cluster import playbook
+from benchmarks.published import playbook
 
 HEADER = (
     "method", "score", "95 % of seeds", "failed", "95 % of seeds", "seeds", "on a fuller table", "bars", "reached",

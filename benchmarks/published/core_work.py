@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.published.gloo import CORE, OF_WORK, START, CoreConstants, byte_seconds, load_of, rate_of
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
@@ -20,7 +21,6 @@ from tuning.predict.model import compute
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.compute import Device
 from tuning.predict.model.from_config import cases_of
-from tuning.predict.model.gloo import CORE, OF_WORK, START, CoreConstants, byte_seconds, load_of, rate_of
 from tuning.predict.traffic.calls import Call
 from tuning.predict.traffic.parameters import parameters_of
 from tuning.predict.traffic.traffic import Pipeline, traffic_of, why_not_known

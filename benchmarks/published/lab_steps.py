@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.published import core_work
 from benchmarks.published.core_work import CoreWork
+from benchmarks.published.gloo import OF_STEPS, START, CoreConstants, byte_seconds, load_of, seconds_of
 from benchmarks.published.shared_cores import simulate_shared
 from engine.config.run_config import RunConfig
 from tuning.predict.events.from_config import step_of
@@ -21,7 +22,6 @@ from tuning.predict.events.step_result import Simulated
 from tuning.predict.fit.gauss_newton import fit
 from tuning.predict.learn.finished_runs import Trial
 from tuning.predict.model.cases import Array
-from tuning.predict.model.gloo import OF_STEPS, START, CoreConstants, byte_seconds, load_of, seconds_of
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.traffic.calls import Call
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tuning.predict.cluster import playbook
-from tuning.predict.cluster.csv_table import DATA, Columns, read
+from benchmarks.published import playbook
+from benchmarks.published.columns import Columns
+from tuning.predict.cluster.csv_table import DATA, read
 
 RUNS = DATA / "llmfoundry.csv"
 

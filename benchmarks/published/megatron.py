@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tuning.predict.cluster.csv_table import GIBI, Columns, Sheet, read
+from benchmarks.published.columns import Columns
+from tuning.predict.cluster.csv_table import GIBI, Sheet, read
 
 _SETTINGS = {
     "vocabulary": 51200,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tuning.predict.cluster.csv_table import Columns, Sheet, read, take
+from benchmarks.published.columns import Columns, take
+from tuning.predict.cluster.csv_table import Sheet, read
 
 _LAYOUT = ("layers", "hidden", "heads", "tp", "pp")
 

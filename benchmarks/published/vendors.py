@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tuning.predict.cluster.csv_table import Columns, Sheet, read
+from benchmarks.published.columns import Columns
+from tuning.predict.cluster.csv_table import Sheet, read
 
 _BRIDGE = {
     "devices": "#-GPUs",

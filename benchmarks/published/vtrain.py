@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tuning.predict.cluster.csv_table import DATA, GIGA, Columns, Sheet, read
+from benchmarks.published.columns import Columns
+from tuning.predict.cluster.csv_table import DATA, GIGA, Sheet, read
 
 SINGLE = DATA / "vtrain_single.csv"
 MULTI = DATA / "vtrain_multi.csv"

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.published import megatron, memory, nanotron
+from benchmarks.published import megatron, memory, nanotron, playbook
+from benchmarks.published.columns import cases, take
 from benchmarks.published.memory import MemoryConstants, held, in_flight, layer_activations, rank_elements
 from benchmarks.published.peaks import fit_peaks
 from engine.config.run_config import RunConfig
@@ -15,8 +16,6 @@ from engine.footprint.footprint import footprints
 from engine.schedules import closed_forms
 from tests.support.drawn import SEED
 from tests.support.studies.layouts import draw
-from tuning.predict.cluster import playbook
-from tuning.predict.cluster.csv_table import cases, take
 from tuning.predict.model.cases import FULL, SELECTIVE, Cases
 from tuning.predict.model.from_config import cases_of
 

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from benchmarks.published import frequencies, nanotron
+from benchmarks.published import frequencies, nanotron, playbook
+from benchmarks.published.columns import cases
 from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import fit_peaks
 from benchmarks.published.risk import calls, fit_risk, scores
-from tuning.predict.cluster import playbook
-from tuning.predict.cluster.csv_table import cases
 from tuning.predict.model.cases import Cases
 
 GIB = 2**30

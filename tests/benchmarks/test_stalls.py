@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from benchmarks.published import nanotron
+from benchmarks.published import nanotron, playbook
+from benchmarks.published.columns import cases, take
 from benchmarks.published.peaks import fit_peaks
 from benchmarks.published.stalls import crowded, fit_stalls, messages, stalled
-from tuning.predict.cluster import playbook
-from tuning.predict.cluster.csv_table import cases, take
 from tuning.predict.model.cases import Cases
 
 

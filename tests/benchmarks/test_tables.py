@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.published import llmfoundry, megatron, papers, vendors, vtrain
+from benchmarks.published import llmfoundry, megatron, papers, playbook, vendors, vtrain
+from benchmarks.published.columns import Columns, cases, take
 from engine.config.errors import InputError
-from tuning.predict.cluster import playbook
-from tuning.predict.cluster.csv_table import DATA, Columns, cases, read, take
+from tuning.predict.cluster.csv_table import DATA, read
 
 SCORED = Path(__file__).parents[2] / "benchmarks" / "data"
 FILES = sorted([*DATA.glob("*.csv"), *SCORED.glob("*.csv")])

@@ -26,7 +26,7 @@ from engine.footprint.footprint import Footprint
 from engine.footprint.outside_allocator import Outside
 from tuning.predict import answer, outside_allocator
 from tuning.predict.answer import Change, Forecast, Range
-from tuning.predict.cluster.shared_host import seats_of
+from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.model import headroom, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.from_config import cases_of

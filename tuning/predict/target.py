@@ -9,8 +9,8 @@ from pathlib import Path
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run.calibration.table import Calibration
-from tuning.predict.cluster import catalogue, shared_host
-from tuning.predict.cluster.shared_host import Seats, Sharing
+from tuning.predict.cluster import catalogue, this_machine
+from tuning.predict.cluster.this_machine import Seats, Sharing
 from tuning.predict.fit import shipped_constants
 from tuning.predict.fit.calibrate import Calibrated
 from tuning.predict.fit.experience import Experience
@@ -71,7 +71,7 @@ class Target:
     @property
     def in_lab(self) -> bool:
         """Whether its links are those of the lab."""
-        return self.group.network == shared_host.LAB
+        return self.group.network == this_machine.LAB
 
     @property
     def links_name(self) -> str:
@@ -91,7 +91,7 @@ class Target:
         Raises:
             InputError: there are more than this machine can have.
         """
-        return self.seated(shared_host.seats_of(config))
+        return self.seated(this_machine.seats_of(config))
 
     def seated(self, seats: Seats) -> Target:
         """As so many ranks have it: on this machine's CPU they share cores, and may be in the lab. Else the same.
@@ -197,7 +197,7 @@ def measured_here(calibration: Calibration) -> Target:
     Raises:
         InputError: the calibration lacks a figure.
     """
-    cluster = catalogue.from_calibration(calibration)
+    cluster = this_machine.cluster(calibration)
     known = shipped_constants.calibrated()
     start = cluster.groups[0].inside.alpha_seconds
     shares = dict.fromkeys(
@@ -207,7 +207,7 @@ def measured_here(calibration: Calibration) -> Target:
     constants = known.constants.put(**shares, **found)
     calibrated = Calibrated(constants, known.low, known.high, known.trials, known.ranges)
     cores = (
-        shared_host.of(calibration, cluster.size)
+        this_machine.sharing_of(calibration, cluster.size)
         if cluster.groups[0].accelerator.name == "this CPU"
         else None
     )

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.published import playbook
+from benchmarks.published.columns import Columns, take
 from engine.config.errors import InputError
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import Played, Ran, played_summary
-from tuning.predict.cluster import playbook
-from tuning.predict.cluster.csv_table import Columns, take
 from tuning.predict.model.cases import Array
 from tuning.spec.study_file import StudyFile, parse
 

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks import _search_methods as methods
 from benchmarks import _search_runs as runs
+from benchmarks.published import playbook
 from engine.config.errors import InputError
 from engine.run.outcome import Ending
 from profilers.model.run_summary import RunSummary
 from tests.support.studies import replay
-from tuning.predict.cluster import playbook
 from tuning.predict.model import priors
 from tuning.study import run_study
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.run.calibration.table import Calibration
-from tuning.predict.cluster import cluster_file, this_machine
+from tuning.predict.cluster import cluster_file
 from tuning.predict.cluster.csv_table import DATA, read
 from tuning.predict.model.hardware import FORMATS, Accelerator, Cluster
 
@@ -107,12 +106,3 @@ def from_file(path: Path, nodes: int | None = None) -> Cluster:
     """
     file = cluster_file.parse({"name": path.stem} | cluster_file.tree(path))
     return cluster_file.build(file, accelerator, path.parent, nodes)
-
-
-def from_calibration(calibration: Calibration) -> Cluster:
-    """This machine as ``workbench calibrate`` measured it: one node.
-
-    Raises:
-        InputError: the calibration lacks a figure.
-    """
-    return this_machine.cluster(calibration)

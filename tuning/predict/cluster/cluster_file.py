@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.config.errors import InputError
-from tuning.predict.cluster import playbook
+from tuning.predict.cluster.csv_table import GIGA, read
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link, Measured
 
 _Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -128,6 +128,7 @@ Finder = Callable[[str], Accelerator]
 NO_SOURCE = "no source tells this figure, and none is made up; give it in a cluster file of your own"
 #: Bytes of the collectives behind a table of measured bandwidths, as its header says.
 _TABLE_BYTES = 256e6
+_OPERATIONS = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
 _NO_START = "no figure; 0 until a calibration measures it"
 
 
@@ -189,13 +190,15 @@ def _between(where: str, part: Nodes) -> Link:
 
 
 def _measured(path: Path) -> tuple[Measured, ...]:
-    table = playbook.bandwidths(path)
-    rows = list(zip(table["collective"], table["nodes"], table["bytes_per_second"], strict=True))
+    """Bandwidths by number of nodes, from a CSV with ``collective``, ``nodes`` and ``bandwidth_gb_s``."""
+    sheet = read(path)
+    names = [_OPERATIONS.get(str(name), str(name)) for name in sheet.texts("collective")]
+    rows = list(zip(names, sheet.whole("nodes"), sheet.numbers("bandwidth_gb_s", GIGA), strict=True))
     return tuple(
         Measured(
             name, _TABLE_BYTES, tuple(sorted((int(n), float(rate)) for one, n, rate in rows if one == name))
         )
-        for name in dict.fromkeys(str(name) for name, _, _ in rows)
+        for name in dict.fromkeys(names)
     )
 
 

@@ -1,25 +1,20 @@
 """A CSV file whose first lines tell where it comes from, and its columns as arrays. Pure but for the file.
 
-Columns that readers return are numpy arrays of equal length under plain names with units: ``iteration_seconds``,
-``memory_bytes``. Those of a configuration have the names that ``tuning.predict.model.cases`` knows. What a source does
-not tell is NaN, or missing as a whole; nothing is filled in.
+What a source does not tell is NaN, or missing as a whole; nothing is filled in.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.config.errors import InputError
-from tuning.predict.model.cases import Cases
-
-Columns: TypeAlias = dict[str, NDArray[Any]]
 
 #: What ships with the package.
 DATA = Path(__file__).parent / "data"
@@ -101,18 +96,3 @@ def read(path: Path) -> Sheet:
             raise InputError(f"{path.name}: row {number}", f"{len(cells)} cells", remedy)
         rows.append(dict(zip(names, cells, strict=True)))
     return Sheet(path, comments, names, tuple(rows))
-
-
-def take(columns: Mapping[str, NDArray[Any]], rows: NDArray[Any]) -> Columns:
-    """Some rows, by mask or number."""
-    return {name: column[rows] for name, column in columns.items()}
-
-
-def cases(columns: Mapping[str, NDArray[Any]]) -> Cases:
-    """Those columns that describe configurations.
-
-    Raises:
-        TypeError: a column that has no usual value is missing.
-    """
-    known = {field.name for field in fields(Cases)}
-    return Cases.of(**{name: column for name, column in columns.items() if name in known})

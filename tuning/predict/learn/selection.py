@@ -11,7 +11,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.run.calibration.fingerprint import Fingerprint
 from tuning.predict import answer
-from tuning.predict.cluster.shared_host import Seats, seats_of
+from tuning.predict.cluster.this_machine import Seats, seats_of
 from tuning.predict.fit.calibrate import CONTRADICTION
 from tuning.predict.fit.experience import LeftOut
 from tuning.predict.learn.finished_runs import Finished, Trial

@@ -16,7 +16,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from tuning.predict import answer, outside_allocator
 from tuning.predict.answer import Forecast
-from tuning.predict.cluster.shared_host import seats_of
+from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.forecast import columns, forecasts, room_of
 from tuning.predict.model import headroom, memory
 from tuning.predict.model.cases import Array

@@ -8,7 +8,7 @@ from engine.config.errors import InputError
 from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.fit import fit
 from engine.run.calibration.table import Calibration, Curve, Kind, Point
-from tuning.predict.cluster import catalogue
+from tuning.predict.cluster import catalogue, this_machine
 from tuning.predict.model.hardware import FORMATS, Measured
 
 UNJOINED = {"mosaic-h100", "mi300x-node"}
@@ -219,9 +219,7 @@ MEASURED = (
 
 
 def test_a_calibration_is_a_cluster_of_one_node() -> None:
-    found = catalogue.from_calibration(
-        calibration(*MEASURED, curve("collective", "send", 2, sizes(2e-5, 3e9)))
-    )
+    found = this_machine.cluster(calibration(*MEASURED, curve("collective", "send", 2, sizes(2e-5, 3e9))))
     chip = found.groups[0].accelerator
     assert found.size == 4
     assert chip.name == "this CPU"
@@ -235,14 +233,14 @@ def test_a_calibration_is_a_cluster_of_one_node() -> None:
 
 
 def test_without_a_send_a_link_is_what_a_ring_of_all_ranks_comes_to() -> None:
-    link = catalogue.from_calibration(calibration(*MEASURED)).link(0, 1)
+    link = this_machine.cluster(calibration(*MEASURED)).link(0, 1)
     assert link.alpha_seconds == pytest.approx(3e-4 / 6, rel=1e-3)
     assert link.bytes_per_second == pytest.approx(1e9 * 6 / 4, rel=1e-3)
 
 
 def test_copies_between_host_and_device_are_kept() -> None:
     copies = curve("transfer", "host_to_device_pinned", 4, sizes(1e-5, 2e10))
-    found = catalogue.from_calibration(calibration(*MEASURED, copies)).copies
+    found = this_machine.cluster(calibration(*MEASURED, copies)).copies
     assert found["host_to_device_pinned"].bytes_per_second == pytest.approx(2e10, rel=1e-3)
 
 
@@ -250,4 +248,4 @@ def test_copies_between_host_and_device_are_kept() -> None:
 def test_what_a_calibration_lacks_is_named(kind: str) -> None:
     left = [one for one in MEASURED if one.kind != kind]
     with pytest.raises(InputError, match=f"calibration.{kind}: .*run `workbench calibrate`"):
-        catalogue.from_calibration(calibration(*left))
+        this_machine.cluster(calibration(*left))

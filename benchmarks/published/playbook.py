@@ -1,4 +1,4 @@
-"""The Ultra-Scale Playbook's trials on H100 nodes, failed ones included, and its bandwidths by number of nodes.
+"""The Ultra-Scale Playbook's trials on H100 nodes, failed ones included, and its scaling.
 
 What every run had in common is from the script that made them and from its base configuration
 (github.com/huggingface/nanotron commit e24d2483a4e5, scripts/scaling_benchmarks.py and commit 67c5ebb6,
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.published.columns import Columns, take
 from engine.config.errors import InputError
-from tuning.predict.cluster.csv_table import DATA, GIBI, GIGA, Columns, Sheet, read, take
+from tuning.predict.cluster.csv_table import DATA, GIBI, GIGA, Sheet, read
 
 #: What a family's models have in common with none of another's.
 _FIGURES = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.published import gloo
+from benchmarks.published.gloo import START, load_of, payload_rate, rounds, seconds_of
 from engine.comm import gloo_exchange
-from tuning.predict.model import gloo
-from tuning.predict.model.gloo import START, load_of, payload_rate, rounds, seconds_of
 from tuning.predict.traffic.calls import Call
 
 KNOWN = START.put(latency_seconds=1e-3, link_share=0.5, opposed=1.0, paired=0.5)

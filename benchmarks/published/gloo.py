@@ -18,6 +18,7 @@ from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from profilers.collectives.wire_bytes import EXCHANGE, GLOO_MESSAGE_BYTES, message_bytes, wire_bytes
+from tuning.predict.cluster.this_machine import payload_rate
 from tuning.predict.model import priors
 from tuning.predict.model.compute import Device
 from tuning.predict.model.constants import Constants
@@ -90,11 +91,8 @@ def byte_seconds(constants: CoreConstants, bytes_per_second: float) -> float:
     return constants.byte_seconds + constants.waiting_share / bytes_per_second
 
 
-#: Bytes of a TCP segment and of the packet that it is in: Ethernet, IPv4, TCP with timestamps.
-SEGMENT, PACKET = 1448, 1514
 #: ``engine.exchange.SMALL``, which comes with torch: bytes up to which there is one exchange instead of a ring.
 SMALL = 1 << 16
-_MBIT = 1e6 / 8
 _RINGS = ("all_reduce", "all_gather")
 
 
@@ -164,8 +162,3 @@ def rate_of(config: RunConfig) -> float:
     if lab.rate_mbit is None:
         raise InputError("lab.rate_mbit", None, "links need a rate")
     return payload_rate(lab.rate_mbit)
-
-
-def payload_rate(rate_mbit: float) -> float:
-    """Bytes/s of TCP's payload on a link of so many Mbit/s."""
-    return rate_mbit * _MBIT * SEGMENT / PACKET

@@ -1,0 +1,32 @@
+"""Columns of published tables: arrays of equal length under plain names with units.
+
+Such as ``iteration_seconds`` and ``memory_bytes``. Those of a configuration have the names that
+``tuning.predict.model.cases`` knows. What a source does not tell is NaN, or missing as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from tuning.predict.model.cases import Cases
+
+Columns: TypeAlias = dict[str, NDArray[Any]]
+
+
+def take(columns: Mapping[str, NDArray[Any]], rows: NDArray[Any]) -> Columns:
+    """Some rows, by mask or number."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def cases(columns: Mapping[str, NDArray[Any]]) -> Cases:
+    """Those columns that describe configurations.
+
+    Raises:
+        TypeError: a column that has no usual value is missing.
+    """
+    known = {field.name for field in fields(Cases)}
+    return Cases.of(**{name: column for name, column in columns.items() if name in known})
