@@ -14,11 +14,11 @@ from engine.comm.context import Groups
 from engine.config.layout import Coordinates
 from engine.config.run_config import parse
 from engine.model.recompute import Activations
-from engine.parallel.data.averaging import Averaged, Shared
+from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.data.replica import mark
 from engine.parallel.data.replicated import DataParallel
-from engine.parallel.data.zero1 import Sliced
+from engine.parallel.data.zero1 import SlicedParameters
 from engine.session import Session
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
@@ -35,9 +35,11 @@ def delayed(rank: int, zero_stage: int) -> list[float]:
     decoder, twin = build(Activations()), build(Activations())
     twin.load_state_dict(decoder.state_dict())
     mark(decoder)
-    shared = Shared(dict(decoder.named_parameters()), dist.group.WORLD)
+    shared = SharedParameters(dict(decoder.named_parameters()), dist.group.WORLD)
     config = parse(DELAY | {"parallel": {"zero_stage": zero_stage, "dp": 2}})
-    part = (Sliced if zero_stage else Averaged)(shared, config, StepTimer(clock_for("cpu")), 1)
+    part = (SlicedParameters if zero_stage else AveragedParameters)(
+        shared, config, StepTimer(clock_for("cpu")), 1
+    )
     world: Any = dist.group.WORLD
     groups = Groups(Coordinates(dp=rank), 2, data=world, norm=Channel(world, torch.device("cpu")))
     optimizer = LocalOptimizer([DataParallel(decoder, [part])], groups, config.train)
