@@ -7,46 +7,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from engine.comm.context import RankContext
 from profilers import torch_private
 
 
-class Meeting:
+class RankStore:
     """Every rank makes the same calls, with keys that are new."""
 
     def __init__(self, rank: RankContext, name: str) -> None:
         self._rank, self._name = rank, name
-        self._store: Any = None
-        self._told = list[str]()
+        self._broadcast_keys = list[str]()
 
-    def gather(self, key: str, mine: Any) -> list[Any]:
+    @cached_property
+    def _store(self) -> Any:
+        """A connection of its own: the one of the group may wait for something else."""
+        return torch_private.own_store(self._name)
+
+    def gather(self, key: str, document: Any) -> list[Any]:
         """The documents of all ranks in their order, on rank 0; nothing elsewhere."""
-        store, ranks = self._opened(), range(self._rank.layout.world_size)
-        store.set(f"{key}.{self._rank.rank}", json.dumps(mine))
+        self._store.set(f"{key}.{self._rank.rank}", json.dumps(document))
         if self._rank.rank:
             return []
-        keys = [f"{key}.{rank}" for rank in ranks]
-        store.wait(keys, self._rank.patience)
-        found = [json.loads(store.get(one)) for one in keys]
-        # Who has come here has read what was told before.
-        for one in (*keys, *self._told):
-            store.delete_key(one)
-        self._told.clear()
-        return found
+        keys = [f"{key}.{rank}" for rank in range(self._rank.layout.world_size)]
+        self._store.wait(keys, self._rank.patience)
+        documents = [json.loads(self._store.get(key)) for key in keys]
+        # Who has come here has read what was broadcast before.
+        for old in (*keys, *self._broadcast_keys):
+            self._store.delete_key(old)
+        self._broadcast_keys.clear()
+        return documents
 
-    def tell(self, key: str, made: Callable[[], Any]) -> Any:
-        """What rank 0 makes, on every rank."""
-        store = self._opened()
+    def broadcast(self, key: str, document: Callable[[], Any]) -> Any:
+        """The document that rank 0 makes, on every rank."""
         if self._rank.rank == 0:
-            store.set(key, json.dumps(made()))
-            self._told.append(key)
-        store.wait([key], self._rank.patience)
-        return json.loads(store.get(key))
-
-    def _opened(self) -> Any:
-        """A connection of its own: the one of the group may wait for something else."""
-        if self._store is None:
-            self._store = torch_private.own_store(self._name)
-        return self._store
+            self._store.set(key, json.dumps(document()))
+            self._broadcast_keys.append(key)
+        self._store.wait([key], self._rank.patience)
+        return json.loads(self._store.get(key))

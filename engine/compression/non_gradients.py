@@ -88,11 +88,6 @@ _SCALE_BYTES = 4
 _LEVELS = 127
 
 
-def row_bytes(format_: Format, width: int, itemsize: int) -> int:
-    """Of a row of so many values, which are ``itemsize`` bytes each as they are."""
-    return {"none": width * itemsize, "bf16": 2 * width, "int8": width + _SCALE_BYTES}[format_]
-
-
 def coarse(rows: Tensor, format_: Format) -> Tensor:
     """Rows [n, width] as they are sent: [n, width] of bf16, or uint8 [n, width + 4].
 

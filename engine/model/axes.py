@@ -36,6 +36,23 @@ class ExpertAxis(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupAxis:
+    """An axis whose ranks are those of a group."""
+
+    channel: Channel
+
+    @property
+    def size(self) -> int:
+        """Ranks on the axis."""
+        return self.channel.size
+
+    @property
+    def rank(self) -> int:
+        """Place on the axis, from 0."""
+        return self.channel.rank
+
+
+@dataclass(frozen=True, slots=True)
 class LocalExperts:
     """All experts on this rank: nothing is sent."""
 

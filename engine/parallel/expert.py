@@ -14,30 +14,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
-from engine.comm.channel import Channel
-from engine.compression.non_gradients import Format, coarse, row_bytes, whole
-from engine.model.axes import Compute
+from engine.compression.non_gradients import Format, coarse, whole
+from engine.model.axes import Compute, GroupAxis
 from engine.model.linear import apply
-
-_COUNT_BYTES = 8
+from engine.parallel.collectives import all_to_all
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertParallel:
+class ExpertParallel(GroupAxis):
     """This rank's place on the ep axis; ``sends`` is the format in which rows and their gradients travel."""
 
-    channel: Channel
     sends: Format = "none"
-
-    @property
-    def size(self) -> int:
-        """Ranks on the axis."""
-        return self.channel.size
-
-    @property
-    def rank(self) -> int:
-        """Place on the axis, from 0."""
-        return self.channel.rank
 
     def run_sorted(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
         """Rows [rows, hidden] sorted by expert, ``counts`` int64 [experts] of each -> results in the same order.
@@ -48,43 +35,26 @@ class ExpertParallel:
         sizes = host_values.numbers(torch.stack((counts.view(self.size, -1).sum(dim=1), received.sum(dim=1))))
         send, receive = sizes
         order = _by_expert(received, sum(receive))
-        arrived = _permute(self._exchange(rows, send, receive), order)
+        arrived = _permute(all_to_all(rows, self, send, receive), order)
         results = compute(arrived, received.sum(dim=0))
-        return self._exchange(_permute(results, _inverse(order)), receive, send)
+        return all_to_all(_permute(results, _inverse(order)), self, receive, send)
 
     def run_padded(self, slots: Tensor, compute: Compute) -> Tensor:
         """Slots [experts, capacity, hidden] -> results in the same places; no size depends on the routing."""
-        arrived = self._exchange(slots).unflatten(0, (self.size, -1))
+        arrived = all_to_all(slots, self).unflatten(0, (self.size, -1))
         results = compute(arrived.transpose(0, 1).flatten(1, 2), None)
         back = results.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 1)
-        return self._exchange(back)
+        return all_to_all(back, self)
 
-    def _exchange(self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None) -> Tensor:
-        return apply(_Exchange, x, self, send, receive)
-
-    def bring(self, x: Tensor, send: list[int] | None, receive: list[int] | None) -> Tensor:
+    def all_to_all(
+        self, x: Tensor, send: list[int] | None = None, receive: list[int] | None = None
+    ) -> Tensor:
         """``Channel.all_to_all`` in this axis's format; without sizes all but the first dimension is a row's."""
         if self.sends == "none":
             return self.channel.all_to_all(x, send, receive)
         message = coarse(x.reshape(-1, x.shape[-1]), self.sends)
         rows = whole(self.channel.all_to_all(message, send, receive), self.sends, x.dtype)
         return rows.view(-1, *x.shape[1:])
-
-
-def sorted_bytes(
-    sent: int, received: int, hidden: int, experts: int, itemsize: int, sends: Format = "none"
-) -> int:
-    """All-to-all bytes of one rank per layer and micro-batch, forward and backward, without a capacity.
-
-    ``sent`` rows are tokens * top_k; ``received`` are those that chose this rank's experts, on average as many.
-    Rows leave in forward and their results' gradients in backward, results and rows' gradients return.
-    """
-    return 2 * (sent + received) * row_bytes(sends, hidden, itemsize) + _COUNT_BYTES * experts
-
-
-def padded_bytes(capacity: int, hidden: int, experts: int, itemsize: int, sends: Format = "none") -> int:
-    """The same with ``capacity`` slots for each expert: four times all slots, used or not."""
-    return 4 * experts * capacity * row_bytes(sends, hidden, itemsize)
 
 
 def _by_expert(received: Tensor, rows: int) -> Tensor | None:
@@ -120,19 +90,3 @@ class _Permute(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (order,) = ctx.saved_tensors
         return torch.empty_like(gradient).index_copy_(0, order, gradient), None
-
-
-class _Exchange(torch.autograd.Function):
-    """All-to-all along dim 0; its backward goes the other way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, axis: ExpertParallel, send: list[int] | None, receive: list[int] | None
-    ) -> Tensor:
-        ctx.axis, ctx.send, ctx.receive = axis, send, receive
-        return axis.bring(x, send, receive)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.axis.bring(gradient, ctx.receive, ctx.send), None, None, None

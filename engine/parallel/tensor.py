@@ -3,7 +3,7 @@
 Activations are [sequence, batch, hidden]. Between blocks each rank holds a slice of the sequence; in front of
 a block's matrices the slices are gathered, behind them the partial sums are reduced and scattered. What is
 sent per block and direction: two all-gathers and two reduce-scatters of the whole activation; backward two more
-all-gathers where only slices are kept (columns.py).
+all-gathers where only slices are kept (tensor_chunked.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
 from engine.model.axes import Matrix
+from engine.model.linear import apply
+from engine.parallel.collectives import all_gather, reduce_scatter
 from engine.parallel.tensor_chunked import Cut, chunked_columns, chunked_rows, regathered_products
 
 
@@ -45,7 +47,7 @@ class TensorParallel:
 
     def gather_sequence(self, x: Tensor) -> Tensor:
         """[sequence / tp, ...] -> [sequence, ...]; its gradient is reduced and scattered."""
-        return x if self.channel is None else _apply(_Gather, x, self.channel)
+        return x if self.channel is None else all_gather(x, self.channel)
 
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
@@ -68,7 +70,7 @@ class TensorParallel:
 
     def scatter_sequence(self, x: Tensor) -> Tensor:
         """Partial [sequence, ...] -> summed [sequence / tp, ...]; its gradient is gathered."""
-        return x if self.channel is None else _apply(_Scatter, x, self.channel)
+        return x if self.channel is None else reduce_scatter(x, self.channel)
 
     def shard(self, full: Tensor, dim: int | None) -> Tensor:
         """This rank's part of a full parameter; all of it where ``dim`` is None."""
@@ -78,36 +80,7 @@ class TensorParallel:
         """Mean loss over tokens; ``logits`` [tokens, vocabulary / tp] are taken in fp32."""
         if self.channel is None:
             return torch.nn.functional.cross_entropy(logits.float(), targets)
-        return _apply(_VocabularyParallelLoss, logits.float(), targets, self.channel).mean()
-
-
-def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
-    result: Tensor = function.apply(*arguments)
-    return result
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
-        ctx.channel = channel
-        return channel.all_gather(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.channel.reduce_scatter(gradient), None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
-        ctx.channel = channel
-        return channel.reduce_scatter(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.channel.all_gather(gradient), None
+        return apply(_VocabularyParallelLoss, logits.float(), targets, self.channel).mean()
 
 
 class _VocabularyParallelLoss(torch.autograd.Function):

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from torch.profiler import ProfilerActivity, profile
 
 from engine.comm.context import RankContext
+from engine.comm.store import RankStore
 from engine.config.errors import InputError, WorkbenchError
 from engine.run import commands
 from engine.run.commands import Order, OrderControl, apart_of
@@ -179,14 +180,15 @@ class _Running:
 
 
 #: Changes values from a step on; returns what to tell. InputError if that is not possible: then nothing was changed.
-Turn = Callable[[Order, int], str]
+Change = Callable[[Order, int], str]
 
 
 class CommandReader:
     """``before(step)`` between any two steps; at the end of a ``with`` block a task that still goes on is ended."""
 
-    def __init__(self, rank: RankContext, first: int, turn: Turn) -> None:
-        self._rank, self._turn = rank, turn
+    def __init__(self, rank: RankContext, first: int, change: Change) -> None:
+        self._rank, self._change = rank, change
+        self._store = RankStore(rank, "orders")
         self._control = OrderControl(rank.progress, rank.rank)
         self._running: _Running | None = None
         self._step = first
@@ -212,7 +214,7 @@ class CommandReader:
             elif step == self._running.first:
                 self._record(self._running)
         number = self._control.due(step, busy=self._running is not None)
-        order = None if number is None else _agreed(self._rank, number)
+        order = None if number is None else self._read(number)
         if order is not None and order.command == commands.SET:
             self._set(order)
             return disturbed
@@ -220,9 +222,20 @@ class CommandReader:
             self._begin(order)
         return disturbed or order is not None
 
+    def _read(self, number: int) -> Order | None:
+        """The order as rank 0 reads it: a rank that could not would go on without what the others change."""
+
+        def document() -> dict[str, Any] | None:
+            order = commands.read(self._rank.folder, number)
+            return None if order is None else asdict(order)
+
+        if self._rank.layout.world_size == 1:
+            return commands.read(self._rank.folder, number)
+        return commands.from_document(self._store.broadcast(str(number), document))
+
     def _set(self, order: Order) -> None:
         try:
-            self._tell(order, note=self._turn(order, self._step))
+            self._tell(order, note=self._change(order, self._step))
             self._widen()
         except InputError as problem:
             self._tell(order, problem=str(problem))
@@ -263,18 +276,7 @@ class CommandReader:
             self._tell(running.order, problem=f"{type(error).__name__}: {error}")
 
     def _tell(self, order: Order, **what: Any) -> None:
-        told = {"files": [], "note": None, "problem": None} | what
-        self._rank.writer.event(commands.EVENT, id=order.id, command=order.command, step=self._step, **told)
-
-
-def _agreed(rank: RankContext, number: int) -> Order | None:
-    """The order as rank 0 reads it: a rank that could not would go on without what the others change."""
-    found = commands.read(rank.folder, number) if rank.rank == 0 or rank.layout.world_size == 1 else None
-    if rank.layout.world_size == 1:
-        return found
-    store, key = torch_private.own_store("orders"), str(number)
-    if rank.rank == 0:
-        store.set(key, json.dumps(None if found is None else asdict(found)))
-        return found
-    store.wait([key], rank.patience)
-    return commands.from_document(json.loads(store.get(key)))
+        document = {"files": [], "note": None, "problem": None} | what
+        self._rank.writer.event(
+            commands.EVENT, id=order.id, command=order.command, step=self._step, **document
+        )

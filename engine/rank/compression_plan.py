@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.checkpoint.resume import Found
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
-from engine.comm.store import Meeting
+from engine.comm.store import RankStore
 from engine.compression.bucket import GradientCompressor
 from engine.compression.interface import Content, Message, content_of
 from engine.compression.l_greco import Row, chosen, means, share_of
@@ -105,7 +105,7 @@ class Planner:
     """One rank's part; every rank makes the same calls. It does nothing without ``compression.plan``."""
 
     def __init__(self, rank: RankContext, replicas: Collection[Replica]) -> None:
-        self._rank, self._replicas, self._meeting = rank, replicas, Meeting(rank, "plans")
+        self._rank, self._replicas, self._store = rank, replicas, RankStore(rank, "plans")
         whole = [replica for replica in replicas if isinstance(replica, DataParallel)]
         self._parts = [part for replica in whole for part in replica.parts if part.compressor is not None]
         self._sums, self._steps = dict[str, Tensor](), 0
@@ -151,15 +151,15 @@ class Planner:
                 self._sums[part.name] = gradient.clone()
 
     def _plan(self, step: int) -> None:
-        began, meeting, prices = time.monotonic(), self._meeting, Prices()
+        began, store, prices = time.monotonic(), self._store, Prices()
         self._rank.state("planning")
         settings, alpha = settings_of(self._config), self._config.plan_alpha
-        rows = meeting.gather(f"{step}.rows", self._rows(settings, prices))
-        found = meeting.tell(f"{step}.plan", lambda: chosen(rows, settings, alpha))
+        rows = store.gather(f"{step}.rows", self._rows(settings, prices))
+        found = store.broadcast(f"{step}.plan", lambda: chosen(rows, settings, alpha))
         plan = Plan(settings.method, settings.value, found["layers"])
         mine = [self._bytes(one, prices) for one in (NO_PLAN, self._rank.plan, plan)]
-        totals = meeting.gather(f"{step}.bytes", mine)
-        uniform, before, after = meeting.tell(f"{step}.total", lambda: means(totals))
+        totals = store.gather(f"{step}.bytes", mine)
+        uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
         if alpha >= 1 and after >= uniform:
             plan, after = NO_PLAN, uniform
             found |= {"layers": {}, "error": found["error_uniform"]}

@@ -176,14 +176,3 @@ def sent(plan: Plan) -> dict[Route, list[Action]]:
             if 0 <= to < plan.stages and plan.rank_of[to] != rank:
                 routes.setdefault(Route(rank, plan.rank_of[to], action.work), []).append(action)
     return routes
-
-
-def received(plan: Plan) -> dict[Route, list[Action]]:
-    """The results that travel on each route, in the order in which their target needs them."""
-    routes: dict[Route, list[Action]] = {}
-    for rank, actions in enumerate(plan.actions):
-        for action in actions:
-            for need in needs(action, plan.stages):
-                if plan.rank_of[need.stage] != rank:
-                    routes.setdefault(Route(plan.rank_of[need.stage], rank, need.work), []).append(need)
-    return routes

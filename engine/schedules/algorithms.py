@@ -1,4 +1,4 @@
-"""Schedules with whole backwards: GPipe, 1F1B, interleaved 1F1B, breadth-first and layered accumulation.
+"""The schedules: what a rank does, the seconds that it waits in a step, and the activations that it keeps.
 
 GPipe (arXiv 1811.06965): all forwards, then all backwards. 1F1B (PipeDream-flush, arXiv 2006.09503): a backward as
 soon as one can run. Interleaved 1F1B (arXiv 2104.04473): several chunks on each rank, visited in rounds.
@@ -11,6 +11,13 @@ Layered gradient accumulation with modular placement (arXiv 2106.02679): layers 
 a layer takes all micro-batches before the next one starts. On one rank this is plain gradient accumulation with its
 two loops swapped. A layer's gradient is complete as soon as its last micro-batch is done, so its reduction overlaps
 the backwards of all layers below it.
+
+ZB-H1 (arXiv 2401.10241) is 1F1B whose weight gradients fill gaps. ZB-V (a V-shape of arXiv 2405.15362) has two chunks a
+rank, placed as a V: micro-batches go down through the ranks and come up again, so the last stage, and the first
+backward, is on rank 0. With equal costs of F, I and W a rank that has started never waits, at the memory of 1F1B.
+
+In the closed forms at the end sizes are p ranks, v chunks (stages per rank) and m micro-batches; a message between ranks
+takes ``costs.hop`` seconds (h). All hold for any m >= 1, and equal the simulation or the count of the lists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a schedule costs, by formula: bubble, activations in flight, messages, gathers of sharded parameters.
+"""What a schedule costs, by formula: bubble and activations in flight.
 
 Sizes are p ranks, v chunks (stages per rank) and m micro-batches; f, b, i and w are the seconds of a forward, a whole
 backward and its two parts on one stage. Every formula equals the count or the simulation of the lists.
@@ -6,25 +6,9 @@ backward and its two parts on one stage. Every formula equals the count or the s
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from engine.schedules.actions import Costs, Size
 from engine.schedules.algorithms import NoFormError
 from engine.schedules.registry import KINDS, kept, plan
-
-
-class Sent(NamedTuple):
-    """Messages that one rank sends in a step: activations to the next stage, gradients to the one before."""
-
-    activations: int
-    gradients: int
-
-
-class Collectives(NamedTuple):
-    """Collectives of one chunk's sharded parameters in a step: gathers of them, reductions of gradients."""
-
-    gathers: int
-    reductions: int
 
 
 def busy_seconds(kind: str, chunks: int, micro_batches: int, costs: Costs) -> float:
@@ -71,46 +55,3 @@ def in_flight(kind: str, ranks: int, chunks: int, micro_batches: int) -> tuple[i
     if form is None:
         return tuple(map(kept, plan(kind, ranks, chunks, micro_batches).actions))
     return tuple(form(rank, size) for rank in range(ranks))
-
-
-def messages(kind: str, ranks: int, chunks: int, micro_batches: int) -> tuple[Sent, ...]:
-    """Messages that each rank sends in a step: m for every border that its stages have with another rank.
-
-    A loop has a border after each of its p v stages but the last, so v times the messages of one chunk
-    (arXiv 2104.04473). The V turns inside the last rank: 2 (p - 1) borders.
-    """
-    if ranks == 1:
-        return (Sent(0, 0),)
-    if KINDS[kind].placement == "v":
-        borders = [(rank < ranks - 1) + (rank > 0) for rank in range(ranks)]
-        return tuple(Sent(micro_batches * count, micro_batches * count) for count in borders)
-    return tuple(
-        Sent(micro_batches * (chunks - (rank == ranks - 1)), micro_batches * (chunks - (rank == 0)))
-        for rank in range(ranks)
-    )
-
-
-def bytes_sent(
-    kind: str, ranks: int, chunks: int, micro_batches: int, message_bytes: int
-) -> tuple[Sent, ...]:
-    """Bytes that each rank sends in a step and direction.
-
-    ``message_bytes`` is one micro-batch's activation between blocks: sequence / (cp tp) x batch x hidden x
-    bytes of an element. Its gradient is as large.
-    """
-    counts = messages(kind, ranks, chunks, micro_batches)
-    return tuple(Sent(n.activations * message_bytes, n.gradients * message_bytes) for n in counts)
-
-
-def chunk_collectives(
-    kind: str, ranks: int, chunks: int, micro_batches: int, *, keep_gradients: bool = False
-) -> Collectives:
-    """Collectives per chunk and step when data-parallel ranks share parameters, freed after each visit (ZeRO-3).
-
-    Chunk by chunk (breadth_first, layered) a chunk is visited once per pass: 2 gathers and 1 reduction, for any
-    m (arXiv 2106.02679). Micro-batch by micro-batch, as any other kind does with the layers of a stage, it
-    is 2 m gathers and m reductions, or 1 if whole gradients are kept until the end (``keep_gradients``).
-    """
-    if KINDS[kind].chunk_by_chunk and ranks * chunks > 1:
-        return Collectives(gathers=2, reductions=1)
-    return Collectives(gathers=2 * micro_batches, reductions=1 if keep_gradients else micro_batches)

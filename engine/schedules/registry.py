@@ -50,13 +50,6 @@ class Kind:
         rule = f"exactly {least}" if least == most else f"at least {least}"
         return f"must be {rule} with this schedule; nearest legal: {min(max(chunks, least), most)}"
 
-    def micro_batches_problem(self, micro_batches: int) -> str | None:
-        """What is wrong with a number of micro-batches per step, with the nearest legal one.
-
-        Every schedule here runs any positive number; fewer micro-batches than ranks leave the largest bubbles.
-        """
-        return None if micro_batches >= 1 else "must be at least 1; nearest legal: 1"
-
 
 ANY, ONE, TWO = range(1, 1_000_000), range(1, 2), range(2, 3)
 
@@ -143,7 +136,7 @@ def plan(kind: str, ranks: int, chunks: int, micro_batches: int) -> Plan:
     for name, problem in (
         ("ranks", None if ranks >= 1 else "must be at least 1; nearest legal: 1"),
         ("chunks", facts.chunks_problem(chunks)),
-        ("micro_batches", facts.micro_batches_problem(micro_batches)),
+        ("micro_batches", None if micro_batches >= 1 else "must be at least 1; nearest legal: 1"),
     ):
         if problem:
             raise ValueError(f"{kind}: {name}={getattr(size, name)} {problem}")
@@ -157,8 +150,3 @@ def placed(placement: Literal["loop", "v"], size: Size) -> tuple[int, ...]:
     around = tuple(range(size.ranks))
     rounds = [around[::-1] if placement == "v" and chunk % 2 else around for chunk in range(size.chunks)]
     return tuple(rank for turn in rounds for rank in turn)
-
-
-def actions_for(kind: str, stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """The list that one stage executes when every rank has one."""
-    return list(plan(kind, stages, 1, micro_batches).actions[stage])

@@ -1,4 +1,4 @@
-"""When each action of a plan starts and ends, what it keeps in memory and how often it comes to a chunk.
+"""When each action of a plan starts and ends, and what it keeps in memory.
 
 All of it is exact. Ranks work through their lists in order. A message takes ``hop`` seconds, whatever else is
 under way, and its sender goes on at once.
@@ -7,7 +7,6 @@ under way, and its sender goes on at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, result_of
@@ -31,13 +30,6 @@ class Timeline:
     def seconds(self) -> float:
         """From the start of the step to the end of the last action."""
         return max(spans[-1].end for spans in self.spans)
-
-    @property
-    def longest_rank_seconds(self) -> float:
-        """Longest time from a rank's own first start to its own last end: the cost of a step whose optimizer
-        waits for nobody (arXiv 2401.10241).
-        """
-        return max(spans[-1].end - spans[0].start for spans in self.spans)
 
     def busy_seconds(self, rank: int) -> float:
         """Time that a rank spends in actions."""
@@ -69,25 +61,6 @@ def simulate(plan: Plan, costs: Costs) -> Timeline:
     if sum(map(len, spans)) < sum(map(len, plan.actions)):
         raise ValueError(f"the {plan.kind} plan ends in a deadlock after {sum(map(len, spans)):,} actions")
     return Timeline(tuple(map(tuple, spans)))
-
-
-class Visits(NamedTuple):
-    """How often a rank comes to one of its stages in a step."""
-
-    forwards: int
-    backwards: int
-
-
-def visits(plan: Plan) -> tuple[Visits, ...]:
-    """For each stage, the runs of neighbouring forwards and of neighbouring backwards in its rank's list.
-
-    Parameters that are gathered for a visit and freed after it are gathered once for each.
-    """
-    counts = [[0, 0] for _ in range(plan.stages)]
-    for actions in plan.actions:
-        for (stage, is_forward), _ in groupby(actions, lambda a: (a.stage, a.work is Work.FORWARD)):
-            counts[stage][not is_forward] += 1
-    return tuple(Visits(*count) for count in counts)
 
 
 def in_flight(plan: Plan, weight_share: float = 1.0) -> tuple[float, ...]:

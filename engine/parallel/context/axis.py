@@ -1,35 +1,27 @@
-"""Context parallelism: who holds which tokens, and how attention sees all of them; ring.py and ulysses.py split."""
+"""Context parallelism: who holds which tokens, and how attention sees all of them; a ring has a file of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel
-from engine.model.axes import ContextAxis
+from engine.model.axes import ContextAxis, GroupAxis
+from engine.parallel.collectives import all_to_all
 from engine.parallel.context.attention import causal_attention
 from engine.parallel.context.ring import RingAttention
 
 
 @dataclass(frozen=True, slots=True)
-class UlyssesAttention:
-    """This rank's place on the axis; it holds consecutive tokens."""
+class UlyssesAttention(GroupAxis):
+    """Ulysses attention (arXiv 2309.14509): all-to-alls turn a part of the sequence into a part of the heads and back.
 
-    channel: Channel
-
-    @property
-    def size(self) -> int:
-        """Ranks on the axis."""
-        return self.channel.size
-
-    @property
-    def rank(self) -> int:
-        """Place on the axis, from 0."""
-        return self.channel.rank
+    Between them every rank has the whole sequence for its heads, so any attention kernel will do. A rank holds
+    consecutive tokens.
+    """
 
     def positions(self, sequence_length: int) -> Tensor:
         """int64 [sequence / cp]: the ``rank``-th part of the sequence.
@@ -53,54 +45,17 @@ class UlyssesAttention:
                 f"got {query.shape[1]} and {key.shape[1]}"
             )
         heads = [x.shape[1] // self.size for x in (query, key, value)]
-        whole = self._exchange(torch.cat([self._by_rank(x) for x in (query, key, value)], dim=3)).flatten(
-            0, 1
-        )
+        # [cp, ...] by the rank it goes to -> [cp, ...] by the rank it comes from.
+        parts = torch.cat([self._by_rank(x) for x in (query, key, value)], dim=3)
+        whole = all_to_all(parts, self.channel).flatten(0, 1)
         mixed = causal_attention(*whole.permute(1, 2, 0, 3).split(heads, dim=1))
-        back = self._exchange(mixed.permute(2, 0, 1, 3).unflatten(0, (self.size, -1)))
+        back = all_to_all(mixed.permute(2, 0, 1, 3).unflatten(0, (self.size, -1)), self.channel)
         return back.permute(1, 2, 0, 3, 4).flatten(2, 3).permute(1, 2, 0, 3)
 
     def _by_rank(self, x: Tensor) -> Tensor:
         """[batch, heads, sequence / cp, head_dim] -> [cp, sequence / cp, batch, heads / cp, head_dim]."""
         parts: Tensor = x.unflatten(1, (self.size, -1))
         return parts.permute(1, 3, 0, 2, 4)
-
-    def _exchange(self, x: Tensor) -> Tensor:
-        """[cp, ...] by rank it goes to -> [cp, ...] by rank it comes from."""
-        function: type[torch.autograd.Function] = _AllToAll
-        out: Tensor = function.apply(x, self.channel)
-        return out
-
-
-def ulysses_bytes(
-    *,
-    size: int,
-    batch: int,
-    sequence_length: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    element_bytes: int,
-) -> int:
-    """Bytes that each rank hands to its two all-to-alls for one layer, forward or backward alike.
-
-    Queries, keys and values go one way, the result comes back; 1 / cp of it stays on its rank.
-    """
-    return 2 * (heads + kv_heads) * batch * (sequence_length // size) * head_dim * element_bytes
-
-
-class _AllToAll(torch.autograd.Function):
-    """Even shares: the gradient goes back by the same exchange."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, channel: Channel) -> Tensor:
-        ctx.channel = channel
-        return channel.all_to_all(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.channel.all_to_all(gradient), None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,32 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.comm.channel import Channel, Hop, start_hop
+from engine.model.axes import GroupAxis
+from engine.model.linear import apply
 from engine.parallel.context.attention import BlockKernel, accumulation_dtype, block_kernel, fold
 
 
 @dataclass(frozen=True, slots=True)
-class RingAttention:
+class RingAttention(GroupAxis):
     """This rank's place on a ring; ``kernel`` None picks the fastest for the tensors at hand."""
 
-    channel: Channel
     kernel: BlockKernel | None = None
-
-    @property
-    def size(self) -> int:
-        """Ranks on the axis."""
-        return self.channel.size
-
-    @property
-    def rank(self) -> int:
-        """Place on the axis, from 0."""
-        return self.channel.rank
 
     def positions(self, sequence_length: int) -> Tensor:
         """int64 [sequence / cp]: chunk ``rank`` of 2 * cp, then chunk 2 * cp - 1 - ``rank``.
@@ -52,28 +43,7 @@ class RingAttention:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Causal attention over the whole sequence, for this rank's queries; shapes as in ``ContextAxis``."""
-        ring: type[torch.autograd.Function] = _Ring
-        out: Tensor = ring.apply(query, key, value, self.channel, self.kernel)
-        return out
-
-
-def ring_bytes(
-    direction: Literal["forward", "backward"],
-    *,
-    size: int,
-    batch: int,
-    sequence_length: int,
-    kv_heads: int,
-    head_dim: int,
-    element_bytes: int,
-) -> int:
-    """Bytes that each rank sends, and receives, for one layer.
-
-    Keys and values take cp - 1 hops in both directions; backward their gradients take as many, in fp32.
-    """
-    elements = 2 * batch * kv_heads * (sequence_length // size) * head_dim
-    gradients = max(element_bytes, 4) if direction == "backward" else 0
-    return (size - 1) * elements * (element_bytes + gradients)
+        return apply(_Ring, query, key, value, self.channel, self.kernel)
 
 
 class Visible(NamedTuple):

@@ -16,12 +16,13 @@ from engine.compression.non_gradients import Format
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
 from engine.model.mixture import Mixture, MixtureShape
-from engine.parallel.expert import ExpertParallel, padded_bytes, sorted_bytes
+from engine.parallel.expert import ExpertParallel
 from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
 from tests.support.engine.mixtures import CLOSE, margins, mixture
+from tests.support.engine.sent_bytes import padded_bytes, sorted_bytes
 from tests.support.ranks import on_ranks
 
 DROPLESS = MixtureShape(hidden=16, ffn_hidden=24, experts=8, top_k=2, balance_weight=0.5)

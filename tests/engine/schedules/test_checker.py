@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, received, result_of, sent
+from engine.schedules.actions import Action, Costs, Plan, Work, in_order, needs, result_of, sent
 from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import simulate
 from tests.engine.schedules.test_registry import chunks_of
-from tests.support.engine.schedule_checker import problems
+from tests.support.engine.schedule_checker import problems, received
 
 quick = settings(max_examples=60)
 

@@ -9,14 +9,12 @@ from engine.schedules.actions import Costs, Work, sent
 from engine.schedules.closed_forms import (
     bubble_fraction,
     busy_seconds,
-    bytes_sent,
-    chunk_collectives,
     idle_seconds,
-    messages,
 )
 from engine.schedules.registry import KINDS, plan
-from engine.schedules.simulate import Visits, in_flight, simulate, visits
+from engine.schedules.simulate import in_flight, simulate
 from tests.engine.schedules.test_registry import grid
+from tests.support.engine.schedule_checker import Visits, visits
 
 # (forward, input, weight); a whole backward is the sum of the last two. Weight gradients are here shorter and
 # longer than the other two.
@@ -106,7 +104,7 @@ def test_zero_bubble_v_never_waits_once_it_has_started() -> None:
     for ranks in range(1, 9):
         for micro_batches in range(2 * ranks - 1, 17):
             timeline = simulate(plan("zb_v", ranks, 2, micro_batches), equal)
-            assert timeline.longest_rank_seconds == 6.0 * micro_batches
+            assert max(spans[-1].end - spans[0].start for spans in timeline.spans) == 6.0 * micro_batches
             assert timeline.seconds == 6.0 * micro_batches + ranks - 1
 
 
@@ -126,6 +124,23 @@ def test_activations_in_flight(kind: str) -> None:
     assert wrong == {}
 
 
+def messages(kind: str, ranks: int, chunks: int, micro_batches: int) -> list[tuple[int, int]]:
+    """Activations and gradients that each rank sends in a step: m for every border of its stages with another rank.
+
+    A loop has a border after each of its p v stages but the last, so v times the messages of one chunk
+    (arXiv 2104.04473). The V turns inside the last rank: 2 (p - 1) borders.
+    """
+    if ranks == 1:
+        return [(0, 0)]
+    if KINDS[kind].placement == "v":
+        borders = [(rank < ranks - 1) + (rank > 0) for rank in range(ranks)]
+        return [(micro_batches * count, micro_batches * count) for count in borders]
+    return [
+        (micro_batches * (chunks - (rank == ranks - 1)), micro_batches * (chunks - (rank == 0)))
+        for rank in range(ranks)
+    ]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_messages_of_every_rank(kind: str) -> None:
     for size in grid(kind):
@@ -133,8 +148,7 @@ def test_messages_of_every_rank(kind: str) -> None:
         for route, results in sent(plan(kind, *size)).items():
             counted[route.source][route.work] += len(results)
         expected = messages(kind, *size)
-        assert [(n[Work.FORWARD], n[Work.INPUT]) for n in counted] == list(expected)
-        assert bytes_sent(kind, *size, 10) == tuple((10 * n.activations, 10 * n.gradients) for n in expected)
+        assert [(n[Work.FORWARD], n[Work.INPUT]) for n in counted] == expected
 
 
 def test_interleaving_sends_more_often_the_v_twice() -> None:
@@ -143,18 +157,13 @@ def test_interleaving_sends_more_often_the_v_twice() -> None:
     assert total == {"1f1b": 2 * 8 * 3, "interleaved": 2 * 8 * 11, "zb_v": 2 * 8 * 6}
 
 
-@pytest.mark.parametrize("kind", ["breadth_first", "layered"])
+@pytest.mark.parametrize("kind", [kind for kind, facts in KINDS.items() if facts.chunk_by_chunk])
 def test_chunk_by_chunk_gathers_twice_and_reduces_once(kind: str) -> None:
     for size in grid(kind):
         if size[0] * size[1] > 1:
             assert set(visits(plan(kind, *size))) == {Visits(1, 1)}
-            assert chunk_collectives(kind, *size) == (2, 1)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 8])
 def test_micro_batch_by_micro_batch_gathers_every_time(micro_batches: int) -> None:
     assert set(visits(plan("interleaved", 1, 3, micro_batches))) == {Visits(micro_batches, micro_batches)}
-    size = ("interleaved", 1, 3, micro_batches)
-    assert chunk_collectives(*size) == (2 * micro_batches, micro_batches)
-    assert chunk_collectives(*size, keep_gradients=True) == (2 * micro_batches, 1)
-    assert chunk_collectives("layered", 1, 1, micro_batches) == (2 * micro_batches, micro_batches)

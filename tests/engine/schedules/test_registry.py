@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.schedules.actions import Plan, Size, Work
 from engine.schedules.algorithms import rounds
-from engine.schedules.registry import KINDS, actions_for, plan
+from engine.schedules.registry import KINDS, plan
 from engine.schedules.simulate import in_flight
 from tests.support.engine.schedule_checker import problems
 
@@ -76,8 +76,8 @@ def test_without_a_pipeline_one_micro_batch_is_in_flight(kind: str) -> None:
 
 
 def test_one_stage_in_words() -> None:
-    assert " ".join(map(str, actions_for("1f1b", 0, 2, 3))) == "F0 F1 B0 F2 B1 B2"
-    assert str(actions_for("gpipe", 3, 4, 1)[0]) == "F0.s3"
+    assert " ".join(map(str, plan("1f1b", 2, 1, 3).actions[0])) == "F0 F1 B0 F2 B1 B2"
+    assert str(plan("gpipe", 4, 1, 1).actions[3][0]) == "F0.s3"
 
 
 WRITTEN = {

@@ -1,11 +1,12 @@
-"""Is a plan right? Everything once, by the right rank, equal work, and an end without a deadlock."""
+"""Is a plan right? Everything once, by the right rank, equal work, and an end without a deadlock. And its visits."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain, product
+from itertools import chain, groupby, product
+from typing import NamedTuple
 
-from engine.schedules.actions import Plan, Work, in_order, needs, received, result_of, sent
+from engine.schedules.actions import Action, Plan, Route, Work, in_order, needs, result_of, sent
 
 _COMPLETE = (sorted((Work.FORWARD, Work.BACKWARD)), sorted((Work.FORWARD, Work.INPUT, Work.WEIGHT)))
 
@@ -100,3 +101,33 @@ def _crossed(plan: Plan) -> list[str]:
                 "messages of one kind keep their order"
             )
     return found
+
+
+def received(plan: Plan) -> dict[Route, list[Action]]:
+    """The results that travel on each route, in the order in which their target needs them."""
+    routes: dict[Route, list[Action]] = {}
+    for rank, actions in enumerate(plan.actions):
+        for action in actions:
+            for need in needs(action, plan.stages):
+                if plan.rank_of[need.stage] != rank:
+                    routes.setdefault(Route(plan.rank_of[need.stage], rank, need.work), []).append(need)
+    return routes
+
+
+class Visits(NamedTuple):
+    """How often a rank comes to one of its stages in a step."""
+
+    forwards: int
+    backwards: int
+
+
+def visits(plan: Plan) -> tuple[Visits, ...]:
+    """For each stage, the runs of neighbouring forwards and of neighbouring backwards in its rank's list.
+
+    Parameters that are gathered for a visit and freed after it are gathered once for each.
+    """
+    counts = [[0, 0] for _ in range(plan.stages)]
+    for actions in plan.actions:
+        for (stage, is_forward), _ in groupby(actions, lambda a: (a.stage, a.work is Work.FORWARD)):
+            counts[stage][not is_forward] += 1
+    return tuple(Visits(*count) for count in counts)

@@ -14,11 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from engine.comm.channel import Channel
 from engine.parallel.context.attention import MATMUL
-from engine.parallel.context.axis import context_axis, ulysses_bytes
-from engine.parallel.context.ring import RingAttention, ring_bytes
+from engine.parallel.context.axis import context_axis
+from engine.parallel.context.ring import RingAttention
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock
 from profilers.steps.timer import StepTimer
+from tests.support.engine.sent_bytes import ring_bytes, ulysses_bytes
 from tests.support.ranks import on_ranks
 
 BATCH, SEQUENCE = 2, 48
