@@ -18,8 +18,8 @@ from benchmarks._methods import METHODS
 from benchmarks._ranks import Engine, Silent, switch_recording
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
-from engine.compression.interface import Compressor, Content, Message, Reduction
-from engine.compression.registry import build
+from engine.compression.compressor import GradientCompressor
+from engine.compression.interface import Content, Message, Reduction
 from engine.config.compression import settings_of
 from engine.parallel.data.averaging import AveragedParameters
 from engine.run import netns
@@ -54,7 +54,7 @@ class Kind(NamedTuple):
 class Watched:
     """A compressor whose reductions are timed; with ``silent`` nothing is sent and gradients stay as they are."""
 
-    def __init__(self, inner: Compressor, rate_mbit: float | None) -> None:
+    def __init__(self, inner: GradientCompressor, rate_mbit: float | None) -> None:
         self.inner, self.silent = inner, False
         self._bytes_per_second = None if rate_mbit is None else rate_mbit * 1e6 / 8
         self.gradients: dict[int, Tensor] = {}
@@ -107,7 +107,9 @@ class Rank:
         self._watched = Watched(self._part.compressor, rank.config.lab.rate_mbit)
         self._part.compressor = self._watched  # type: ignore[assignment]
         self._watch_backward()
-        self._coder = build(settings_of(rank.config.compression), unshaped(), 0, lambda: 1, rank.device)
+        self._coder = GradientCompressor(
+            settings_of(rank.config.compression), unshaped(), 0, lambda: 1, rank.device
+        )
 
     def kind(self, name: str, steps: int) -> Kind:
         """Change to a kind and take its steps; the first ones are thrown away."""

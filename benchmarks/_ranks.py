@@ -27,7 +27,7 @@ from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig, parse
-from engine.launch.host_location import Place
+from engine.launch.pool import RankHosts
 from engine.launch.workers import PRELOAD
 from engine.model.axes import Axes, LocalExperts
 from engine.model.data import open_corpus
@@ -216,7 +216,7 @@ def on_cores(
     """What ``measure(rank_context, *arguments)`` returns on each rank; ``watch`` is told their processes."""
     methods, world_size = multiprocessing.get_context("forkserver"), layout_of(config).world_size
     methods.set_forkserver_preload(PRELOAD)
-    with tempfile.TemporaryDirectory() as home, contextlib.closing(Place(config.lab)) as place:
+    with tempfile.TemporaryDirectory() as home, contextlib.closing(RankHosts(config.lab)) as place:
         folder = run_folder.create(Path(home), config, {})
         Progress(folder, world_size).close()
         pipes = [methods.Pipe(duplex=False) for _ in range(world_size)]

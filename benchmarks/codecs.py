@@ -26,8 +26,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from benchmarks import _table as table
 from benchmarks._ratio import ratio
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, content_of
-from engine.compression.registry import build
 from engine.config.compression import Settings
 from engine.run.processes import yield_to_running_threads
 from profilers.collectives.wire_bytes import wire_bytes
@@ -95,7 +95,7 @@ Reduce = Callable[[], tuple[float, float]]
 def own(settings: Settings, content: Content) -> Reduce:
     """Seconds of coding and of the whole reduction."""
     assert dist.group.WORLD is not None
-    compressor = build(settings, dist.group.WORLD, 0, lambda: 0, torch.device("cpu"))
+    compressor = GradientCompressor(settings, dist.group.WORLD, 0, lambda: 0, torch.device("cpu"))
 
     def reduce() -> tuple[float, float]:
         begin, waited = time.perf_counter(), 0.0
@@ -192,7 +192,7 @@ def _messages(settings: Settings, ranks: int) -> list[tuple[str, int]]:
     dist.init_process_group("fake", rank=0, world_size=ranks)
     try:
         assert dist.group.WORLD is not None
-        compressor = build(settings, dist.group.WORLD, 0, lambda: 0, torch.device("cpu"))
+        compressor = GradientCompressor(settings, dist.group.WORLD, 0, lambda: 0, torch.device("cpu"))
         content = content_of(0, torch.empty(VALUES), dict(SHAPES))
         return [(one.operation, one.bytes) for one in compressor.messages(content)]
     finally:

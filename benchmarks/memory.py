@@ -21,10 +21,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from benchmarks import _table as table
 from benchmarks._ratio import ratio
 from engine.config.presets import ModelShape
+from engine.model.activation_memory import Activations, is_weight
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, initialize
-from engine.model.offload import is_weight
-from engine.model.recompute import Activations
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 

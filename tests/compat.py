@@ -55,7 +55,7 @@ PARTS = {
         tests/engine/comm/test_gloo_exchange.py
         tests/engine/parallel/test_tensor_chunked.py""",
     "compression": """tests/engine/compression/methods/test_row_codec.py
-        tests/engine/compression/test_bucket.py
+        tests/engine/compression/test_compressor.py
         tests/engine/compression/methods/test_powersgd.py
         tests/engine/compression/test_interface.py
         tests/engine/compression/test_runs.py
@@ -74,7 +74,7 @@ PARTS = {
         tests/engine/footprint/test_footprint.py
         tests/engine/launch/test_hang.py""",
     "memory": """tests/engine/runs/test_memory.py
-        tests/engine/model/test_offload.py
+        tests/engine/model/test_activation_memory.py
         tests/engine/rank/test_command_reader.py""",
 }
 #: Draws the same cases of long lists of cases under each release.

@@ -38,7 +38,7 @@ class _SavePlanner(DefaultSavePlanner):
 
 
 class _LoadPlanner(DefaultLoadPlanner):
-    """The same for reading; the default one begins by dropping what is not a tensor."""
+    """Looks up the boxes of parts for reading; the default planner begins by dropping what is not a tensor."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

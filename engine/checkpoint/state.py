@@ -65,7 +65,7 @@ def _cut(sizes: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[
 def _within(
     sizes: tuple[int, ...], start: int, stop: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The same inside one row."""
+    """Offsets and sizes of the boxes of a range that lies inside one row."""
     row = math.prod(sizes[1:])
     place = start // row
     for offsets, inner in _cut(sizes[1:], start - place * row, stop - place * row):
@@ -91,7 +91,7 @@ class Part:
         return torch.Size(self.extent.shape)
 
     def on(self, flat: Tensor) -> Part:
-        """The same part with other values."""
+        """This part with the values of another flat tensor."""
         return Part(self.extent, flat)
 
     def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:

@@ -123,14 +123,14 @@ class Channel:
         return out
 
     def all_gather_into(self, out: Tensor, x: Tensor) -> None:
-        """The same into a contiguous ``out``; outside compiled code."""
+        """``all_gather`` into a contiguous ``out``; outside compiled code."""
         if self._exchange is not None and self._exchange.gathers(x):
             self._wait("all_gather", out, self._exchange.all_gather, out, x, algorithm=EXCHANGE)
         else:
             self._wait("all_gather", out, self._backend._allgather_base, out, x, self._all_gather)
 
     def start_all_gather_into(self, out: Tensor, x: Tensor) -> Waitable:
-        """The same beside computation."""
+        """``all_gather_into`` beside computation."""
         return UnderWay(all_gather_single(out, x, group=self.group, async_op=True))
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Channel:
         return out
 
     def reduce_scatter_into(self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> None:
-        """The same into a contiguous ``out``; outside compiled code."""
+        """``reduce_scatter`` into a contiguous ``out``; outside compiled code."""
         exchange = self._exchange
         if exchange is not None and can_reduce(operation):
             self._wait("reduce_scatter", x, exchange.reduce_scatter, out, x, operation, algorithm=EXCHANGE)
@@ -154,7 +154,7 @@ class Channel:
     def start_reduce_scatter_into(
         self, out: Tensor, x: Tensor, operation: Any = dist.ReduceOp.SUM
     ) -> Waitable:
-        """The same beside computation; ``out`` may be this rank's part of ``x``. Outside compiled code."""
+        """``reduce_scatter_into`` beside computation; ``out`` may be this rank's part of ``x``."""
         exchange = self._exchange
         if exchange is None or not can_reduce(operation):
             work: Waitable = reduce_scatter_single(out, x, op=operation, group=self.group, async_op=True)
@@ -281,7 +281,7 @@ def start_hop(channel: Channel, x: Tensor, target: int, into: Tensor, source: in
 
 
 def start_batched(channel: Channel, x: Tensor, target: int, into: Tensor, source: int) -> Hop:
-    """The same as one batch, on any backend."""
+    """``start_hop`` with both messages posted as one batch, on any backend."""
     recorder, group = active_recorder(), channel.group
     calls = [
         None if recorder is None else recorder.issue(name, group, payload)

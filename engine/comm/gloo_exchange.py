@@ -110,7 +110,8 @@ class Exchange:
     def start_reduce_scatter(
         self, out: Tensor, x: Tensor, operation: Any, ended: Callable[[], None]
     ) -> torch.futures.Future[None]:
-        """The same beside computation: one of gloo's threads reduces when the parts are there, then calls ``ended``.
+        """``reduce_scatter`` beside computation: a thread of gloo's reduces when the parts are there, then calls
+        ``ended``.
 
         Its ``wait()`` raises RuntimeError if the exchange failed; then nothing was reduced.
         """
@@ -126,7 +127,7 @@ class Exchange:
         return future
 
     def all_reduce(self, x: Tensor, operation: Any) -> _Reduced:
-        """In place."""
+        """Reduce ``x`` over the ranks in place."""
         parts = x.new_empty((self._size, *x.shape))
         work = self._backend.alltoall_base(parts.view(-1), self._repeated(x), [], [], self._options)
         return _Reduced(work, parts, x, operation)

@@ -23,15 +23,15 @@ class Draws:
         self._seed, self._rank, self._step, self._device = seed, rank, step, device
 
     def own(self, index: int, use: int = 0) -> torch.Generator:
-        """Another one on every rank; ``use`` tells several of a step apart."""
+        """A generator that differs between ranks; ``use`` tells several of a step apart."""
         return self._generator(index, use, 1 + self._rank)
 
     def shared(self, index: int) -> torch.Generator:
-        """The same one on all ranks of the group."""
+        """A generator that all ranks of the group have alike."""
         return self._generator(index, 0, _SHARED)
 
     def once(self, key: int) -> torch.Generator:
-        """The same one on all ranks and at all steps."""
+        """A generator that all ranks have alike at all steps."""
         return self._seeded(key)
 
     def _generator(self, index: int, use: int, rank: int) -> torch.Generator:

@@ -59,7 +59,7 @@ class CompressionMethod:
 
     ``paper`` is its arXiv number, if it has one. ``module`` has its code: ``build`` there makes the ``Method`` of a
     bucket (``engine/compression/interface.py``), and ``errors`` tells what each value would lose of a gradient, as
-    ``engine.compression.registry.errors_of``; without a name no plan chooses values.
+    ``engine.compression.compressor.errors_of``; without a name no plan chooses values.
     ``value`` is the field of the section ``compression`` that holds its usual value, or that value itself. Further
     ``fields`` of the section act with it. ``feeds_back``: what was not sent is added to the next gradient unless the
     configuration says otherwise. ``one_way``: values can go to the rank alone that needs them, as ZeRO asks for; what

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from engine.model.activation_memory import SMALLEST_BYTES, Offload, is_weight
 from engine.model.axes import Compute, ExpertAxis
 from engine.model.decoder import Decoder
 from engine.model.mixture import Mixture
-from engine.model.offload import SMALLEST_BYTES, Offload, is_weight
 from profilers.torch_private import TorchDispatchMode, memory_identity, tree_leaves
 
 

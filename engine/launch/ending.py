@@ -197,6 +197,6 @@ class NetworkWatch:
         return RunOutcome(Ending.COMM_ERROR, line) if now - self._since >= _PATIENCE_SECONDS else None
 
     def explained(self, outcome: RunOutcome) -> RunOutcome:
-        """The same ending; where ranks lost each other, with what is down as the reason."""
+        """The outcome; where ranks lost each other, with what is down as the reason."""
         line = self._broken() if outcome.ending is Ending.COMM_ERROR else None
         return outcome if line is None else replace(outcome, reason=line)

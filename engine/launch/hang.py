@@ -122,7 +122,7 @@ class HangWatch:
         self._tell(outcome_of(culprit, known, found))
 
     def close(self) -> None:
-        """Lets go of the page."""
+        """Close the page."""
         self._progress.close()
 
     def _moved_on(self) -> None:

@@ -1,24 +1,128 @@
-"""Warm local ranks: processes forked from a server that has torch loaded, kept from run to run."""
+"""Warm local ranks: processes forked from a server that has torch loaded, kept from run to run, on this machine or on
+the hosts of a lab.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 
 import psutil
+import torch.distributed as dist
 
-from engine.config import environment
+from engine.config import environment, sections
 from engine.config.environment import Environment
 from engine.config.layout import devices_of
+from engine.config.network import Shape, shape_of
 from engine.config.run_config import RunConfig
-from engine.launch.host_location import Place
+from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
+from engine.launch.lab.links import LinkStates, cut_off
 from engine.launch.supervisor import Launch, Watch
 from engine.launch.workers import Servers, Worker
 from engine.rank.worker import serve
-from engine.run.messages import RankTask
+from engine.run import netns
+from engine.run.messages import Counted, RankTask, Seat
 from engine.run.outcome import Ending, RunOutcome
+
+
+class RankHosts:
+    """One environment of ranks, made as a configuration asks for it; ``close`` removes what was made.
+
+    A lab that is kept across runs is used if one of that shape stands and no other run uses it; else a new one is made.
+
+    Raises:
+        LabError: the lab could not be set up.
+    """
+
+    def __init__(self, asked: sections.Lab) -> None:
+        self.asked = asked
+        self._lock: int | None = None
+        self._links: LinkStates | None = None
+        shape = shape_of(asked)
+        self._lab = None if shape is None else self._take_or_make(shape)
+        self.store_address = "127.0.0.1" if self._lab is None else lab.switch_address()
+        try:
+            self.store = self._store()
+            self._links = None if self._lab is None else LinkStates(self._lab.links)
+        except BaseException:
+            self.close()
+            raise
+
+    def namespaces(self, devices: int) -> list[str | None]:
+        """Where each of so many devices is; None is where this process is."""
+        if self._lab is None:
+            return [None] * devices
+        return [self._lab.namespaces[host] for host in self._lab.shape.rank_hosts(devices)]
+
+    def seat(self, rank: int, devices: Sequence[int]) -> Seat | None:
+        """A rank's place in the lab, if there is one, with the device of each rank; the first rank of a host reads that
+        host's counters, and the first of an island those of its uplink.
+        """
+        if self._lab is None:
+            return None
+        hosts, shape = self._lab.shape.hosts_of_ranks(devices), self._lab.shape
+        islands = [shape.island_of(host) for host in hosts]
+        counted: list[Counted] = []
+        if rank == hosts.index(hosts[rank]):
+            ranks = _places(hosts, hosts[rank])
+            counted += [Counted(netns.DATA, ranks, _mbit(shape.rate_kbit(hosts[rank]))), Counted("lo", ranks)]
+        if self._lab.core is not None and rank == islands.index(islands[rank]):
+            link = self._lab.uplink(islands[rank])
+            counted.append(
+                Counted(netns.UPLINK, _places(islands, islands[rank]), _mbit(link.rate_kbit), link.near)
+            )
+        return Seat(hosts[rank], tuple(counted))
+
+    def broken(self, devices: Sequence[int]) -> str | None:
+        """One line about links that are down, and the ranks behind them; None where all are up.
+
+        ``devices`` has the device of each rank.
+        """
+        down = [] if self._links is None else self._links.down()
+        if not down or self._lab is None:
+            return None
+        hosts = self._lab.shape.hosts_of_ranks(devices)
+        return cut_off(down, [_places(hosts, host) for host in range(self._lab.shape.hosts)])
+
+    def close(self) -> None:
+        """Remove the lab, or let go of a kept one."""
+        if hasattr(self, "store"):
+            del self.store  # its sockets would keep the switch
+        if self._links is not None:
+            self._links.close()
+        if self._lab is not None and not self._lab.kept:
+            self._lab.down()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _store(self) -> dist.TCPStore:
+        def listen() -> dist.TCPStore:
+            return dist.TCPStore(self.store_address, 0, is_master=True, wait_for_workers=False)
+
+        return listen() if self._lab is None else netns.inside(self._lab.switch, listen)
+
+    def _take_or_make(self, shape: Shape) -> lab.Lab:
+        kept = lab.kept(shape)
+        self._lock = registry.hold(kept)
+        if self._lock is not None:
+            return kept
+        registry.sweep()
+        made = lab.owned(shape)
+        made.up()
+        return made
+
+
+def _places(values: list[int], wanted: int) -> tuple[int, ...]:
+    return tuple(rank for rank, value in enumerate(values) if value == wanted)
+
+
+def _mbit(kbit: int) -> float | None:
+    return kbit / 1000 if kbit else None
+
 
 #: Threads and descriptors leak a little with every new group.
 _RUNS_PER_WORKER = 30
@@ -37,7 +141,7 @@ class LocalPool:
         self._fresh_on_cpu, self._most_runs = fresh_on_cpu, _RUNS_PER_WORKER
         self._servers = Servers()
         self._workers: list[Worker] = []
-        self._place: Place | None = None
+        self._place: RankHosts | None = None
 
     def run(self, launch: Launch) -> RunOutcome:
         """Run to an ending."""
@@ -70,7 +174,7 @@ class LocalPool:
         self._leave()
         self._servers.close()
 
-    def _place_for(self, config: RunConfig) -> Place:
+    def _place_for(self, config: RunConfig) -> RankHosts:
         """The place a run asks for; workers belong to one place, so another one starts without any.
 
         One with a link that is down is left for a new one.
@@ -79,7 +183,7 @@ class LocalPool:
         if place is not None and (place.asked != config.lab or place.broken(devices_of(config))):
             self._leave()
         if self._place is None:
-            self._place = Place(config.lab)
+            self._place = RankHosts(config.lab)
         return self._place
 
     def _leave(self) -> None:
@@ -125,7 +229,7 @@ class LocalPool:
         return Worker(process, tasks, lifeline, namespace, variables)
 
     def _hand_out(
-        self, launch: Launch, workers: list[Worker], place: Place, devices: tuple[int, ...]
+        self, launch: Launch, workers: list[Worker], place: RankHosts, devices: tuple[int, ...]
     ) -> None:
         shared = max(1, _cores() // len(workers))
         threads = launch.config.environment.OMP_NUM_THREADS or shared

@@ -136,7 +136,7 @@ class OrderTaker:
             self._progress.request_stop()
 
     def close(self) -> None:
-        """Lets go of the page."""
+        """Close the page."""
         self._progress.close()
 
 

@@ -11,12 +11,14 @@ import argparse
 import functools
 import json
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import psutil
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
@@ -34,11 +36,11 @@ from engine.lifecycle import finish, note_start
 from engine.model.data import check_path
 from engine.rank.worker import classify, device_of, failure, group_timeout, limit_memory, train_in_group
 from engine.run import run_folder
-from engine.run.devices import agreement
+from engine.run.devices import gpu_probe, selection
 from engine.run.devices.selection import Devices, load_backend
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.processes import yield_to_running_threads
+from engine.run.processes import is_running, yield_to_running_threads
 from engine.run.progress import Progress
 from engine.run.progress import read as standings
 from profilers.collectives import flight_recorder
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _complete_environment()
     store, here, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
     try:
-        chosen = agreement.choose(config, store, here, len(layout.devices_of(config)))
+        chosen = choose_devices(config, store, here, len(layout.devices_of(config)))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -76,6 +78,50 @@ def _with_variables(config: RunConfig, arguments: Sequence[str]) -> None:
     environment.take(environment.variables(config.environment))
     if missing:
         os.execv(sys.executable, [sys.executable, "-m", "engine.launch.torchrun", *arguments])
+
+
+class _Choice(msgspec.Struct):
+    """The devices that one rank would use by itself, or in ``remedy`` why it refuses."""
+
+    host: str
+    devices: Devices | None = None
+    remedy: str = ""
+
+
+def choose_devices(config: RunConfig, store: dist.Store, place: int, places: int) -> Devices:
+    """GPUs where each rank has one that works, the CPU on all ranks otherwise; every rank calls it.
+
+    ``place`` is torchrun's number of this process.
+
+    Raises:
+        InputError: GPUs were asked for by name, and some rank has none; raised on all.
+    """
+    own = decisive = _own_choice(config)
+    if config.device != "cpu":
+        shared = dist.PrefixStore("devices", store)
+        shared.set(f"{place}", msgspec.json.encode(own).decode())
+        choices = [msgspec.json.decode(shared.get(f"{number}"), type=_Choice) for number in range(places)]
+        shared.set(f"heard-{place}", "")
+        without_gpu = (one for one in choices if one.devices is None or one.devices.kind != "cuda")
+        decisive = next(without_gpu, own)
+        if decisive.devices is None and place == 0:
+            # This process may hold the store, which is to outlive the others' questions.
+            shared.wait([f"heard-{number}" for number in range(places)])
+    where = "" if decisive.host == own.host else f"{decisive.host}: "
+    if decisive.devices is None:
+        raise InputError("device", "cuda", f"{where}{decisive.remedy}")
+    return replace(decisive.devices, reason=f"{where}{decisive.devices.reason}")
+
+
+def _own_choice(config: RunConfig) -> _Choice:
+    """A rank is about to use CUDA in any case: it asks torch here, of the GPU of its own, and starts no process."""
+    own_gpu = int(os.environ.get("LOCAL_RANK", "0"))
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    try:
+        devices = selection.choose(config, ranks, ask=functools.partial(gpu_probe.look, only=own_gpu))
+        return _Choice(socket.gethostname(), devices)
+    except InputError as error:
+        return _Choice(socket.gethostname(), remedy=error.remedy)
 
 
 def _checked(path: Path) -> RunConfig:
@@ -137,15 +183,8 @@ def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
     return [
         Death(one.rank, None, one.phase, (), ending.was_killed(one.pid, kills_before))
         for one in standings(folder)
-        if one.rank in ranks and not _lives(one.pid)
+        if one.rank in ranks and not is_running(one.pid)
     ]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
-import psutil
+from engine.run.processes import is_running
 
 _DISMISS_SECONDS = 1.0
 #: What multiprocessing takes for the exit code of a process whose fork server is gone.
@@ -41,7 +41,7 @@ class Worker:
     def orphaned(self) -> bool:
         """Whether it lives without the server that forked it, which would have told of its end."""
         pid = self.process.pid
-        return self.process.exitcode == _UNTOLD and pid is not None and _lives(pid)
+        return self.process.exitcode == _UNTOLD and pid is not None and is_running(pid)
 
     def dismiss(self) -> None:
         """Ask the process to end by closing its tasks, without waiting for it."""
@@ -55,12 +55,6 @@ class Worker:
         self.process.join(timeout=5.0)
         self.tasks.close()
         self.lifeline.close()
-
-
-def _lives(pid: int) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 #: Imported by a server only: importing it elsewhere would freeze the controller's objects.

@@ -60,11 +60,9 @@ class LocalExperts:
     rank: int = 0
 
     def run_sorted(self, rows: Tensor, counts: Tensor, compute: Compute) -> Tensor:
-        """As the axis says."""
         return compute(rows, counts)
 
     def run_padded(self, slots: Tensor, compute: Compute) -> Tensor:
-        """As the axis says."""
         return compute(slots, None)
 
 

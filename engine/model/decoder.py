@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from engine.config.presets import ModelShape
+from engine.model.activation_memory import Activations, Offload, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
 from engine.model.linear import apply, linear
 from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
-from engine.model.offload import Offload
-from engine.model.recompute import Activations, Recompute, again
 
 _ROTARY_BASE = 10000.0
 

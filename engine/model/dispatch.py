@@ -162,7 +162,7 @@ def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
 
 def looped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """The same by one product a group; it waits for the counts."""
+    """``grouped_linear`` by one product a group; it waits for the counts."""
     parts = x.split(host_values.numbers(counts))
     return torch.cat([F.linear(part, matrix) for part, matrix in zip(parts, weight.unbind(0), strict=True)])
 

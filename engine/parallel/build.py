@@ -11,16 +11,16 @@ from engine.comm.context import RankContext
 from engine.config.layout import accumulation, layers_of_stages
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
+from engine.model.activation_memory import activations_of
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.linear import DeferredGradients
 from engine.model.mixture import Mixture, MixtureShape
-from engine.model.recompute import activations_of
 from engine.parallel import compiler_cache
 from engine.parallel.context.axis import context_axis
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
-from engine.parallel.data.replica import Replica, is_expert, late_parameters, mark, wide_parameters
+from engine.parallel.data.replica import Replica, is_expert, late_parameters, mark_parameters, wide_parameters
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.parallel.expert import ExpertParallel
@@ -125,7 +125,7 @@ def _axes(rank: RankContext) -> Axes:
 
 
 def _replica(rank: RankContext, decoder: Decoder) -> Replica:
-    mark(decoder)
+    mark_parameters(decoder)
     layout, config, tp_size = rank.layout, rank.config, rank.layout.tp
     if layout.zero_stage >= 2:
         return FullyShardedReplica(

@@ -65,7 +65,7 @@ class TensorParallel:
         return self.scatter_sequence(matrix(x))
 
     def keeping_gathered(self) -> TensorParallel:
-        """The same axis, without a second gather."""
+        """This axis with products that keep the gathered input."""
         return replace(self, regathers=False)
 
     def scatter_sequence(self, x: Tensor) -> Tensor:

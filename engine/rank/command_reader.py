@@ -48,7 +48,7 @@ class MemorySnapshot:
             torch_private.record_allocations(_HISTORY)
 
     def record(self, step: int, steps: int) -> None:
-        """Nothing more."""
+        """The history of allocations is kept since ``begin``."""
 
     def end(self, step: int) -> dict[str, Any]:
         """Write the file of this rank. OSError if that is not possible."""

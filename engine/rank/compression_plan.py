@@ -21,10 +21,9 @@ from engine.checkpoint.resume import Found
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
-from engine.compression.bucket import GradientCompressor
+from engine.compression.compressor import GradientCompressor, errors_of
 from engine.compression.interface import Content, Message, content_of
 from engine.compression.l_greco import Row, chosen, means, share_of
-from engine.compression.registry import build, errors_of
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
 from engine.config.compression_methods import Value
 from engine.config.sections import Compression
@@ -72,7 +71,7 @@ class Prices:
 def _unsent(group: Group, content: Content, settings: Settings) -> tuple[GradientCompressor, Content]:
     """A compressor that is only asked; its buffers take no memory."""
     flat = torch.empty(max(part.stop for part in content.parts), device="meta")
-    compressor = build(settings, group, 0, lambda: settings.start_step, torch.device("cpu"))
+    compressor = GradientCompressor(settings, group, 0, lambda: settings.start_step, torch.device("cpu"))
     return compressor, replace(content, flat=flat)
 
 
@@ -98,7 +97,7 @@ def report_uncompressed(rank: RankContext, replicas: Iterable[Replica]) -> None:
 #: Steps whose gradients are summed up; also the step before which there is a first plan.
 WATCHED = 10
 #: The kind of the event in which rank 0 tells of a plan.
-EVENT = "plan"
+PLAN_EVENT = "plan"
 
 
 class Planner:
@@ -119,7 +118,7 @@ class Planner:
         self._follow(plan)
         if self._rank.rank == 0 and plan != NO_PLAN:
             about = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
-            self._rank.writer.event(EVENT, step=found.manifest.step, **about, taken_from=found.run)
+            self._rank.writer.event(PLAN_EVENT, step=found.manifest.step, **about, taken_from=found.run)
 
     def watch(self, step: int) -> None:
         """Sum up the gradients of ``step``, if it is one of the last before a plan."""
@@ -167,7 +166,7 @@ class Planner:
         if self._rank.rank == 0:
             sizes = {"bytes_uniform": uniform, "bytes_before": before, "bytes_after": after}
             about = {"method": settings.method, "default": settings.value} | found | sizes
-            self._rank.writer.event(EVENT, step=step, **about, seconds=time.monotonic() - began)
+            self._rank.writer.event(PLAN_EVENT, step=step, **about, seconds=time.monotonic() - began)
 
     def _rows(self, settings: Settings, prices: Prices) -> dict[str, Row]:
         """This rank's share of the table, of the layers that some candidate compresses."""

@@ -159,7 +159,7 @@ class InterfaceLog:
             self._writer.write_many(samples)
 
     def close(self) -> None:
-        """A last reading."""
+        """Read a last time, and close the counters."""
         self.read()
         for _, file in self._sources:
             file.close()

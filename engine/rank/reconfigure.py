@@ -8,7 +8,7 @@ from engine.comm.context import RankContext
 from engine.config import knobs
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
-from engine.model.recompute import activations_of
+from engine.model.activation_memory import activations_of
 from engine.parallel.build import messages_of, plan_of, set_micro_batches
 from engine.parallel.pipeline import PipelineExecutor
 from engine.rank.compression_plan import report_uncompressed

@@ -22,7 +22,7 @@ from engine.config import environment
 from engine.config.layout import devices_of, layout_of
 from engine.config.run_config import RunConfig, load
 from engine.rank import environment_report, flight, loop
-from engine.rank.divergence import DivergedError
+from engine.rank.loop import DivergedError
 from engine.run import netns
 from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend

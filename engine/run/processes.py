@@ -15,8 +15,18 @@ import signal
 import threading
 from pathlib import Path
 
+import psutil
+
 from profilers.collectives.nccl_log import Proof
 from profilers.model.environment import NO, UNTOLD, YES
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of that number, and it has not ended."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def die_with(lifeline: int) -> None:

@@ -16,7 +16,7 @@ ZB-H1 (arXiv 2401.10241) is 1F1B whose weight gradients fill gaps. ZB-V (a V-sha
 rank, placed as a V: micro-batches go down through the ranks and come up again, so the last stage, and the first
 backward, is on rank 0. With equal costs of F, I and W a rank that has started never waits, at the memory of 1F1B.
 
-In the closed forms at the end sizes are p ranks, v chunks (stages per rank) and m micro-batches; a message between ranks
+In the closed forms sizes are p ranks, v chunks (stages per rank) and m micro-batches; a message between ranks
 takes ``costs.hop`` seconds (h). All hold for any m >= 1, and equal the simulation or the count of the lists.
 """
 

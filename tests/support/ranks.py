@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from engine.config.sections import Lab
-from engine.launch.host_location import Place
+from engine.launch.pool import RankHosts
 from engine.launch.workers import PRELOAD
 from engine.rank.worker import join
 
@@ -28,14 +28,16 @@ def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> 
     Raises:
         AssertionError: a rank failed; with the traceback of the first one that did.
     """
-    place = Place(Lab())
+    place = RankHosts(Lab())
     try:
         return on_ranks_of(place, world_size, function, *arguments)
     finally:
         place.close()
 
 
-def on_ranks_of(place: Place, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def on_ranks_of(
+    place: RankHosts, world_size: int, function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
     """The same where a place puts the ranks."""
     methods = multiprocessing.get_context("forkserver")
     methods.set_forkserver_preload(PRELOAD)

@@ -84,7 +84,6 @@ class Integers:
             pack(shifted, self.bits, codes)
 
     def decode(self, scales: Tensor, codes: Tensor, width: int) -> Tensor:
-        """Integers."""
         if self.bits == 8:
             return codes.view(torch.int8).to(torch.float32)
         out = scales.new_empty(len(scales), width)
@@ -114,7 +113,6 @@ class Signs:
         x.sub_(torch.copysign(scales[:, None], x))
 
     def decode(self, scales: Tensor, codes: Tensor, width: int) -> Tensor:
-        """Eight signs a byte."""
         return self._table.index_select(0, codes.reshape(-1).int()).view(len(scales), width)
 
 

@@ -42,7 +42,7 @@ class CurvePlan:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """What is measured, in words for people."""
         words = {"gemm": f"{self.name} matrix products", "memory": f"memory {self.name}"}
         what = words.get(self.kind, self.name.replace("_", " "))
         return f"{what}, {self.ranks:,} rank{'s' if self.ranks > 1 else ''}"

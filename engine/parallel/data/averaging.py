@@ -14,20 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from engine.comm.channel import Group, Waitable
-from engine.compression.interface import Compressor, Content, MethodState, Reduction, content_of
-from engine.compression.registry import build
+from engine.compression.compressor import GradientCompressor
+from engine.compression.interface import Content, MethodState, Reduction, content_of
 from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
 from engine.config.run_config import RunConfig
 from engine.config.sections import Memory
-from engine.model.offload import on_host
+from engine.model.activation_memory import on_host
 from engine.parallel.data.buckets import Bucket, GradientBuckets
 from engine.parallel.data.replica import Extent, Piece, ReplicaMemory, Wave, extent, partial_over_tp
 from profilers.steps.timer import StepTimer
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """The rank that carries it: its parameters, and (place, number) of ranks with copies, and over tp."""
+class MemoryOwner:
+    """The rank that carries what compression keeps from step to step: its parameters, and its (place, number) among
+    the ranks with copies, and over tp.
+    """
 
     named: Mapping[str, nn.Parameter]
     ranks: tuple[int, int]
@@ -39,7 +41,9 @@ class Owner:
         return f".tp{place}of{size}" if size > 1 and partial_over_tp(self.named[name]) else ""
 
 
-def carried(compressor: Compressor, content: Content, owner: Owner) -> list[ReplicaMemory]:
+def error_memories(
+    compressor: GradientCompressor, content: Content, owner: MemoryOwner
+) -> list[ReplicaMemory]:
     """One bucket's error memory, which is another one on each rank, and what a method keeps beside it."""
     errors = compressor.memory(content)
     found = [_kept(one, owner) for one in compressor.state(content)]
@@ -56,7 +60,7 @@ def carried(compressor: Compressor, content: Content, owner: Owner) -> list[Repl
     ]
 
 
-def _kept(one: MethodState, owner: Owner) -> ReplicaMemory:
+def _kept(one: MethodState, owner: MemoryOwner) -> ReplicaMemory:
     """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
     name, lies = (
         f"{one.part.name}.{one.kind}{owner.over_tp(one.part.name)}",
@@ -69,7 +73,7 @@ def _kept(one: MethodState, owner: Owner) -> ReplicaMemory:
     return ReplicaMemory(name, one.values, Extent(one.shape, (0,) * len(one.shape), one.shape))
 
 
-def delayed(pieces: list[Piece], owner: Owner) -> list[ReplicaMemory]:
+def delayed_averages(pieces: list[Piece], owner: MemoryOwner) -> list[ReplicaMemory]:
     """Averages that the next step applies, of what this rank updates; the same on all ranks that update it."""
     return [
         ReplicaMemory(
@@ -113,9 +117,6 @@ class Masters:
             part.copy_(weight, non_blocking=True)
 
 
-MIB = 2**20
-
-
 @dataclass(frozen=True)
 class SharedParameters:
     """Parameters by name and the ranks that hold copies of them; None for a single one.
@@ -148,14 +149,14 @@ class AveragedParameters:
         self._config = config
         self._masters, self._pieces = Masters(config.memory), list[Piece]()
         self._values = self._masters.narrow(shared.named.values())
-        self.compressor: Compressor | None = None
+        self.compressor: GradientCompressor | None = None
         #: Sees each bucket's gradient before it is compressed.
         self.watch: Callable[[Content], None] | None = None
         self._plan = NO_PLAN
         self.buckets = GradientBuckets(
             list(shared.named.values()),
             self._average if shared.ranks > 1 or shared.spread > 1 else None,
-            config.overlap.bucket_mb * MIB,
+            config.overlap.bucket_mb * 2**20,
             self._padding(),
             shared.late,
             self._wait,
@@ -175,11 +176,13 @@ class AveragedParameters:
     def memories(self) -> list[ReplicaMemory]:
         """What compression and delay carry from step to step for each parameter."""
         self.buckets.drain()
-        owner = Owner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
-        found = delayed(self.pieces(), owner) if self._config.overlap.delay else []
+        owner = MemoryOwner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
+        found = delayed_averages(self.pieces(), owner) if self._config.overlap.delay else []
         if self.compressor is None:
             return found
-        return found + [one for content in self.contents for one in carried(self.compressor, content, owner)]
+        return found + [
+            one for content in self.contents for one in error_memories(self.compressor, content, owner)
+        ]
 
     @property
     def has_averages(self) -> bool:
@@ -212,7 +215,7 @@ class AveragedParameters:
         before, self._config = self._config, config
         if config.overlap.bucket_mb != before.overlap.bucket_mb:
             old = self.contents
-            self.buckets.deal_again(config.overlap.bucket_mb * MIB)
+            self.buckets.deal_again(config.overlap.bucket_mb * 2**20)
             self.contents = self._contents()
             if self.compressor is not None:
                 self.compressor.move(old, self.contents)
@@ -232,7 +235,7 @@ class AveragedParameters:
         self.buckets.clear()
 
     def publish_weights(self) -> None:
-        """The same where no gradients were applied."""
+        """Bring new weights into the parameters where no gradients were applied."""
         self._masters.write_back()
         self._spread()
 
@@ -241,7 +244,7 @@ class AveragedParameters:
         self.buckets.drain()
 
     def close(self) -> None:
-        """Let go of gradients."""
+        """Take hooks and gradients from the parameters."""
         self.buckets.close()
 
     def _cut(self) -> list[Piece]:
@@ -286,10 +289,10 @@ class AveragedParameters:
         """This rank's place among those that hold copies, and their number."""
         return (0, 1) if self.shared.group is None else (self.shared.group.rank(), self.shared.ranks)
 
-    def _compressor(self, group: Group) -> Compressor:
+    def _compressor(self, group: Group) -> GradientCompressor:
         settings, device = settings_of(self._config.compression), self.buckets.averaged[0].flat.device
         seed, one_way = self._config.train.seed, self._needs_slices
-        return build(settings, group, seed, lambda: self._timer.step, device, one_way)
+        return GradientCompressor(settings, group, seed, lambda: self._timer.step, device, one_way)
 
     def _average(self, bucket: Bucket) -> Reduction:
         if self.shared.spread > 1:

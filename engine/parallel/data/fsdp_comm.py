@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel, Group, Waitable
-from engine.compression.bucket import GradientCompressor
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Part, Reduction
 from engine.compression.non_gradients import CoarseShards
 

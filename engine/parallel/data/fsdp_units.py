@@ -12,10 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from engine.comm.channel import Channel, Group
-from engine.compression.bucket import GradientCompressor
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Part
 from engine.compression.non_gradients import CoarseShards, Slice
-from engine.compression.registry import build
 from engine.config.compression import settings_of
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
@@ -185,4 +184,4 @@ class CoarseGradients:
 
     def _compressor(self, group: Group, device: torch.device) -> GradientCompressor:
         settings, seed = settings_of(self._config.compression), self._config.train.seed
-        return build(settings, group, seed, lambda: self._timer.step, device, one_way=True)
+        return GradientCompressor(settings, group, seed, lambda: self._timer.step, device, one_way=True)

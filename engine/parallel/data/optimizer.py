@@ -13,7 +13,7 @@ from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import Groups
 from engine.config.sections import Train
-from engine.model.offload import HostGradients
+from engine.model.activation_memory import HostGradients
 from engine.parallel.data.replica import Extent, Piece, Replica, ReplicaMemory, Wave
 from engine.parallel.tensor import reduce_partial_gradients
 from profilers import torch_private
@@ -139,7 +139,7 @@ def _waves(replicas: Sequence[Replica]) -> list[Wave]:
 
 
 def _adamw(pieces: Sequence[Piece], train: Train) -> torch.optim.AdamW | None:
-    """None for nothing to update."""
+    """An optimizer of these pieces; None if there is nothing to update."""
     held = [piece for piece in pieces if piece.weight.numel()]
     decayed = [piece.weight for piece in held if piece.decayed]
     plain = [piece.weight for piece in held if not piece.decayed]

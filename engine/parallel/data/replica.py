@@ -28,7 +28,7 @@ class Extent:
     start: int = 0
 
     def with_start(self, start: int) -> Extent:
-        """The same for a piece that begins at another element."""
+        """This extent for a piece that begins at another element."""
         return replace(self, start=start)
 
 
@@ -117,7 +117,7 @@ class Replica(Protocol):
         """What compression and delay carry from step to step; waits for what is under way."""
 
     def mark_loaded(self) -> None:
-        """What is carried from step to step was loaded."""
+        """What is carried from step to step was loaded: delayed averages are there to apply."""
 
     def uncompressed(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
@@ -129,7 +129,7 @@ class Replica(Protocol):
         """After the optimizer: bring the new values to all that need them, and forget the gradients."""
 
     def publish_weights(self) -> None:
-        """The same where values are new for another reason: no gradient was applied."""
+        """Bring values to all that need them that are new without an update, as after loading a checkpoint."""
 
     def drain(self) -> None:
         """Wait for all that goes on beside steps."""
@@ -143,7 +143,7 @@ def run_backward(output: Tensor, gradient: Any) -> None:
     output.backward(gradient)
 
 
-def mark(decoder: Decoder) -> None:
+def mark_parameters(decoder: Decoder) -> None:
     """Note on each parameter how its module splits it: ``tp_dim`` and ``expert_dim``, None where it does not; and
     its ``extent``.
     """

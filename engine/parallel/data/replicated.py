@@ -13,7 +13,7 @@ from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, run_backwar
 
 
 class DataParallel:
-    """A stage and its parameters in parts, each averaged over the ranks that hold copies of it."""
+    """A ``Replica`` whose parameters are in parts, each averaged over the ranks that hold copies of it."""
 
     def __init__(self, decoder: Decoder, parts: Sequence[AveragedParameters], compiled: bool = False) -> None:
         self.decoder, self.parts = decoder, parts
@@ -52,11 +52,9 @@ class DataParallel:
             part.buckets.finish()
 
     def pieces(self) -> list[Piece]:
-        """Those of all parts."""
         return [piece for part in self.parts for piece in part.pieces()]
 
     def waves(self) -> list[Wave]:
-        """Those of all parts."""
         return [wave for part in self.parts for wave in part.waves()]
 
     @property
@@ -65,20 +63,16 @@ class DataParallel:
         return all(part.has_averages for part in self.parts)
 
     def mark_loaded(self) -> None:
-        """All parts."""
         for part in self.parts:
             part.mark_loaded()
 
     def memories(self) -> list[ReplicaMemory]:
-        """Those of all parts."""
         return [memory for part in self.parts for memory in part.memories()]
 
     def uncompressed(self) -> dict[str, str]:
-        """Those of all parts."""
         return {name: reason for part in self.parts for name, reason in part.uncompressed().items()}
 
     def reconfigure(self, config: RunConfig) -> None:
-        """All parts."""
         for part in self.parts:
             part.reconfigure(config)
 
@@ -93,12 +87,10 @@ class DataParallel:
             part.publish_weights()
 
     def drain(self) -> None:
-        """All parts."""
         for part in self.parts:
             part.drain()
 
     def close(self) -> None:
-        """All parts."""
         for part in self.parts:
             part.close()
 

@@ -121,7 +121,6 @@ class FragmentLoop:
                 self._rounds.background.finish()
 
     def vectors(self) -> Iterator[Vector]:
-        """Those of all fragments."""
         for fragment in filter(None, self._fragments):
             yield from fragment.vectors()
 

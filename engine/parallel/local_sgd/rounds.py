@@ -118,7 +118,7 @@ class Mean:
 
 
 #: The kind of the event in which a rank tells of an average that it took over.
-EVENT = "outer"
+OUTER_EVENT = "outer"
 
 
 class Vector(NamedTuple):
@@ -213,7 +213,7 @@ class Rounds:
 
     def _write(self, step: int, taken: Taken, wait_seconds: float) -> None:
         self._rank.writer.event(
-            EVENT,
+            OUTER_EVENT,
             step=step,
             round=taken.round,
             average_of=taken.average_of,

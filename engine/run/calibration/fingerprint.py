@@ -18,7 +18,6 @@ import psutil
 from profilers.gpu import detection
 from profilers.gpu.library import GpuLibrary
 
-_GIB = 2**30
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 #: Variables that change how fast ranks compute or talk, and those among them that do not; scikit-learn sets the last
 #: two when it is imported.
@@ -54,7 +53,7 @@ class Fingerprint:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the id and every part."""
+        """The id and every part, for JSON."""
         parts: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {"id": self.id} | parts
 
@@ -78,7 +77,7 @@ def _here(network: str | None, variables: tuple[str, ...]) -> Fingerprint:
             cpu=_cpu(),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             physical_cores=psutil.cpu_count(logical=False),
-            memory_gib=round(psutil.virtual_memory().total / _GIB, 1),
+            memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
             gpus=tuple(_gpu(library, index) for index in range(library.device_count)),
             driver=library.driver_version,
             torch=_version("torch"),
@@ -102,7 +101,7 @@ def _gpu(library: GpuLibrary, index: int) -> str:
     found = library.limits(index)
     memory, power = found.memory_total_bytes, found.power_limit_watts
     told = {
-        "{:.1f} GiB": None if memory is None else memory / _GIB,
+        "{:.1f} GiB": None if memory is None else memory / 2**30,
         "SM clock up to {:,.0f} MHz": found.sm_clock_max_mhz,
         "set to {:,.0f} MHz": found.sm_clock_set_mhz,
         "limited to {:,.0f} W": power,

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Waitable
-from engine.compression.bucket import GradientCompressor
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Reduction, content_of
-from engine.compression.registry import build
 from engine.config.compression import Settings
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
@@ -62,7 +61,7 @@ class Rank:
             for index, named in enumerate(BUCKETS)
         ]
         assert dist.group.WORLD is not None
-        self.compressor: GradientCompressor = build(
+        self.compressor: GradientCompressor = GradientCompressor(
             settings, dist.group.WORLD, 1, lambda: self.step, torch.device("cpu")
         )
 

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.compression.compressor import errors_of
 from engine.compression.l_greco import Layer, choose, chosen, share_of
 from engine.compression.methods.row_codec import Integers, RowCodec, pack, unpack
 from engine.compression.methods.sparsify import largest
 from engine.compression.randomness import Draws
-from engine.compression.registry import errors_of
 from engine.config.compression import Plan, Settings, candidates, settings_with
 from engine.config.compression_methods import Value
 from engine.config.sections import Compression

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.compression.compressor import errors_of
 from engine.compression.interface import Message, Method, MethodInput, MethodState, Reduction
 from engine.compression.randomness import Draws
-from engine.compression.registry import errors_of
 from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
 from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Parameter, Value
 from engine.config.errors import InputError

@@ -28,11 +28,11 @@ from engine.footprint.flops import (
     published_flops,
     workload_of,
 )
+from engine.model.activation_memory import Activations
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.linear import DeferredGradients
 from engine.model.mixture import MixtureShape
-from engine.model.recompute import Activations
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from tests.support.engine.mixtures import mixture

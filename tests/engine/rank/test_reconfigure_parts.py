@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from engine.config.run_config import RunConfig, parse
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.buckets import GradientBuckets
-from engine.parallel.data.replica import mark
+from engine.parallel.data.replica import mark_parameters
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
-from tests.engine.model.test_offload import Activations, build
+from tests.engine.model.test_activation_memory import Activations, build
 from tests.support.ranks import on_ranks
 
 
@@ -66,7 +66,7 @@ def reduced(part: AveragedParameters) -> dict[str, Tensor]:
 def nothing_is_lost(rank: int) -> tuple[bool, float, float]:
     """Of a gradient sent in three parts: with top-k, from other buckets with top-k, and as it is."""
     decoder = build(Activations())
-    mark(decoder)
+    mark_parameters(decoder)
     shared = SharedParameters(dict(decoder.named_parameters()), dist.group.WORLD)
     timer = StepTimer(clock_for("cpu"))
     timer.begin(0)

@@ -11,15 +11,15 @@ import torch.distributed as dist
 from engine.config.errors import LayoutError
 from engine.config.run_config import parse
 from engine.config.validation.rules import check
-from engine.model.recompute import Activations
+from engine.model.activation_memory import Activations
 from engine.parallel.data.fsdp import FullyShardedReplica, Meshes, mesh_of
 from engine.parallel.data.fsdp_comm import Gather, Reductions
-from engine.parallel.data.replica import mark
+from engine.parallel.data.replica import mark_parameters
 from engine.parallel.data.replicated import DataParallel
 from engine.session import Session
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
-from tests.engine.model.test_offload import build
+from tests.engine.model.test_activation_memory import build
 from tests.engine.runs.test_exact import LOSS_TOLERANCE, name
 from tests.support.ranks import on_ranks
 from tests.support.runs import execute, small
@@ -77,7 +77,7 @@ def test_experts_are_gathered_ahead_too(session: Session) -> None:
 def order(_: int, layers: int) -> dict[str, Any]:
     """What a step of ZeRO 3 does, in order: gathers and computations of layers, by number; and reductions under way."""
     decoder, events, depths = build(Activations()), list[tuple[str, int]](), list[int]()
-    mark(decoder)
+    mark_parameters(decoder)
     config = parse({"parallel": {"zero_stage": 3, "dp": 2}, "overlap": {"prefetch": layers}})
     meshes = Meshes(mesh_of(dist.group.WORLD, None, [], "cpu"))
     timer = StepTimer(clock_for("cpu"))

@@ -13,17 +13,17 @@ from engine.comm.channel import Channel
 from engine.comm.context import Groups
 from engine.config.layout import Coordinates
 from engine.config.run_config import parse
-from engine.model.recompute import Activations
+from engine.model.activation_memory import Activations
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.optimizer import LocalOptimizer
-from engine.parallel.data.replica import mark
+from engine.parallel.data.replica import mark_parameters
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.data.zero1 import SlicedParameters
 from engine.session import Session
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 from tests.engine.checkpoint.test_checkpointer import folder_of, losses_of
-from tests.engine.model.test_offload import build
+from tests.engine.model.test_activation_memory import build
 from tests.support.ranks import on_ranks
 
 DELAY = {"overlap": {"delay": 1, "bucket_mb": 0.01}, "train": {"learning_rate": 0.01}}
@@ -34,7 +34,7 @@ def delayed(rank: int, zero_stage: int) -> list[float]:
     """How far the weights are from AdamW on averages that are one step old, after each step."""
     decoder, twin = build(Activations()), build(Activations())
     twin.load_state_dict(decoder.state_dict())
-    mark(decoder)
+    mark_parameters(decoder)
     shared = SharedParameters(dict(decoder.named_parameters()), dist.group.WORLD)
     config = parse(DELAY | {"parallel": {"zero_stage": zero_stage, "dp": 2}})
     part = (SlicedParameters if zero_stage else AveragedParameters)(

@@ -13,8 +13,8 @@ from engine.config.layout import devices_of
 from engine.config.network import Shape
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import check
-from engine.launch.host_location import Place
 from engine.launch.lab import lab
+from engine.launch.pool import RankHosts
 from engine.run import run_folder
 from engine.run.messages import Seat
 from engine.session import Session
@@ -55,7 +55,7 @@ def test_devices_are_those_of_the_placement_or_ranks_in_order() -> None:
 
 def seats(order: list[int]) -> list[Seat]:
     """Of a lab that is not set up: only names count."""
-    place = Place.__new__(Place)
+    place = RankHosts.__new__(RankHosts)
     place._lab = lab.owned(TWO)
     found = [place.seat(rank, order) for rank in range(len(order))]
     return [seat for seat in found if seat is not None]

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from engine.config.presets import ModelShape
+from engine.model.activation_memory import is_weight
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, Embedding, initialize
 from engine.model.dispatch import batched_linear, grouped_linear
 from engine.model.linear import linear
 from engine.model.mixture import MixtureShape
-from engine.model.offload import is_weight
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.tensor import TensorParallel
 from engine.session import Session

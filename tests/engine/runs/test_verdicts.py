@@ -12,7 +12,7 @@ import torch
 
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
-from engine.launch.host_location import Place
+from engine.launch.pool import RankHosts
 from engine.lifecycle import summary_of
 from engine.parallel.data.replicated import DataParallel
 from engine.parallel.pipeline import PipelineExecutor
@@ -37,7 +37,7 @@ def planted(folder: Path, fault: str, lab: Lab | None = None, **values: Any) -> 
     config = small(**STEPS | values)
     (folder / run_folder.RECORDS).mkdir()
     (folder / run_folder.LOGS).mkdir()
-    place = Place(lab or Lab())
+    place = RankHosts(lab or Lab())
     parallel = config.parallel
     try:
         on_ranks_of(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from engine.comm import channel
 from engine.comm.channel import Channel
 from engine.config.sections import Lab
-from engine.launch.host_location import Place
+from engine.launch.pool import RankHosts
 from profilers.collectives.wire_bytes import EXCHANGE, wire_bytes
 from tests.support.engine.lab import counted, needs_lab
 from tests.support.ranks import on_ranks_of
@@ -25,9 +25,9 @@ TIMES = 6
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest) -> Iterator[RankHosts]:
     """As many hosts as ranks, links as fast as they go."""
-    made = Place(Lab(hosts=request.param))
+    made = RankHosts(Lab(hosts=request.param))
     yield made
     made.close()
 
@@ -81,7 +81,7 @@ def measure(_: int, size: int, by_exchange: bool) -> dict[str, tuple[str, int, f
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("by_exchange", [False, True], ids=["gloo", "exchange"])
-def test_formula_agrees_with_the_interfaces(place: Place, size: int, by_exchange: bool) -> None:
+def test_formula_agrees_with_the_interfaces(place: RankHosts, size: int, by_exchange: bool) -> None:
     """Within 1 %, headers removed by counting packets; summed over ranks, for a broadcast loads them unevenly."""
     ranks = place.asked.hosts
     assert ranks is not None

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
-from engine.launch.host_location import Place
+from engine.launch.pool import RankHosts
 from engine.launch.workers import PRELOAD
 from engine.rank import worker
 from engine.run import processes, run_folder
@@ -42,7 +42,7 @@ class WarmRanks:
     def __init__(self, home: Path, most: int) -> None:
         methods = multiprocessing.get_context("forkserver")
         methods.set_forkserver_preload(PRELOAD)
-        self._home, self._place = home, Place(Lab())
+        self._home, self._place = home, RankHosts(Lab())
         their_lifeline, self._lifeline = methods.Pipe(duplex=False)
         pipes = [methods.Pipe() for _ in range(most)]
         self._pipes = [ours for ours, _ in pipes]

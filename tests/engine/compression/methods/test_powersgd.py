@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import content_of
-from engine.compression.registry import build
 from engine.config.compression import Settings
 from tests.support.ranks import on_ranks
 
@@ -73,7 +73,7 @@ def by_ours(settings: Settings) -> list[Tensor]:
     flat = torch.zeros(sum(parameter.numel() for parameter in parameters.values()))
     content = content_of(0, flat, {name: tuple(one.shape) for name, one in parameters.items()})
     assert dist.group.WORLD is not None
-    compressor = build(settings, dist.group.WORLD, 0, lambda: step[0], torch.device("cpu"))
+    compressor = GradientCompressor(settings, dist.group.WORLD, 0, lambda: step[0], torch.device("cpu"))
 
     def average() -> None:
         torch.cat([one.grad.flatten() for one in parameters.values()], out=flat)  # type: ignore[union-attr]

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from engine.comm.channel import Channel
 from engine.config.network import Shape, even
 from engine.config.sections import Lab
-from engine.launch.host_location import Place
 from engine.launch.lab import build, lab, registry
 from engine.launch.lab.build import LabError, noted
 from engine.launch.lab.links import Link, down_links
+from engine.launch.pool import RankHosts
 from engine.run import netns
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
@@ -164,7 +164,7 @@ def reached(rank: int, elements: dict[int, int]) -> dict[int, float]:
 def test_rates_inside_and_between_are_kept() -> None:
     """From the first host to its neighbour and to each host of the other island, 0.3 s each at the rate asked for."""
     rates = {1: 80.0, 2: 10.0, 3: 10.0}
-    place = Place(Lab.model_validate(RATES))
+    place = RankHosts(Lab.model_validate(RATES))
     try:
         found = on_ranks_of(
             place, 4, reached, {rank: int(rate * 1e6 / 32 * 0.3) for rank, rate in rates.items()}

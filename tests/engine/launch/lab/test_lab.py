@@ -19,9 +19,9 @@ from engine.config.network import even
 from engine.config.run_config import parse
 from engine.config.sections import Lab
 from engine.config.validation import rules
-from engine.launch.host_location import Place
 from engine.launch.lab import lab, registry
 from engine.launch.lab.build import LabError
+from engine.launch.pool import RankHosts
 from engine.run import netns
 from engine.run.devices import selection
 from engine.run.outcome import Ending
@@ -70,7 +70,7 @@ def test_nothing_shows_among_the_machines_own_interfaces() -> None:
 
 @needs_lab
 def test_two_labs_stand_at_a_time() -> None:
-    one, other = Place(Lab(hosts=2)), Place(Lab(hosts=2))
+    one, other = RankHosts(Lab(hosts=2)), RankHosts(Lab(hosts=2))
     try:
         assert on_ranks_of(one, 2, total) == on_ranks_of(other, 2, total) == [3.0, 3.0]
     finally:
@@ -121,7 +121,7 @@ def test_a_kept_lab_serves_one_place_at_a_time_and_outlives_it() -> None:
     kept = registry.keep(even(2, 321.0))
     try:
         assert registry.keep(even(2, 321.0)) == kept
-        first, second = Place(Lab(hosts=2, rate_mbit=321.0)), Place(Lab(hosts=2, rate_mbit=321.0))
+        first, second = RankHosts(Lab(hosts=2, rate_mbit=321.0)), RankHosts(Lab(hosts=2, rate_mbit=321.0))
         assert first.namespaces(2) == kept.namespaces
         assert second.namespaces(2) != kept.namespaces
         removed, in_use = registry.take_down()

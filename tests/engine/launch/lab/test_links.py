@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from engine.comm.channel import Channel, start_hop
 from engine.config.sections import Lab
-from engine.launch.host_location import Place
+from engine.launch.pool import RankHosts
 from tests.support.engine.lab import needs_lab
 from tests.support.ranks import on_ranks_of
 
@@ -40,7 +40,7 @@ def test_the_rate_is_kept(rate_mbit: float) -> None:
     """
     elements, payload_mbit = int(rate_mbit * 1e6 / 8 / 4), rate_mbit * 1448 / 1514
     rates: list[float] = []
-    place = Place(Lab(hosts=2, rate_mbit=rate_mbit))
+    place = RankHosts(Lab(hosts=2, rate_mbit=rate_mbit))
     try:
         while len(rates) < MOST_ROUNDS and max(rates, default=0.0) < 0.9 * payload_mbit:
             rates += [4e-6 * 8 * elements / took for took in on_ranks_of(place, 2, send, elements)[0]]
@@ -65,7 +65,7 @@ def swap(rank: int, elements: int) -> list[float]:
 def test_opposing_messages_both_go_at_the_rate() -> None:
     """A link carries its rate each way at the same time: two opposing messages take as long as one, not twice."""
     elements, rate_mbit = 625_000, 100.0
-    place = Place(Lab(hosts=2, rate_mbit=rate_mbit))
+    place = RankHosts(Lab(hosts=2, rate_mbit=rate_mbit))
     try:
         found = on_ranks_of(place, 2, swap, elements)
     finally:

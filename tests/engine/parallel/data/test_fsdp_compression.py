@@ -14,10 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.compression.bucket import GradientCompressor
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, content_of
 from engine.compression.non_gradients import CoarseShards, Slice
-from engine.compression.registry import build
 from engine.config.compression import Settings
 from engine.parallel.data.fsdp_comm import Gather
 from profilers.collectives.recorder import CollectiveRecorder
@@ -50,7 +49,7 @@ class Rank:
         self.step = 0
         self.contents = [_padded(index, named) for index, named in enumerate(BUCKETS)]
         assert dist.group.WORLD is not None
-        self.compressor: GradientCompressor = build(
+        self.compressor: GradientCompressor = GradientCompressor(
             settings, dist.group.WORLD, 1, lambda: self.step, torch.device("cpu"), one_way=True
         )
 

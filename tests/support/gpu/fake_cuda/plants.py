@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.compression.randomness import Draws
+from engine.model.activation_memory import Arriving
 from engine.model.decoder import Decoder
-from engine.model.offload import Arriving
 from tests.support.gpu.fake_cuda.device import Stream
 
 _forward, _draws = Decoder.forward, Draws.__init__

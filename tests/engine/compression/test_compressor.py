@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import content_of
-from engine.compression.registry import build
 from engine.config.compression import Settings
 from tests.support.ranks import on_ranks
 
@@ -42,7 +42,7 @@ def descend(rank: int, settings: Settings) -> float:
     best, x = pulled / stiff, torch.zeros(len(own))
     content = content_of(0, torch.zeros(len(own)), {"w": SHAPE})
     step = [0]
-    compressor = build(settings, dist.group.WORLD, 0, lambda: step[0], torch.device("cpu"))
+    compressor = GradientCompressor(settings, dist.group.WORLD, 0, lambda: step[0], torch.device("cpu"))
     for step[0] in range(STEPS):
         torch.mul(curvature, x - own, out=content.flat)
         for under_way in compressor.reduce(content):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.config.run_config import RunConfig
 from engine.parallel.pipeline import PipelineExecutor
-from engine.rank.divergence import STILL_STEPS, DivergedError, DivergenceCheck, check_validation_loss
+from engine.rank.loop import STILL_STEPS, DivergedError, DivergenceCheck, check_validation_loss
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
 from engine.run.outcome import Ending

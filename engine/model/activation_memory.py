@@ -1,21 +1,65 @@
-"""Activations in host memory between a block's forward and its backward pass (arXiv 2101.06840 and others).
+"""What becomes of a block's activations between its forward and its backward pass: computed again, or in host memory.
 
-What autograd saves in a block is copied to the host while the next block computes. When the backward pass reaches a
-block, that block's and the one before it come back, so that a block's copies travel while the one behind it computes.
-Where the backward pass begins as soon as the last block is through, that block's have no time to leave, and stay.
+Of what is recomputed ``full`` keeps a block's input alone (arXiv 1604.06174). ``selective`` forgets the attention core
+(arXiv 2205.05198, section 5): rotated queries and keys, scores, softmax, and the weighted values that the output matrix
+reads. It keeps what the query, key and value matrices gave, so no matrix product is made twice. A fused kernel never
+keeps scores; there ``selective`` saves the weighted values [sequence, batch, hidden] and one number a query. A schedule
+that takes the gradients of matrices later needs the weighted values until then, and keeps them.
+
+Activations go to host memory as in arXiv 2101.06840 and others. What autograd saves in a block is copied to the host
+while the next block computes. When the backward pass reaches a block, that block's and the one before it come back, so
+that a block's copies travel while the one behind it computes. Where the backward pass begins as soon as the last block
+is through, that block's have no time to leave, and stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from engine.comm.host_values import finished
+from engine.config.run_config import RunConfig
 from profilers import torch_private
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What happens to a stage's activations between forward and backward.
+
+    The first ``layers`` of the stage are recomputed (all with None); ``offload`` keeps what is left in host memory.
+    """
+
+    recompute: Recompute = "none"
+    layers: int | None = None
+    offload: bool = False
+
+    def of_layer(self, place: int) -> Recompute:
+        """The kind for the layer at this place in its stage, counted from 0."""
+        return self.recompute if self.layers is None or place < self.layers else "none"
+
+
+def activations_of(config: RunConfig) -> Activations:
+    """What a configuration asks for."""
+    memory = config.memory
+    return Activations(memory.recompute, memory.recompute_layers, memory.offload in ("activations", "both"))
+
+
+def again(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """``function(*arguments)``, of which only the arguments are kept for backward.
+
+    Nothing in a model here is random, so no generator's state is kept. The second forward ends with the last tensor
+    that backward needs: a matrix product at the end of ``function`` is not made again.
+    """
+    out: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return out
 
 
 class Arriving(NamedTuple):

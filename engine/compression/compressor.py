@@ -1,18 +1,25 @@
-"""A bucket from its gradient to its average: error memory, what is compressed, and what is sent as it is."""
+"""A bucket from its gradient to its average: error memory, what is compressed, and what is sent as it is.
+
+The code of a method is found by the name that configurations use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from engine.comm.channel import Group
 from engine.compression.interface import (
     Content,
     Link,
     Message,
     Method,
+    MethodInput,
     MethodState,
     Partition,
     Reduction,
@@ -20,10 +27,8 @@ from engine.compression.interface import (
 )
 from engine.compression.randomness import Draws
 from engine.config.compression import Settings
+from engine.config.compression_methods import METHODS, Value
 from profilers import torch_private
-
-#: Makes a method for one bucket, of which some runs are compressed.
-Make = Callable[[Settings, Content, Partition], Method]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,28 @@ class _Prepared:
 
 
 class GradientCompressor:
-    """Error feedback as in arXiv 1901.09847: what a rank did not send is added to its next gradient.
+    """Averages gradient buckets over a group; every rank reduces the same buckets in the same order.
 
-    The memory lies like the bucket, whatever the method: it outlives a change of settings, and what a method without
-    error feedback finds in it goes out with the next gradient.
+    ``step`` tells the running step. With ``one_way`` a rank needs the average of its own slice of each bucket alone;
+    not every method can do that.
+
+    Error feedback as in arXiv 1901.09847: what a rank did not send is added to its next gradient. The memory lies like
+    the bucket, whatever the method: it outlives a change of settings, and what a method without error feedback finds in
+    it goes out with the next gradient.
     """
 
     def __init__(
-        self, link: Link, settings: Settings, make: Make, draws: Draws, step: Callable[[], int]
+        self,
+        settings: Settings,
+        group: Group,
+        seed: int,
+        step: Callable[[], int],
+        device: torch.device,
+        one_way: bool = False,
     ) -> None:
-        self._link, self._settings, self._make, self._step = link, settings, make, step
-        self._draws = draws
+        self._link, self._settings, self._step, self._one_way = Link(group, device), settings, step, one_way
+        self._draws = Draws(seed, self._link.rank, step, device)
+        self._factors: dict[str, Tensor] = {}
         self._memories: dict[int, Tensor] = {}
         self._prepared: dict[int, _Prepared] = {}
 
@@ -53,7 +69,9 @@ class GradientCompressor:
         return self._settings
 
     def use(self, settings: Settings) -> None:
-        """Methods are made anew; what they kept of errors goes to the memory."""
+        """Go on with other settings, between steps. What was left out so far is kept, or sent with the next step:
+        methods are made anew, and what they kept of errors goes to the memory.
+        """
         for index, prepared in self._prepared.items():
             if prepared.method is not None and index in self._memories:
                 prepared.method.fold(self._memories[index])
@@ -83,7 +101,11 @@ class GradientCompressor:
         return self._settings.method == "none" and content.index not in self._memories
 
     def reduce(self, content: Content) -> Reduction:
-        """Small parts first: they are under way while the others are coded."""
+        """Average ``content.flat`` in place: the first collective is under way at the first yield, and after the last
+        one the average is there, the same bits on every rank.
+
+        Small parts first: they are under way while the others are coded.
+        """
         prepared, values = self._of(content), self._corrected(content)
         is_early = self._step() < self._settings.start_step
         ranges = [(0, len(content.flat))] if is_early else prepared.partition.plain
@@ -96,32 +118,45 @@ class GradientCompressor:
             yield from plain
 
     def messages(self, content: Content) -> list[Message]:
-        """Of the parts left alone, then the method's."""
+        """What is sent for a bucket once compression has started, by formula: its uncompressed parts, then the
+        method's.
+        """
         prepared = self._of(content)
         plain = [self._link.reduced(prepared.partition.plain_count, 4)] if prepared.partition.plain else []
         return plain + ([] if prepared.method is None else prepared.method.messages())
 
     def memory(self, content: Content) -> Tensor | None:
-        """Zeros in the beginning; None if nothing was ever left out."""
+        """What this rank adds to the bucket's next gradient, like ``flat``; a checkpoint saves it and loads into it.
+        Zeros in the beginning; None if nothing was ever left out.
+        """
         if self._settings.error_feedback and content.index not in self._memories:
             self._memories[content.index] = torch.zeros_like(content.flat)
         return self._memories.get(content.index)
 
     def state(self, content: Content) -> list[MethodState]:
-        """The method's."""
+        """What the method carries to the next step beside it; a checkpoint saves and loads these too."""
         method = self._of(content).method
         return [] if method is None else method.state()
 
     def uncompressed(self, content: Content) -> dict[str, str]:
-        """As the settings deal the bucket."""
+        """Parts that are sent as they are though a method is chosen, and why."""
         return self._of(content).partition.uncompressed
 
     def _of(self, content: Content) -> _Prepared:
         if content.index not in self._prepared:
-            parts = partition_of(content, self._settings)
-            method = self._make(self._settings, content, parts) if parts.runs else None
-            self._prepared[content.index] = _Prepared(parts, method)
+            partition = partition_of(content, self._settings)
+            method = self._method(content, partition) if partition.runs else None
+            self._prepared[content.index] = _Prepared(partition, method)
         return self._prepared[content.index]
+
+    def _method(self, content: Content, partition: Partition) -> Method:
+        build = _code(self._settings.method, METHODS[self._settings.method].build)
+        method: Method = build(
+            MethodInput(
+                self._link, self._settings, content, partition, self._draws, self._factors, self._one_way
+            )
+        )
+        return method
 
     def _corrected(self, content: Content) -> Tensor:
         """The gradient and what was left out before: in the memory if errors are to be kept, else in the bucket."""
@@ -147,3 +182,17 @@ class GradientCompressor:
         yield self._link.all_reduce(together.div_(self._link.size))
         if len(views) > 1:
             torch_private.foreach_copy_(views, together.split([len(view) for view in views]))
+
+
+def errors_of(
+    gradient: Tensor, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
+) -> list[float]:
+    """The Frobenius norm of what each value would lose of a layer's flat fp32 ``gradient`` [n] of ``shape``."""
+    errors: list[float] = _code(settings.method, METHODS[settings.method].errors)(
+        gradient, shape, settings, values
+    )
+    return errors
+
+
+def _code(method: str, name: str) -> Any:
+    return getattr(import_module(METHODS[method].module), name)

@@ -12,14 +12,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.config.presets import ModelShape
 from engine.config.run_config import parse
+from engine.model.activation_memory import SMALLEST_BYTES, Activations, HostCopies, Offload, is_weight
 from engine.model.axes import Axes, LocalExperts
 from engine.model.decoder import Decoder, initialize
-from engine.model.offload import SMALLEST_BYTES, HostCopies, Offload, is_weight
-from engine.model.recompute import Activations
 from engine.parallel.context.axis import WholeSequence
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.buckets import GradientBuckets
-from engine.parallel.data.replica import mark
+from engine.parallel.data.replica import mark_parameters
 from engine.parallel.tensor import TensorParallel
 from engine.schedules.registry import plan
 from profilers.steps.clock import clock_for
@@ -207,7 +206,7 @@ def test_offload_leaves_parameters_and_small_tensors_where_they_are() -> None:
 def parts(config: dict[str, Any]) -> tuple[Decoder, AveragedParameters]:
     """A decoder whose parameters are updated as a whole on one rank."""
     decoder = build(Activations())
-    mark(decoder)
+    mark_parameters(decoder)
     named = dict(decoder.named_parameters())
     return decoder, AveragedParameters(
         SharedParameters(named, None), parse(config), StepTimer(clock_for("cpu")), 1

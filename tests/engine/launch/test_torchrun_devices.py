@@ -13,8 +13,8 @@ import torch.distributed as dist
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.launch import torchrun
-from engine.run.devices import agreement, gpu_probe
-from engine.run.devices.agreement import _Found
+from engine.launch.torchrun import _Choice
+from engine.run.devices import gpu_probe
 from engine.run.devices.selection import Devices
 from profilers.gpu.nvml import Nvml
 from tests.support.gpu.fake_nvml import FakeNvml
@@ -25,17 +25,17 @@ CPU = Devices("cpu", "gloo", "torch finds 1 of 2 GPUs")
 
 
 def together(
-    config: RunConfig, found: list[_Found], monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, found: list[_Choice], monkeypatch: pytest.MonkeyPatch
 ) -> list[Devices | InputError]:
     """What ranks that found this choose; each is a thread."""
     store, mine = dist.HashStore(), threading.local()
     store.set_timeout(timedelta(seconds=20))
-    monkeypatch.setattr(agreement, "_found", lambda _: found[mine.place])
+    monkeypatch.setattr(torchrun, "_own_choice", lambda _: found[mine.place])
 
     def rank(place: int) -> Devices | InputError:
         mine.place = place
         try:
-            return agreement.choose(config, store, place, len(found))
+            return torchrun.choose_devices(config, store, place, len(found))
         except InputError as error:
             return error
 
@@ -45,19 +45,19 @@ def together(
 
 def test_gpus_are_used_if_each_rank_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     others = Devices("cuda", "nccl", GPUS.reason, ("third", "fourth"))
-    found = [_Found("one", GPUS), _Found("one", GPUS), _Found("two", others)]
+    found = [_Choice("one", GPUS), _Choice("one", GPUS), _Choice("two", others)]
     assert together(parse({}), found, monkeypatch) == [GPUS, GPUS, others]
 
 
 def test_one_rank_without_keeps_all_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [_Found("one", GPUS), _Found("two", CPU), _Found("two", GPUS)]
+    found = [_Choice("one", GPUS), _Choice("two", CPU), _Choice("two", GPUS)]
     first, *others = together(parse({}), found, monkeypatch)
     assert first == Devices("cpu", "gloo", f"two: {CPU.reason}")
     assert others == [CPU, CPU]
 
 
 def test_all_refuse_what_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [_Found("one", GPUS), _Found("two", remedy="torch finds 1 of 2 GPUs; use device=cpu")]
+    found = [_Choice("one", GPUS), _Choice("two", remedy="torch finds 1 of 2 GPUs; use device=cpu")]
     refused = together(parse({"device": "cuda"}), found, monkeypatch)
     assert list(map(str, refused)) == [
         "device='cuda': two: torch finds 1 of 2 GPUs; use device=cpu",
@@ -72,10 +72,10 @@ def test_a_rank_asks_torch_of_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = agreement._found(parse({}))
-    assert (found.chosen is not None and found.chosen.kind, asked) == ("cuda", [1])
+    found = torchrun._own_choice(parse({}))
+    assert (found.devices is not None and found.devices.kind, asked) == ("cuda", [1])
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert "2 GPUs for 3 ranks" in agreement._found(parse({"device": "cuda"})).remedy
+    assert "2 GPUs for 3 ranks" in torchrun._own_choice(parse({"device": "cuda"})).remedy
 
 
 @pytest.mark.skipif(Nvml().device_count > 0, reason="this machine has a GPU")
