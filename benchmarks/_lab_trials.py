@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
+from benchmarks.published.run_trials import trial_of
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation import rules
 from engine.schedules.registry import KINDS
 from engine.session import Session
-from tuning.predict.learn.finished_runs import Trial, trial_of
+from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.traffic.traffic import why_not_known
 
 RANKS = 4

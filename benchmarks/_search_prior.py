@@ -14,7 +14,7 @@ from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import Peaks, fit_peaks
 from benchmarks.published.risk import Risk, fit_risk
 from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, messages, stalled
-from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import priors, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants

@@ -157,7 +157,7 @@ def fsdp() -> Iterator[Split]:
     """llm-foundry, one kind of device or one model size left out."""
     for by in ("accelerator", "model"):
         every = published.fsdp(published.FILES["llmfoundry"], by)
-        left = calibrate.check_validation_loss(every)
+        left = calibrate.held_out(every)
         rows = np.arange(len(left))
         plain = [_plain(every, rows[every.groups != g], rows[every.groups == g]) for g in every.groups]
         found = every.seconds * np.exp(left)

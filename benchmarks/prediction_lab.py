@@ -26,11 +26,12 @@ from benchmarks._scores import spearman
 from benchmarks.published import lab_steps
 from benchmarks.published.core_work import CoreWork
 from benchmarks.published.gloo import CORE, CoreConstants, load_of, rate_of
+from benchmarks.published.run_trials import measured
 from engine.config.run_config import RunConfig
 from engine.footprint.flops import hardware_flops_per_step, workload_of
 from engine.run import netns
 from tuning.predict.fit import calibrate
-from tuning.predict.learn.finished_runs import Trial, measured
+from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array
 from tuning.predict.model.compute import Device

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import _published as published
 from benchmarks import _table as table
-from tuning.predict.fit import calibrate, shipped_constants
+from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Calibrated, Measured
 from tuning.predict.model import priors
 from tuning.predict.model.cases import Cases
@@ -66,7 +66,7 @@ def main() -> None:
     title = f"Shipped constants: {found.trials:,} rows; 90 % of a table never seen within {span}"
     table.show("shipped_constants", title, HEADER, rows(found), given.save)
     if given.save:
-        shipped_constants.FILE.write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
+        calibrate.SHIPPED_FILE.write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.schedules.actions import Costs, Plan
-from tuning.predict.fit.gauss_newton import fit
-from tuning.predict.learn.finished_runs import Trial
+from tuning.predict.fit.finished_runs import Trial
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import compute
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.compute import Device

@@ -19,8 +19,8 @@ from tuning.predict.events.from_config import step_of
 from tuning.predict.events.machine import Machine
 from tuning.predict.events.step import Collective
 from tuning.predict.events.step_result import Simulated
-from tuning.predict.fit.gauss_newton import fit
-from tuning.predict.learn.finished_runs import Trial
+from tuning.predict.fit.finished_runs import Trial
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model.cases import Array
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.traffic.calls import Call

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.published.frequencies import Frequencies, Keys, learn
 from benchmarks.published.memory import MemoryConstants, held
-from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model.cases import Array, Cases
 
 #: Standard deviations of what is believed of each constant, as logarithms.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.published.frequencies import Frequencies, Keys, learn
 from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import Peaks
-from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants

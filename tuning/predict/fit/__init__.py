@@ -1,1 +1,1 @@
-"""Constants of the model, fitted to measurements."""
+"""Constants and allowances fitted to measurements: published tables, and the finished runs of this machine."""

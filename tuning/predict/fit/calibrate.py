@@ -1,11 +1,17 @@
 """Fits the free constants to measured trials, and tells how far off the result is where it was not fitted.
 
+``fitted`` is the fit itself, for whoever has trials: ``benchmarks/shipped_constants.py`` gives it published tables, and
+``fit.learn`` the finished runs of this machine.
+
 Errors are of held-out groups of trials: each group (a model, a kind of device, a day) is predicted by constants that
 were fitted to all others. A configuration outside of what was measured gets a wider interval, by how far outside it is.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -14,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config.errors import InputError
-from tuning.predict.fit.gauss_newton import Rows, fit
+from tuning.predict.cluster.csv_table import DATA
+from tuning.predict.fit.least_squares import Rows, fit
 from tuning.predict.model import priors, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants
+from tuning.predict.model.headroom import HALF_OF_90_PERCENT
 from tuning.predict.model.step_time import Machine
 
 #: What says how far a configuration is from those that were measured, each by its logarithm.
@@ -175,3 +183,30 @@ def _machines(measured: Measured) -> list[tuple[float, ...]]:
     """The figures of the machine that each trial ran on."""
     figures = [*measured.machine.device, *measured.machine.links]
     return list(zip(*(np.broadcast_to(one, len(measured.seconds)).tolist() for one in figures), strict=True))
+
+
+def of_few(groups: int) -> float:
+    """How many times as wide as their errors an interval of 90 % is that so many groups, two or more, tell of.
+
+    Student's t in place of a normal distribution's end, and the error of the mean itself; the quantile is Fisher's and
+    Cornish's expansion (Technometrics 1960), 6 % too small with three groups.
+    """
+    z, freedom = HALF_OF_90_PERCENT, groups - 1
+    student = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return student * math.sqrt(1 + 1 / groups) / z
+
+
+#: The constants that ship with the package: fitted to published tables by ``benchmarks/shipped_constants.py``.
+SHIPPED_FILE = DATA / "constants.json"
+#: Kinds of devices in those tables; of any other one the constants say less.
+SHIPPED_ACCELERATORS = ("a100-40gb", "a100-80gb", "h100-sxm")
+SHIPPED_SOURCE = (
+    "fitted by benchmarks/shipped_constants.py to the tables of vTrain (1 node, and 64 to 512 devices) "
+    "and llm-foundry"
+)
+
+
+@functools.cache
+def shipped() -> Calibrated:
+    """The shipped constants, and the error that they have on a table that they were not fitted to."""
+    return Calibrated.from_dict(json.loads(SHIPPED_FILE.read_text(encoding="utf-8")))

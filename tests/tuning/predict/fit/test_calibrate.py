@@ -1,17 +1,22 @@
-"""Constants found again from planted ones, intervals that hold, and measurements that cannot be true."""
+"""Constants found again from planted ones, intervals that hold, refused measurements, and the shipped constants."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
+from benchmarks import _published as published
+from benchmarks.shipped_constants import measured as of_published_tables
+from benchmarks.shipped_constants import tables
 from engine.config.errors import InputError
 from tests.tuning.predict.model.test_step_time import MACHINE, case
+from tuning.predict.cluster import catalogue
 from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Calibrated, Measured
-from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import priors, step_time
 from tuning.predict.model.constants import Constants
 
@@ -92,3 +97,25 @@ def test_a_fit_needs_something_to_fit() -> None:
         fit(lambda _: np.zeros(0), Constants(), {"spread": 1.0})
     with pytest.raises(ValueError, match="needs observations"):
         fit(lambda _: np.zeros(3), Constants(), {})
+
+
+def test_shipped_constants_are_fitted_to_the_shipped_tables() -> None:
+    found, kept = calibrate.calibrate(of_published_tables()), calibrate.shipped()
+    assert asdict(found.constants) == pytest.approx(asdict(kept.constants), rel=0.01)
+    assert (found.low, found.high) == pytest.approx((kept.low, kept.high), abs=0.01)
+    assert found.trials == kept.trials
+    assert found.ranges == kept.ranges
+
+
+def test_the_error_of_shipped_constants_is_that_of_a_table_never_seen() -> None:
+    whole = of_published_tables()
+    assert set(whole.groups) == set(tables())
+    kept, left = calibrate.shipped(), calibrate.held_out(whole)
+    inside = ((left >= kept.low) & (left <= kept.high)).mean()
+    assert inside == pytest.approx(0.9, abs=0.01)
+    assert kept.low < 0 < kept.high
+
+
+def test_devices_that_shipped_constants_are_fitted_on_are_in_the_catalogue() -> None:
+    rates = {catalogue.accelerator(name).memory_bandwidth for name in calibrate.SHIPPED_ACCELERATORS}
+    assert {row.device.bandwidth for row in published.each(of_published_tables())} == rates

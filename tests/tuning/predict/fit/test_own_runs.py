@@ -15,9 +15,9 @@ from engine.session import Session
 from tests.support.engine import calibrations
 from tuning.predict import target
 from tuning.predict.answer import Range
+from tuning.predict.fit import learn
+from tuning.predict.fit.finished_runs import Finished, finished, layout
 from tuning.predict.forecast import forecasts
-from tuning.predict.learn import learn
-from tuning.predict.learn.finished_runs import Finished, finished, layout
 
 LAYOUTS = ({"dp": 2}, {"dp": 2, "zero_stage": 3}, {"tp": 2}, {"pp": 2}, {"cp": 2})
 SIZES: tuple[dict[str, Any], ...] = ({"hidden": 128}, {"hidden": 256, "layers": 6})

@@ -16,10 +16,10 @@ from engine.run.calibration import fingerprint
 from engine.run.calibration.table import Calibration
 from tests.support.engine.calibrations import calibration, curve, point
 from tuning.predict import target
+from tuning.predict.fit import allowances, learn
+from tuning.predict.fit.allowances import Peaks
+from tuning.predict.fit.finished_runs import Finished, Trial
 from tuning.predict.forecast import forecast, forecasts
-from tuning.predict.learn import allowances, learn
-from tuning.predict.learn.allowances import Peaks
-from tuning.predict.learn.finished_runs import Finished, Trial
 from tuning.predict.model import headroom, step_time
 from tuning.predict.model.constants import Constants
 from tuning.predict.model.from_config import cases_of

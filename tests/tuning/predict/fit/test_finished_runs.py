@@ -10,8 +10,8 @@ import pytest
 
 from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
-from tuning.predict.learn import finished_runs as module
-from tuning.predict.learn.finished_runs import KEPT, Finished, finished, finished_of
+from tuning.predict.fit import finished_runs as module
+from tuning.predict.fit.finished_runs import KEPT, Finished, finished, finished_of
 
 PLAIN = parse({"parallel": {"dp": 2}})
 

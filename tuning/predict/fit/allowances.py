@@ -2,7 +2,7 @@
 
 On a CPU a peak is a rank's resident set: counted bytes x a share, and its libraries, torch's among them, whose pages
 each rank counts as its own. On a GPU it is the allocator's, in which a context and NCCL's buffers are not: that part
-stays believed (``outside``).
+stays believed (``engine.footprint.outside_allocator``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuning.predict.fit.experience import of_few
-from tuning.predict.fit.gauss_newton import fit
+from tuning.predict.fit.calibrate import of_few
+from tuning.predict.fit.least_squares import fit
 from tuning.predict.model.cases import Array
 from tuning.predict.model.headroom import ON_CPU, ON_GPU, WORKSPACE_SHARE, Allowance
 
@@ -25,7 +25,7 @@ LEAST = 6
 #: Least half-width of an interval, as a natural logarithm.
 _LEAST_ERROR = 0.02
 _PERCENTILE = 90
-#: How far beliefs move, as ``beliefs.FREE``: libraries by a factor of two, counted bytes by a tenth.
+#: How far beliefs move, as ``priors.FREE``: libraries by a factor of two, counted bytes by a tenth.
 _FREE: Mapping[str, float] = {"context_bytes": 0.7, "scale": 0.1}
 _MIB = 2**20
 

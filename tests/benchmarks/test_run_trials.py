@@ -11,13 +11,14 @@ import pytest
 from benchmarks.published import core_work, lab_steps
 from benchmarks.published.core_work import CoreWork, of_places
 from benchmarks.published.gloo import START, CoreConstants
+from benchmarks.published.run_trials import measured, trial_of, trials
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, parse
 from engine.run import run_folder
 from profilers.records.schema import PHASES, StepSample
 from profilers.records.writer import RecordWriter
 from tuning.predict.fit.calibrate import Measured, check
-from tuning.predict.learn.finished_runs import Trial, measured, trial_of, trials
+from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.model.compute import Device
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine

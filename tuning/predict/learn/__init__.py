@@ -1,1 +1,0 @@
-"""What the user's finished runs teach the model."""
