@@ -19,7 +19,7 @@ from engine.config.validation import rules
 from engine.schedules.registry import KINDS
 from engine.session import Session
 from tuning.predict.fit.finished_runs import Trial
-from tuning.predict.traffic.traffic import why_not_known
+from tuning.predict.traffic.rank import why_not_known
 
 RANKS = 4
 #: 3.6 million parameters: gradients and activations take about as long on the slower link.

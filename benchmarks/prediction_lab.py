@@ -37,7 +37,7 @@ from tuning.predict.model.cases import Array
 from tuning.predict.model.compute import Device
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine
-from tuning.predict.traffic.traffic import traffic_of
+from tuning.predict.traffic.rank import traffic_of
 
 NAME = "prediction_lab"
 KEPT = table.RESULTS / f"{NAME}.json"

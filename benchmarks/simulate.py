@@ -14,8 +14,10 @@ from typing import NamedTuple
 from benchmarks import _table as table
 from engine.config.run_config import RunConfig, parse
 from engine.schedules.actions import Costs
-from tuning.predict.events.simulate import Machine, simulate, step_of
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.simulation.event_loop import simulate
+from tuning.predict.simulation.machine import Machine
+from tuning.predict.simulation.simulate import step_of
 
 WORK = Costs(10e-3, 20e-3, 10e-3, 10e-3)
 DEVICE = Accelerator("a device", {}, 0, 0.0)

@@ -46,7 +46,6 @@ SAME_NAME: dict[str, dict[str, str]] = {
     "tuning": dict.fromkeys(("controllers", "journal"), "in a folder, in PostgreSQL")
     | {
         "commands": "as files, and applied to a study",
-        "from_config": "what the closed form, and what the simulation, makes of a configuration",
     },
     "workbench": dict.fromkeys(
         (

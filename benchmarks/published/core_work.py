@@ -18,12 +18,11 @@ from engine.schedules.actions import Costs, Plan
 from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import compute
-from tuning.predict.model.cases import Array, Cases
+from tuning.predict.model.cases import Array, Cases, cases_of
 from tuning.predict.model.compute import Device
-from tuning.predict.model.from_config import cases_of
 from tuning.predict.traffic.calls import Call
-from tuning.predict.traffic.parameters import parameters_of
-from tuning.predict.traffic.traffic import Pipeline, traffic_of, why_not_known
+from tuning.predict.traffic.layers import parameters_of
+from tuning.predict.traffic.rank import Pipeline, traffic_of, why_not_known
 
 
 class Handled(NamedTuple):

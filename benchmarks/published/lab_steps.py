@@ -15,14 +15,14 @@ from benchmarks.published.core_work import CoreWork
 from benchmarks.published.gloo import OF_STEPS, START, CoreConstants, byte_seconds, load_of, seconds_of
 from benchmarks.published.shared_cores import simulate_shared
 from engine.config.run_config import RunConfig
-from tuning.predict.events.from_config import step_of
-from tuning.predict.events.machine import Machine
-from tuning.predict.events.step import Collective
-from tuning.predict.events.step_result import Simulated
 from tuning.predict.fit.finished_runs import Trial
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model.cases import Array
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.simulation.machine import Machine
+from tuning.predict.simulation.simulate import step_of
+from tuning.predict.simulation.step import Collective
+from tuning.predict.simulation.step_result import Simulated
 from tuning.predict.traffic.calls import Call
 
 _CORE = Accelerator("a core", {}, 0, 0.0)

@@ -16,7 +16,7 @@ from profilers.analysis.steps import join_steps
 from profilers.records.reader import Archive, RunRecords
 from tuning.predict.fit.calibrate import Measured
 from tuning.predict.fit.finished_runs import Trial, is_complete, joined, layout
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import cases_of
 from tuning.predict.model.step_time import Machine
 
 

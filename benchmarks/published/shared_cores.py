@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from tuning.predict.events.machine import Booking, Machine
-from tuning.predict.events.player import Player
-from tuning.predict.events.program import Inner, Op
-from tuning.predict.events.step import Collective, Step
-from tuning.predict.events.step_result import Simulated
+from tuning.predict.simulation.event_loop import EventLoop
+from tuning.predict.simulation.machine import Booking, Machine
+from tuning.predict.simulation.program import Inner, Op
+from tuning.predict.simulation.step import Collective, Step
+from tuning.predict.simulation.step_result import Simulated
 
 #: Core seconds that a message or collective costs one rank, besides what its place's work has.
 Cost = Callable[[Collective], float]
@@ -39,7 +39,7 @@ def simulate_shared(
     if cores <= 0:
         raise ValueError(f"cores: {cores:g} is not above 0")
     player = SharedPlayer(step, machine, Cores(cores, step.width), cost, border_cost)
-    player.play()
+    player.run()
     times = tuple(player.starts), tuple(player.ends), tuple(player.arrivals)
     return Simulated(step, machine, player.program.ops, *times)
 
@@ -88,7 +88,7 @@ class Cores:
         self._now = now
 
 
-class SharedPlayer(Player):
+class SharedPlayer(EventLoop):
     """Plays core seconds. What its base class calls the end of work is its begin: there all work takes no time."""
 
     def __init__(self, step: Step, machine: Machine, cores: Cores, cost: Cost, border_cost: float) -> None:
@@ -100,7 +100,7 @@ class SharedPlayer(Player):
         self._parts: dict[int, deque[float | Inner]] = {}
         self._changes: list[tuple[float, float]] = []
 
-    def play(self) -> None:
+    def run(self) -> None:
         """DeadlockError if not all come to their end."""
         while self._heap or self._cores.end < _NEVER:
             change = self._changes[0][0] if self._changes else _NEVER

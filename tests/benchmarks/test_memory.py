@@ -16,8 +16,7 @@ from engine.footprint.footprint import footprints
 from engine.schedules import closed_forms
 from tests.support.drawn import SEED
 from tests.support.studies.layouts import draw
-from tuning.predict.model.cases import FULL, SELECTIVE, Cases
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import FULL, SELECTIVE, Cases, cases_of
 
 SCORED = Path(__file__).parents[2] / "benchmarks" / "data"
 #: Of 22B, 175B, 530B and 1T in arXiv 2205.05198, table 3: one sequence a micro-batch but for the first.

@@ -9,7 +9,10 @@ import pytest
 from benchmarks.published.shared_cores import Cores, simulate_shared
 from engine.schedules.actions import Costs
 from engine.schedules.registry import KINDS, plan
-from tuning.predict.events.simulate import OWN, Among, Collective, Join, Sent, Step, instant, simulate
+from tuning.predict.simulation.event_loop import simulate
+from tuning.predict.simulation.machine import instant
+from tuning.predict.simulation.step import OWN, Among, Collective, Sent, Step
+from tuning.predict.traffic.calls import Join
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)
 

@@ -27,9 +27,8 @@ from profilers.records.writer import RecordWriter
 from tuning.execution.executor import OnStart, Ran, ShouldStop
 from tuning.predict import target
 from tuning.predict.answer import Forecast
-from tuning.predict.events.run_folder import note_start
-from tuning.predict.events.simulate import SIMULATED
 from tuning.predict.forecast import forecasts
+from tuning.predict.simulation.run_folder import SIMULATED, note_start
 from tuning.predict.target import Target
 
 #: Terms of a breakdown by the phase of a step that they are; of the others a third is forward, the rest backward.

@@ -24,12 +24,11 @@ from engine.footprint import footprint
 from engine.footprint.flops import model_flops_per_step, workload_of
 from engine.footprint.footprint import Footprint
 from engine.footprint.outside_allocator import Outside
-from tuning.predict import answer, outside_allocator
+from tuning.predict import answer
 from tuning.predict.answer import Change, Forecast, Range
 from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.model import headroom, step_time
-from tuning.predict.model.cases import Array, Cases
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import Array, Cases, cases_of
 from tuning.predict.model.headroom import Beside, Room
 from tuning.predict.model.step_time import Breakdown
 from tuning.predict.target import Target
@@ -185,9 +184,9 @@ def _alike(configs: Sequence[RunConfig], target: Target, precision: str) -> list
     cases = cases_of(configs, target.devices_per_node)
     found = columns(cases, target, precision)
     held = [footprint.largest(config) for config in configs]
-    beside = [outside_allocator.of(config, target) for config in configs]
+    beside = [headroom.outside(config, target.on_cpu) for config in configs]
     counted = np.array([one.total_bytes for one in held], np.float64)
-    needs = room_of(counted, target, outside_allocator.arrays(beside))
+    needs = room_of(counted, target, headroom.outside_columns(beside))
     peak = float(target.machine(precision).device.peak)
     return [
         _answer(config, target, _Row(row, cases, found, needs, peak), held[row], beside[row])
@@ -241,7 +240,7 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
         *answer.notes(config, target.in_lab),
         *target.notes,
         target.allowance.said,
-        *([] if target.on_cpu else [outside_allocator.SAID]),
+        *([] if target.on_cpu else [headroom.OUTSIDE_SAID]),
     ]
 
 

@@ -120,14 +120,14 @@ def _why_not(found: WhyNot, json: bool) -> int:
 def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
     """Keep the run, and show it as any other."""
     from engine.config.validation import rules
-    from tuning.predict.events.rehearsal import rehearse
-    from tuning.predict.events.simulate import write_run
+    from tuning.predict.simulation.run_folder import write_run
+    from tuning.predict.simulation.simulate import simulate_config
     from workbench.home import runs
     from workbench.terminal.run import print_run
     from workbench.text.output import emit_json, result_console
 
     rules.check(config)
-    name, _ = write_run(home, config, rehearse(config, target.at(config)))
+    name, _ = write_run(home, config, simulate_config(config, target.at(config)))
     view = runs.load(home / name)
     if json:
         emit_json(runs.document(view))

@@ -139,7 +139,8 @@ def target_of(
 
 
 def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
-    from tuning.predict.fit import finished_runs, learn
+    from tuning.predict import learn
+    from tuning.predict.fit import finished_runs
     from workbench.home.runs import run_folders
 
     return learn.learned(here, finished_runs.finished(run_folders(home), home / finished_runs.KEPT), machine)

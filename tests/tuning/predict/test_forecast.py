@@ -16,7 +16,6 @@ from engine.footprint.outside_allocator import Outside, outside_allocator
 from tests.support.drawn import SEED
 from tests.support.engine import calibrations
 from tests.support.studies.layouts import draw
-from tuning.predict import outside_allocator as outside_of_target
 from tuning.predict import target
 from tuning.predict.cluster import catalogue
 from tuning.predict.forecast import TERMS, forecast, forecasts, room_of
@@ -79,7 +78,7 @@ def test_memory_is_what_the_engine_counts_and_an_allowance() -> None:
     assert found.memory_bytes.low == counted + beside.low
     assert found.memory_bytes.median == pytest.approx(1.03 * counted + beside.likely)
     assert found.memory_bytes.high == pytest.approx(1.1 * counted + beside.high)
-    assert {headroom.SAID, outside_of_target.SAID} <= set(found.notes)
+    assert {headroom.SAID, headroom.OUTSIDE_SAID} <= set(found.notes)
     parts = found.as_dict()["memory_breakdown"]
     assert parts["outside_allocator"] == beside.likely
     assert parts["allowance"] == pytest.approx(0.03 * counted)
@@ -89,7 +88,7 @@ def test_what_is_outside_the_allocator_can_be_too_much() -> None:
     """Axes that leave counted bytes as they are need more of the device: each has a communicator."""
     tight = np.array([(SELENE.memory_bytes - headroom.GIB) / 1.03])
     alone, many = (
-        room_of(tight, SELENE, outside_of_target.arrays([outside_allocator(one)]))
+        room_of(tight, SELENE, headroom.outside_columns([outside_allocator(one)]))
         for one in (config(), config(dp=8, tp=2))
     )
     assert alone.probability[0] < 0.5 < many.probability[0]
@@ -102,15 +101,15 @@ def test_a_rank_on_a_cpu_has_nothing_outside_an_allocator() -> None:
     assert found.outside == Outside()
     assert found.as_dict()["memory_breakdown"]["outside_allocator"] == 0
     assert found.memory_bytes.median == pytest.approx(1.03 * largest(asked).total_bytes + headroom.CPU_BYTES)
-    assert outside_of_target.SAID not in found.notes
+    assert headroom.OUTSIDE_SAID not in found.notes
 
 
 def test_many_layouts_at_a_time_hold_what_each_holds_outside() -> None:
     space = Space.of(config(batch=32), 16, 8)
     points, cases = next(space.blocks())
-    found = outside_of_target.of_cases(cases, space.base, SELENE)
+    found = headroom.outside_of_cases(cases, space.base, SELENE.on_cpu)
     rows = random.Random(SEED).sample(range(len(points)), 40)
-    each = outside_of_target.arrays([outside_allocator(space.config(points[row].tolist())) for row in rows])
+    each = headroom.outside_columns([outside_allocator(space.config(points[row].tolist())) for row in rows])
     for column, expected in zip(found, each, strict=True):
         assert (np.asarray(column)[rows] == expected).all()
     assert len(np.unique(found.median)) > 5

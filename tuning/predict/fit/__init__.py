@@ -1,1 +1,1 @@
-"""Constants and allowances fitted to measurements: published tables, and the finished runs of this machine."""
+"""Fits constants and allowances to measurements: published tables, and finished runs."""

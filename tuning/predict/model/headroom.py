@@ -2,18 +2,22 @@
 
 ``engine.footprint.footprint`` counts parameters, gradients, optimizer, activations and messages. A device also holds
 kernels' workspace and the allocator's gaps: an allowance that is believed, or learned from runs. On a GPU its context
-and the buffers of NCCL's communicators come on top (``outside``).
+and the buffers of NCCL's communicators come on top (``engine.footprint.outside_allocator``).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from tuning.predict.model.cases import Array
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.footprint.outside_allocator import Outside, asked, of_layout, outside_allocator
+from tuning.predict.model.cases import Array, Cases
 
 GIB = 2**30
 #: Workspace and gaps as a share of what is counted, and the upper end of 90 %; the lower one is nothing.
@@ -101,3 +105,33 @@ def _tail(away: Array) -> Array:
     from scipy.special import ndtr  # takes 0.2 s to load, and most commands predict nothing
 
     return np.asarray(ndtr(-away), np.float64)
+
+
+OUTSIDE_SAID = (
+    "outside torch's allocator: a CUDA context and NCCL's buffers, counted from NCCL's source and believed channels; "
+    "never measured by us: compare with what `workbench show` prints of a finished run"
+)
+
+
+def outside(config: RunConfig, on_cpu: bool) -> Outside:
+    """What one rank holds outside of the allocator; a rank on a CPU nothing."""
+    return Outside() if on_cpu else outside_allocator(config)
+
+
+def outside_columns(found: Sequence[Outside]) -> Beside:
+    """Of many ranks as columns."""
+    rows = np.array([(one.likely, one.low, one.high) for one in found], np.float64).reshape(-1, 3)
+    return Beside(*rows.T)
+
+
+def outside_of_cases(cases: Cases, base: RunConfig, on_cpu: bool) -> Beside:
+    """Outside of the allocator, of layouts of a plan: ``base`` with other dp, tp, pp and ZeRO stages."""
+    if on_cpu:
+        return NOTHING
+    columns = np.stack([cases.dp, cases.tp, cases.pp, cases.zero_stage], axis=1).astype(np.int64)
+    kinds, which = np.unique(columns, axis=0, return_inverse=True)
+    layout, wanted = layout_of(base), asked(base)
+    names = ("dp", "tp", "pp", "zero_stage")
+    layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
+    found = outside_columns([of_layout(one, wanted) for one in layouts])
+    return Beside(*(np.asarray(column)[which.ravel()] for column in found))

@@ -1,16 +1,17 @@
 """What a configuration sends in a step and what its head computes, as an order of devices is judged by them. Pure.
 
-Payloads are those of ``tuning.predict.messages``, of the rank that sends most; an all-gather or a reduce-scatter counts
+Totals of an axis in closed form, since a search prices thousands of orders; a test holds them beside the calls of
+``tuning.predict.traffic``. Payloads are those of the rank that sends most; an all-gather or a reduce-scatter counts
 as half an all-reduce (docs/engine.md).
 """
 
 from __future__ import annotations
 
-from engine.config.layout import accumulation, layers_of_stages
+from engine.config.layout import accumulation
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import sizes_of
-from tuning.predict.model.from_config import reduce_bytes
+from tuning.predict.model.cases import rank_layers, reduce_bytes
 from tuning.predict.placement.cost import Stream, Volumes
 
 _FP32 = 4
@@ -25,13 +26,6 @@ def volumes_of(config: RunConfig) -> Volumes:
         ep=_experts(config),
         pp=_boundaries(config),
     )
-
-
-def rank_layers(config: RunConfig) -> list[int]:
-    """Layers of each place of the pipeline, in all of its stages."""
-    pp, schedule = config.parallel.pp, config.schedule
-    stages = layers_of_stages(resolve(config.model).layers, pp * schedule.chunks, schedule.stage_layers)
-    return [sum(map(len, stages[place::pp])) for place in range(pp)]
 
 
 def head_layers(config: RunConfig) -> float:

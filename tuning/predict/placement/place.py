@@ -18,13 +18,12 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.footprint import footprint
-from tuning.predict import outside_allocator
 from tuning.predict.cluster import catalogue
 from tuning.predict.model import compute, headroom, step_time
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import cases_of, rank_layers
 from tuning.predict.model.hardware import Accelerator, Link
 from tuning.predict.placement.cost import Costs, Volumes, Work
-from tuning.predict.placement.link_traffic import head_layers, rank_layers, volumes_of
+from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import Links, of_cluster, of_lab
 from tuning.predict.placement.search import Placement, place
 from tuning.predict.target import Target
@@ -201,7 +200,7 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
-    beside = outside_allocator.arrays([outside_allocator.of(config, target)])
+    beside = headroom.outside_columns([headroom.outside(config, target.on_cpu)])
     needs = headroom.room(held, float(chip.memory_bytes), target.allowance, beside)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from engine.config.errors import InputError
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
-from tuning.predict.model.cases import FULL, NO_RECOMPUTE, SELECTIVE, Cases
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import FULL, NO_RECOMPUTE, SELECTIVE, Cases, cases_of
 
 #: What a plan turns, in the order of a point's columns.
 AXES = ("dp", "tp", "pp", "zero_stage", "micro_batch", "chunks", "recompute")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
-from tuning.predict import answer, outside_allocator
+from tuning.predict import answer
 from tuning.predict.answer import Forecast
 from tuning.predict.cluster.this_machine import seats_of
 from tuning.predict.forecast import columns, forecasts, room_of
@@ -97,7 +97,9 @@ def look(space: Space, target: Target) -> Looked:
     """
     parts = []
     for points, cases in space.blocks():
-        needs = room_of(memory.largest(cases), target, outside_allocator.of_cases(cases, space.base, target))
+        needs = room_of(
+            memory.largest(cases), target, headroom.outside_of_cases(cases, space.base, target.on_cpu)
+        )
         seconds = columns(cases, target, space.base.precision).seconds
         parts.append((points, seconds, needs.median, needs.probability))
     if not parts:

@@ -78,13 +78,6 @@ class Traffic:
         return [item for one in self.sections for item in one.items if isinstance(item, Call)]
 
 
-@dataclass(frozen=True, slots=True)
-class NotKnown:
-    """No formula gives a configuration's calls, and why."""
-
-    reason: str
-
-
 def sent_only(items: Sequence[Item]) -> tuple[Call | Join, ...]:
     """Without the notes about gradients."""
     return tuple(item for item in items if not isinstance(item, Ready))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from tuning.predict.traffic.calls import BFLOAT16, BYTES, FLOAT32, Call, Item, Join
-from tuning.predict.traffic.parameters import ROOT, Parameter
+from tuning.predict.traffic.layers import ROOT, Parameter
 
 GRADIENTS = "gradients"
 MIB = 2**20

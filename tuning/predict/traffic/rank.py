@@ -9,13 +9,24 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.config.layout import Layout
+from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import Part
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Action, Plan, Work, result_of, sent
 from engine.schedules.registry import KINDS
-from tuning.predict.traffic.calls import BYTES, FLOAT32, FLOAT64, Call, Item, Join, Section, Wire, sent_only
+from tuning.predict.traffic.calls import (
+    BYTES,
+    FLOAT32,
+    FLOAT64,
+    Call,
+    Item,
+    Join,
+    Section,
+    Traffic,
+    Wire,
+    sent_only,
+)
 from tuning.predict.traffic.gradients import Shared
 from tuning.predict.traffic.stage import Stage, of_action
 
@@ -202,3 +213,33 @@ def _completing(actions: Sequence[Action]) -> set[int]:
         if action.work is not Work.FORWARD
     }
     return set(last.values())
+
+
+def traffic_of(pipeline: Pipeline, rank: int, backend: str = "gloo") -> Traffic:
+    """What ``rank`` sends in a step of a configuration that keeps every rule, and of which nothing is unknown.
+
+    ``backend`` decides the order of a ring's two messages: on NCCL they are one batch.
+    """
+    return Traffic(rank, tuple(RankStep(pipeline, rank, backend == "nccl").sections()))
+
+
+def why_not_known(config: RunConfig) -> str | None:
+    """What of a configuration has no formula; None if all has one."""
+    compression, parallel = config.compression, config.parallel
+    sharded = parallel.zero_stage >= 2 and layout_of(config).inner > 1
+    reasons = {
+        "compile=true: the compiler decides what is sent when": config.compile,
+        f"outer.method={config.outer.method}: what is sent differs from step to step": (
+            config.outer.method != "none"
+        ),
+        f"compression.method={compression.method}: messages depend on how parts are dealt": (
+            compression.method != "none" and layout_of(config).inner > 1
+        ),
+        f"compression.weights={compression.weights}: slices carry scales of their own": (
+            compression.weights != "none" and sharded
+        ),
+        "parallel.ep with zero_stage 2 or 3: experts gather by themselves, once more when they are recomputed": (
+            parallel.ep > 1 and sharded
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)

@@ -8,8 +8,7 @@ from engine.footprint.activations import Part
 from engine.schedules.actions import Action, Work
 from tuning.predict.traffic.calls import BFLOAT16, FLOAT32, Call, Item, Join, Ready, Wire
 from tuning.predict.traffic.gradients import GRADIENTS, REDUCTIONS, Filling, Policy, Shared, Units, dealt
-from tuning.predict.traffic.layers import Layers, back, onward
-from tuning.predict.traffic.parameters import ROOT, Parameter, parameters_of
+from tuning.predict.traffic.layers import ROOT, Layers, Parameter, back, onward, parameters_of
 
 
 class Stage:

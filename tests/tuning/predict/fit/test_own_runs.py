@@ -13,9 +13,8 @@ from engine.config.validation import rules
 from engine.run.calibration import fingerprint
 from engine.session import Session
 from tests.support.engine import calibrations
-from tuning.predict import target
+from tuning.predict import learn, target
 from tuning.predict.answer import Range
-from tuning.predict.fit import learn
 from tuning.predict.fit.finished_runs import Finished, finished, layout
 from tuning.predict.forecast import forecasts
 

@@ -11,7 +11,7 @@ from engine.footprint.footprint import largest
 from tests.support.drawn import SEED
 from tests.support.studies.layouts import draw
 from tuning.predict.model import memory
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import cases_of
 
 
 def test_bytes_are_those_of_the_engine() -> None:

@@ -13,10 +13,9 @@ from engine.schedules.registry import plan
 from engine.schedules.simulate import simulate
 from tests.support.runs import small
 from tuning.predict.model import network, step_time
-from tuning.predict.model.cases import FULL, SELECTIVE, Cases
+from tuning.predict.model.cases import FULL, SELECTIVE, Cases, bubble_scale, cases_of
 from tuning.predict.model.compute import Device
 from tuning.predict.model.constants import Constants
-from tuning.predict.model.from_config import bubble_scale, cases_of
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine
 

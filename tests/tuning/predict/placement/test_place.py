@@ -24,7 +24,8 @@ from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.place import Placed
 from tuning.predict.plan import plans
 from tuning.predict.target import Target
-from tuning.predict.traffic.traffic import Traffic, traffic
+from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.rank import Pipeline, traffic_of
 
 #: The groups follow each other, the link that joins them is slow; the second group is half as fast.
 TWO_GROUPS = """
@@ -205,7 +206,7 @@ def ring_bytes(sent: Traffic) -> Counter[str]:
 def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any]) -> None:
     """Of rank 0, within a tenth: norms, counts and the loss over tp are left out."""
     config = small(**values, model__layers=8, model__hidden=128, model__ffn_hidden=256)
-    found, layout, volumes = traffic(config), layout_of(config), volumes_of(config)
+    found, layout, volumes = traffic_of(Pipeline.of(config)), layout_of(config), volumes_of(config)
     assert isinstance(found, Traffic)
     sent = ring_bytes(found)
     axis = next(key.removeprefix("parallel__") for key in values if key.startswith("parallel__"))

@@ -14,7 +14,7 @@ from tests.support.drawn import SEED
 from tests.support.studies.layouts import draw
 from tuning.predict import target
 from tuning.predict.forecast import forecasts
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import cases_of
 from tuning.predict.plan import plans, why_not
 from tuning.predict.plan.layouts import AXES, MOST_CHUNKS, RECOMPUTE, Space
 

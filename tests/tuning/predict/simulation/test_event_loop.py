@@ -13,21 +13,12 @@ from engine.schedules import closed_forms
 from engine.schedules import simulate as timing
 from engine.schedules.actions import Action, Costs, Plan, Work
 from engine.schedules.registry import KINDS, plan
-from tuning.predict.events.simulate import (
-    OWN,
-    Among,
-    Collective,
-    DeadlockError,
-    Join,
-    Machine,
-    Pause,
-    Sent,
-    Simulated,
-    Step,
-    instant,
-    simulate,
-)
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.simulation.event_loop import DeadlockError, simulate
+from tuning.predict.simulation.machine import Machine, instant
+from tuning.predict.simulation.step import OWN, Among, Collective, Pause, Sent, Step
+from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.traffic.calls import Join
 
 EVEN = Costs(1.0, 2.0, 1.0, 1.0)
 DEVICE = Accelerator("a device", {}, 0, 0.0)

@@ -15,14 +15,14 @@ from engine.footprint.footprint import largest
 from engine.run.calibration import fingerprint
 from engine.run.calibration.table import Calibration
 from tests.support.engine.calibrations import calibration, curve, point
-from tuning.predict import target
-from tuning.predict.fit import allowances, learn
+from tuning.predict import learn, target
+from tuning.predict.fit import allowances
 from tuning.predict.fit.allowances import Peaks
 from tuning.predict.fit.finished_runs import Finished, Trial
 from tuning.predict.forecast import forecast, forecasts
 from tuning.predict.model import headroom, step_time
+from tuning.predict.model.cases import cases_of
 from tuning.predict.model.constants import Constants
-from tuning.predict.model.from_config import cases_of
 from tuning.predict.target import BELIEVED_HERE, Target
 
 HERE = fingerprint.here()

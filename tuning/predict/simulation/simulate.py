@@ -1,21 +1,87 @@
-"""A configuration as a step to play: its plan, its messages, and everything else that it sends, by formula."""
+"""A configuration simulated on a target: stages' seconds in closed form, everything that is sent by events.
+
+What is sent are the calls of ``traffic``, the one formula for them; here they become collectives of places (lockstep
+groups of ranks). Links are shared, registers are handed out against credits (OneFlow's actors, arXiv 2110.15032), ranks
+may straggle, and work may jitter. What is not modelled: collectives do not slow down the computation beside them, and
+messages never split.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from engine.config.errors import InputError
 from engine.config.layout import Layout, layout_of
 from engine.config.run_config import RunConfig
+from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules.actions import Costs
-from tuning.predict.events.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
-from tuning.predict.traffic.calls import Wire
-from tuning.predict.traffic.rank import ARRIVING
-from tuning.predict.traffic.traffic import Call, Join, Pipeline, Section, Traffic, traffic_of, why_not_known
+from tuning.predict.model import compute, step_time
+from tuning.predict.model.cases import cases_of
+from tuning.predict.model.constants import Constants
+from tuning.predict.model.hardware import Cluster, Group, Link
+from tuning.predict.model.step_time import updated_elements
+from tuning.predict.simulation.event_loop import simulate
+from tuning.predict.simulation.machine import Machine
+from tuning.predict.simulation.step import OWN, Among, Collective, Item, Items, Pause, Sent, Step
+from tuning.predict.simulation.step_result import Simulated
+from tuning.predict.target import Target
+from tuning.predict.traffic.calls import Call, Join, Section, Traffic, Wire
+from tuning.predict.traffic.rank import ARRIVING, Pipeline, traffic_of, why_not_known
 
 #: Seconds of a call, or None for what the machine's links need.
 Price = Callable[[Call], float | None]
 _MESSAGES = ("send", "recv")
+
+
+def simulate_config(config: RunConfig, target: Target, jitter: float = 0.0, seed: int = 0) -> Simulated:
+    """One step of a configuration that keeps every rule; ``jitter`` as in ``Machine``.
+
+    Raises:
+        InputError: the target has no rate for its format or too few devices, or no formula says what is sent.
+    """
+    constants = target.calibrated.constants
+    cases = cases_of([config], target.devices_per_node)
+    device = target.machine(config.precision).device
+    update = float(compute.update(cases, updated_elements(cases), device, constants)[0])
+    step = step_of(config, stage_costs(config, target), update)
+    reached = _reached(target.cluster, constants)
+    return simulate(step, Machine(reached, jitter=jitter, seed=seed))
+
+
+def stage_costs(config: RunConfig, target: Target) -> list[Costs]:
+    """Seconds of each stage's work without what it sends; the last has the head. A split backward is halved."""
+    constants = target.calibrated.constants
+    machine = target.machine(config.precision)
+    cases = cases_of([config], target.devices_per_node)
+    forward, backward = (
+        float(seconds[0]) for seconds in step_time.block_seconds(cases, machine.device, constants)
+    )
+    head = float(compute.head_forward(cases, machine.device, constants)[0])
+    costs = []
+    for part in parts_of(config, plan_of(config)):
+        ahead = part.layers * forward + head * part.is_last
+        back = part.layers * backward + 2 * head * part.is_last
+        costs.append(Costs(ahead, back, back / 2, back / 2))
+    return costs
+
+
+def _reached(cluster: Cluster, constants: Constants) -> Cluster:
+    """The cluster with what its links reach of their figures."""
+    groups = tuple(_group(group, constants) for group in cluster.groups)
+    across = cluster.across and _link(cluster.across, constants.between_share, constants.between_seconds)
+    return replace(cluster, groups=groups, across=across)
+
+
+def _group(group: Group, constants: Constants) -> Group:
+    inside = _link(group.inside, constants.inside_share, constants.inside_seconds)
+    between = _link(group.between, constants.between_share, constants.between_seconds)
+    pairs = group.pairs and _link(group.pairs, constants.inside_share, constants.inside_seconds)
+    return replace(group, inside=inside, between=between, pairs=pairs)
+
+
+def _link(link: Link, share: float, seconds: float) -> Link:
+    return Link(link.alpha_seconds + seconds, link.bytes_per_second * share)
 
 
 def step_of(

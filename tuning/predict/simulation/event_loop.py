@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tuning.predict.events.machine import Booking, Machine, Ports, transfer
-from tuning.predict.events.program import Code, Op, Program
-from tuning.predict.events.step import Among, Collective, Step
-from tuning.predict.events.step_result import Simulated
 from tuning.predict.model.hardware import Link
+from tuning.predict.simulation.machine import Booking, Machine, Ports, transfer
+from tuning.predict.simulation.program import Code, Op, Program
+from tuning.predict.simulation.step import Among, Collective, Step
+from tuning.predict.simulation.step_result import Simulated
 
 
 class Group(NamedTuple):
@@ -117,15 +117,20 @@ class DeadlockError(ValueError):
     """Every rank that is left waits for another one."""
 
 
-def play(step: Step, machine: Machine) -> Simulated:
-    """One step, from its begin until every place is through."""
-    player = Player(step, machine)
-    player.play()
-    times = tuple(player.starts), tuple(player.ends), tuple(player.arrivals)
-    return Simulated(step, machine, player.program.ops, *times)
+def simulate(step: Step, machine: Machine) -> Simulated:
+    """One step, from its begin until every place is through; the cost grows with places x actions.
+
+    Raises:
+        DeadlockError: no rank can go on; says who waits for what.
+        ValueError: a rank has no device, or a plan that no rank could follow.
+    """
+    loop = EventLoop(step, machine)
+    loop.run()
+    times = tuple(loop.starts), tuple(loop.ends), tuple(loop.arrivals)
+    return Simulated(step, machine, loop.program.ops, *times)
 
 
-class Player:
+class EventLoop:
     """One step; ``starts`` and ``ends`` have one list a place, with one number an operation."""
 
     def __init__(self, step: Step, machine: Machine) -> None:
@@ -148,7 +153,7 @@ class Player:
         self._met: list[Meeting] = []
         self._heap = [(0.0, place) for place in range(step.places)]
 
-    def play(self) -> None:
+    def run(self) -> None:
         """DeadlockError if not all come to their end."""
         heap, works = self._heap, self._works
         while heap:

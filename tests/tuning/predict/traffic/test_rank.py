@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
@@ -16,7 +18,8 @@ from engine.session import Session
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from tests.support.runs import execute, small
-from tuning.predict.traffic.traffic import NotKnown, Traffic, traffic
+from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.rank import Pipeline, traffic_of, why_not_known
 
 Sent = tuple[str, str, str, int, int | None]
 
@@ -117,9 +120,8 @@ def recorded(session: Session, config: RunConfig) -> list[list[CommSample]]:
 
 
 def known(config: RunConfig, rank: int) -> Traffic:
-    found = traffic(config, rank)
-    assert isinstance(found, Traffic), found
-    return found
+    assert why_not_known(config) is None
+    return traffic_of(Pipeline.of(config), rank)
 
 
 def first_difference(config: RunConfig, rank: int, rows: list[CommSample]) -> str | None:
@@ -145,6 +147,39 @@ def test_ranks_send_what_the_formulas_say(session: Session, case: dict[str, Any]
         assert rows
 
 
+#: Every value that a key has in ``CASES``.
+VALUES = {
+    key: sorted({case[key] for case in CASES if key in case}, key=str) for case in CASES for key in case
+}
+MOST_RANKS = 4
+
+
+def random_config(numbers: random.Random) -> RunConfig:
+    """A legal configuration of few ranks that has a formula, with up to six keys of ``CASES`` at random values."""
+    while True:
+        keys = numbers.sample(sorted(VALUES), numbers.randint(2, 6))
+        experts = EXPERTS if {"ep", "model__capacity_factor"} & set(keys) else {}
+        values = BASE | experts | {SHORT.get(key, key): numbers.choice(VALUES[key]) for key in keys}
+        try:
+            config = small(**values)
+            broken = list(problems(config))
+        except InputError:
+            continue
+        if not broken and 1 < layout_of(config).world_size <= MOST_RANKS and why_not_known(config) is None:
+            return config
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_ranks_of_random_configurations_send_what_the_formulas_say(session: Session, count: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"configurations of seed {seed}")
+    numbers = random.Random(seed)
+    for _ in range(count):
+        config = random_config(numbers)
+        for rank, rows in enumerate(recorded(session, config)):
+            assert first_difference(config, rank, rows) is None, f"seed {seed}: {config.flat()}"
+
+
 def test_calls_without_a_formula_are_said_to_have_none() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"outer": {"method": "local"}, "parallel": {"dp": 2}}, "outer.method=local"),
@@ -153,9 +188,9 @@ def test_calls_without_a_formula_are_said_to_have_none() -> None:
         ({"model": {"experts": 4}, "parallel": {"dp": 2, "ep": 2, "zero_stage": 3}}, "parallel.ep with zero"),
     ]
     for values, reason in cases:
-        found = traffic(parse(values))
-        assert isinstance(found, NotKnown)
-        assert found.reason.startswith(reason)
+        found = why_not_known(parse(values))
+        assert found is not None
+        assert found.startswith(reason)
 
 
 def test_rows_from_others_have_no_bytes_and_a_ranks_own_have() -> None:

@@ -8,9 +8,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from engine.schedules.actions import Action, Plan, Work, result_of
-from tuning.predict.events.machine import Ports, transfer
-from tuning.predict.events.step import Collective, Items, Pause, Sent, Step
 from tuning.predict.model.hardware import Link
+from tuning.predict.simulation.machine import Ports, transfer
+from tuning.predict.simulation.step import Collective, Items, Pause, Sent, Step
 from tuning.predict.traffic.calls import Join
 from tuning.predict.traffic.rank import wanted
 

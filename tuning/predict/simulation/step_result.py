@@ -15,9 +15,9 @@ from engine.footprint.activations import Kept, kept_by_stage
 from engine.footprint.footprint import footprints, parts_of
 from engine.schedules.actions import Work
 from engine.schedules.simulate import Span, Timeline
-from tuning.predict.events.machine import Machine
-from tuning.predict.events.program import Code, Op
-from tuning.predict.events.step import Collective, Step
+from tuning.predict.simulation.machine import Machine
+from tuning.predict.simulation.program import Code, Op
+from tuning.predict.simulation.step import Collective, Step
 
 _EXPOSED, _BUBBLE = "communication_exposed", "bubble"
 

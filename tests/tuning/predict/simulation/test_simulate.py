@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine.config.run_config import RunConfig, parse
-from tuning.predict.events.rehearsal import rehearse, stage_costs
 from tuning.predict.forecast import forecast
+from tuning.predict.simulation.simulate import simulate_config, stage_costs
 from tuning.predict.target import Target
 from workbench.home.calibrations import target_of
 
@@ -46,7 +46,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 @pytest.mark.parametrize("parallel", LAYOUTS.values(), ids=LAYOUTS)
 def test_events_and_closed_form_agree(target: Target, parallel: dict[str, Any]) -> None:
     asked = config(parallel)
-    played = rehearse(asked, target).seconds
+    played = simulate_config(asked, target).seconds
     assert played == pytest.approx(forecast(asked, target).step_seconds.median, rel=0.15)
 
 
@@ -60,19 +60,22 @@ def test_the_last_stage_has_the_head_and_recomputation_its_price(target: Target)
 def test_jitter_makes_a_step_longer_and_the_same_seed_the_same_step(target: Target) -> None:
     asked = config({"dp": 2, "pp": 4})
     quiet, *noisy = (
-        rehearse(asked, target, jitter, seed).seconds for jitter, seed in ((0.0, 0), (0.2, 7), (0.2, 7))
+        simulate_config(asked, target, jitter, seed).seconds
+        for jitter, seed in ((0.0, 0), (0.2, 7), (0.2, 7))
     )
     assert noisy[0] == noisy[1] != quiet
-    assert np.mean([rehearse(asked, target, 0.2, seed).seconds for seed in range(20)]) > quiet
+    assert np.mean([simulate_config(asked, target, 0.2, seed).seconds for seed in range(20)]) > quiet
 
 
 def test_a_run_that_nobody_ran_is_kept_and_says_so(target: Target, tmp_path: Path) -> None:
-    from tuning.predict.events.simulate import write_run
+    from tuning.predict.simulation.run_folder import write_run
     from workbench.home import runs
 
     asked = config({"dp": 2, "pp": 4})
-    name, summary = write_run(tmp_path, asked, rehearse(asked, target))
+    name, summary = write_run(tmp_path, asked, simulate_config(asked, target))
     document = runs.document(runs.load(tmp_path / name))
     assert "simulated" in document["reason"] and document["backend"] == "simulated"
-    assert document["step_seconds"]["median"] == pytest.approx(rehearse(asked, target).seconds, rel=1e-3)
+    assert document["step_seconds"]["median"] == pytest.approx(
+        simulate_config(asked, target).seconds, rel=1e-3
+    )
     assert summary.notes and "no rank ran" in summary.notes[0]

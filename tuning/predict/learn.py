@@ -31,7 +31,7 @@ from tuning.predict.fit import allowances, calibrate
 from tuning.predict.fit.allowances import Peaks
 from tuning.predict.fit.calibrate import CONTRADICTION, Calibrated, Measured, of_few
 from tuning.predict.fit.finished_runs import Finished, Trial, joined, layout
-from tuning.predict.model.from_config import cases_of
+from tuning.predict.model.cases import cases_of
 from tuning.predict.model.headroom import Allowance
 from tuning.predict.target import BELIEVED_HERE, Errors, Experience, LeftOut, Target
 

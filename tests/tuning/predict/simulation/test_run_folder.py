@@ -22,19 +22,14 @@ from engine.schedules.actions import Costs
 from engine.schedules.registry import KINDS
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample
-from tuning.predict.events.from_config import among
-from tuning.predict.events.player import members
-from tuning.predict.events.simulate import (
-    Machine,
-    Simulated,
-    instant,
-    memory_of,
-    simulate,
-    step_of,
-    write_run,
-)
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
-from tuning.predict.traffic.traffic import Traffic, traffic
+from tuning.predict.simulation.event_loop import members, simulate
+from tuning.predict.simulation.machine import Machine, instant
+from tuning.predict.simulation.run_folder import write_run
+from tuning.predict.simulation.simulate import among, step_of
+from tuning.predict.simulation.step_result import Simulated, memory_of
+from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.rank import Pipeline, traffic_of
 from workbench.figures import base, lanes
 from workbench.figures import steps as series
 from workbench.home import runs
@@ -94,7 +89,7 @@ def test_what_was_played_is_what_ranks_send(values: dict[str, Any]) -> None:
     made = config(overlap__bucket_mb=0.5, **values)
     layout, done = layout_of(made), played(made, Machine(CLUSTER))
     for place in range(layout.pp):
-        found = traffic(made, place * layout.world_size // layout.pp, "nccl")
+        found = traffic_of(Pipeline.of(made), place * layout.world_size // layout.pp, "nccl")
         assert isinstance(found, Traffic)
         told = [
             call
@@ -180,7 +175,7 @@ def test_its_records_hold_the_calls_of_every_rank(home: Path) -> None:
     assert records.problems == []
     assert records.ranks() == [0, 1, 2, 3]
     for rank in records.ranks():
-        found = traffic(made, rank, "nccl")
+        found = traffic_of(Pipeline.of(made), rank, "nccl")
         assert isinstance(found, Traffic)
         told = sorted((call.operation, call.axis, call.dtype, call.bytes) for call in found.calls)
         rows = [row for row in records.table(rank, "comm").rows() if isinstance(row, CommSample)]

@@ -16,10 +16,10 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES, ActionSample, CommSample, MemorySample, SpanSample, StepSample
 from profilers.records.writer import RecordWriter
-from tuning.predict.events.player import play
-from tuning.predict.events.program import Code
-from tuning.predict.events.step_result import MemoryLine, Simulated, memory_of
 from tuning.predict.model.hardware import Cluster
+from tuning.predict.simulation.event_loop import simulate
+from tuning.predict.simulation.program import Code
+from tuning.predict.simulation.step_result import MemoryLine, Simulated, memory_of
 from tuning.predict.traffic.calls import Wire
 
 
@@ -172,7 +172,7 @@ def _played(simulated: Simulated, steps: int) -> list[Simulated]:
     machine, found = simulated.machine, [simulated]
     for number in range(1, steps):
         seeded = replace(machine, seed=machine.seed + number)
-        found.append(play(simulated.step, seeded) if machine.jitter else simulated)
+        found.append(simulate(simulated.step, seeded) if machine.jitter else simulated)
     return found
 
 
