@@ -206,7 +206,7 @@ def ring_bytes(sent: Traffic) -> Counter[str]:
 def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any]) -> None:
     """Of rank 0, within a tenth: norms, counts and the loss over tp are left out."""
     config = small(**values, model__layers=8, model__hidden=128, model__ffn_hidden=256)
-    found, layout, volumes = traffic_of(Pipeline.of(config)), layout_of(config), volumes_of(config)
+    found, layout, volumes = traffic_of(Pipeline.of(config), 0), layout_of(config), volumes_of(config)
     assert isinstance(found, Traffic)
     sent = ring_bytes(found)
     axis = next(key.removeprefix("parallel__") for key in values if key.startswith("parallel__"))
