@@ -55,6 +55,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
             "host",
             "machine",
             "quality",
+            "run",
             "runs",
             "selftest",
             "sensitivity",

@@ -6,11 +6,13 @@ The numbers behind every figure of a run: one named tuple each, made by a pure f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from profilers.analysis.communication import MESSAGES
+from profilers.model.rows import ChangeRow
+from profilers.model.run_summary import CommunicationRow
 from profilers.records.schema import PHASES
 from workbench.records.columns import Array, Columns, common_steps, means_by_step, pick_columns, rows_of
 
@@ -137,11 +139,11 @@ def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
     return PhaseSeries(rank, shown, per_bar, divided, whole.tolist(), warmup_until(columns))
 
 
-def change_marks(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def change_marks(rows: Sequence[ChangeRow]) -> list[Mark]:
     """One mark a step; ``rows`` are a run's changes."""
     texts: dict[int, list[str]] = {}
     for row in rows:
-        texts.setdefault(int(row["step"]), []).append(f"{row['key']} = {row['new']}")
+        texts.setdefault(row.step, []).append(f"{row.key} = {row.new}")
     return [Mark(step, ", ".join(found)) for step, found in sorted(texts.items())]
 
 
@@ -217,27 +219,24 @@ def losses_of(
     return LossSeries(thinned.x, thinned.y, validation)
 
 
-def collective_series(communication: Sequence[Mapping[str, Any]]) -> CollectiveSeries:
+def collective_series(communication: Sequence[CommunicationRow]) -> CollectiveSeries:
     """The ``communication`` rows of a summary (per step and rank), the longest first."""
-    rows = sorted(communication, key=lambda row: row.get("seconds") or 0.0, reverse=True)
+    rows = sorted(communication, key=lambda row: row.seconds or 0.0, reverse=True)
     return CollectiveSeries(
-        labels=[f"{row['operation']} · {row['axis']}" for row in rows],
-        calls=[float(row["calls"]) for row in rows],
+        labels=[f"{row.operation} · {row.axis}" for row in rows],
+        calls=[float(row.calls) for row in rows],
         hidden_milliseconds=[_hidden(row) for row in rows],
-        exposed_milliseconds=[_scaled(row.get("exposed_seconds"), MILLI) for row in rows],
-        megabytes=[row["bytes"] / 1e6 for row in rows],
-        bus_gigabytes_per_second=[_scaled(row.get("bus_bandwidth"), 1e-9) for row in rows],
+        exposed_milliseconds=[_scaled(row.exposed_seconds, MILLI) for row in rows],
+        megabytes=[row.bytes / 1e6 for row in rows],
+        bus_gigabytes_per_second=[_scaled(row.bus_bandwidth, 1e-9) for row in rows],
     )
 
 
-def _hidden(row: Mapping[str, Any]) -> float | None:
-    seconds, exposed = row.get("seconds"), row.get("exposed_seconds")
+def _hidden(row: CommunicationRow) -> float | None:
     # Summaries that older versions wrote still have seconds for messages.
-    return (
-        None
-        if seconds is None or row["operation"] in MESSAGES
-        else max(0.0, seconds - (exposed or 0.0)) * MILLI
-    )
+    if row.seconds is None or row.operation in MESSAGES:
+        return None
+    return max(0.0, row.seconds - (row.exposed_seconds or 0.0)) * MILLI
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.events import change_rows
 from profilers.model.links import Links
+from profilers.model.rows import ChangeRow
+from profilers.model.run_summary import CommunicationRow
 from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
 from profilers.records.schema import Event
 from workbench.records.archive import tail
@@ -56,7 +58,7 @@ class Snapshot:
     summary: Mapping[str, Any] | None
     ranks: list[progress.RankProgress]
     steps: Mapping[int, Columns]
-    communication: list[dict[str, Any]]
+    communication: list[CommunicationRow]
     memory: Mapping[int, Columns]
     host: Columns
     gpu: Columns
@@ -68,8 +70,8 @@ class Snapshot:
     #: All hosts that were sampled, by name, that of rank 0 first.
     hosts: Mapping[str, HostReadings] = field(default_factory=dict)
 
-    #: Values that were changed while it went, as ``profilers.run_summary.ChangeRow`` names them.
-    changes: list[dict[str, Any]] = field(default_factory=list)
+    #: Values that were changed while it went.
+    changes: list[ChangeRow] = field(default_factory=list)
 
     #: Counters that ranks in a lab read of their own host's interfaces, by the rank that reads them.
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
@@ -146,7 +148,7 @@ class LiveRun:
             network=network,
             processes=processes,
             hosts=hosts,
-            changes=[asdict(row) for row in change_rows(self._sampled)],
+            changes=change_rows(self._sampled),
             problems=self._problems(),
         )
 
@@ -181,7 +183,9 @@ class LiveRun:
             self._streams[key] = Stream(tail(self._records / f"{process}.{stream}"))
         return self._streams[key].refresh()
 
-    def _communication(self, steps: Mapping[int, Columns], status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _communication(
+        self, steps: Mapping[int, Columns], status: Mapping[str, Any]
+    ) -> list[CommunicationRow]:
         """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
         window = last_steps([_detailed(columns) for columns in steps.values()], WINDOW_STEPS)
         first = int(window[0]) if len(window) else 0
@@ -191,14 +195,13 @@ class LiveRun:
             tables += self._collectives.setdefault(rank, _Collectives(path)).refresh(first)
         if not len(window):
             return []
-        rows = communication_rows(
+        return communication_rows(
             tables,
             window,
             len(window) * len(steps),
             self._measured_links(status),
             backend=str(status.get("backend") or ""),
         )
-        return [asdict(row) for row in rows]
 
     def _measured_links(self, status: Mapping[str, Any]) -> Links:
         """What the run's calibration says; read once, for a run refers to one."""

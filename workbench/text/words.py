@@ -81,15 +81,6 @@ def steps(first: int, count: int) -> str:
     return f"step {first:,}" if count == 1 else f"steps {first:,} to {first + count - 1:,}"
 
 
-def wire(formula: float | None, measured: float | None, reason: str | None) -> str:
-    """Bytes that a rank sends in a step, by formula and as counted."""
-    by_formula = f"{gib(formula)} a step and rank by formula"
-    if measured is None:
-        return f"{by_formula}; not counted: {reason}"
-    beside = f" ({measured / formula - 1:+.2%})" if formula else f" ({reason})" if reason else ""
-    return f"{by_formula}, {gib(measured)} counted at the interfaces{beside}"
-
-
 def count(value: float | None) -> str:
     """A large count: 1.4 M, 7.0 B."""
     if value is None:
@@ -200,57 +191,6 @@ def point(values: Mapping[str, Any]) -> str:
         f"{short(key)} {choice(key, item)}" for key, item in values.items() if not key.startswith("parallel.")
     ]
     return ", ".join([*([layout(degrees)] if degrees else []), *others])
-
-
-def changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Changes of one step in one line each: what, who asked, and what a step took before and after."""
-    together: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        together.setdefault((row["step"], row["by"]), []).append(row)
-    lines = []
-    for (step, by), found in together.items():
-        what = ", ".join(f"{row['key']} {value(row['old'])} → {value(row['new'])}" for row in found)
-        asked = f" ({by})" if by else ""
-        lines.append(f"from step {step:,} on: {what}{asked}{_step_times(found[0])}")
-    return lines
-
-
-def outer(row: Mapping[str, Any]) -> str:
-    """What replicas took over from each other."""
-    least, most = row["least_staleness"], row["most_staleness"]
-    old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
-    text = f"{row['averages']:,} averages over replicas in {row['rounds']:,} rounds, each {old}"
-    sent = f"sent {row['delay_steps']:,.3g} steps before"
-    return f"{text}, {sent}; waited {seconds(row['wait_seconds'])} for one (median)"
-
-
-def _step_times(row: Mapping[str, Any]) -> str:
-    before, after = row.get("seconds_before"), row.get("seconds_after")
-    if before is None or after is None:
-        return ""
-    return f"; a step took {seconds(before)} before, {seconds(after)} after"
-
-
-def plan(row: Mapping[str, Any]) -> str:
-    """One plan of compression: what it chose, and what that saves."""
-    values, method = list((row["layers"] or {}).values()), row["method"]
-    since = f"from step {row['step']:,} on {method}"
-    if not values:
-        return f"{since} stays at {row['default']:.3g} for every layer: no other choice sends less"
-    told = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
-    if row["taken_from"]:
-        return f"{told}, as in {row['taken_from']}"
-    sent, uniform = row["bytes_after"], row["bytes_uniform"]
-    saved = f"{sent / 1e6:,.3f} MB a step where {row['default']:.3g} for all sends {uniform / 1e6:,.3f}"
-    share = percent(row["error"] / row["budget"], 1) if row["budget"] else NOTHING
-    return f"{told}: {saved}, with {share} of the error allowed; planned in {seconds(row['seconds'])}"
-
-
-def variable(row: Mapping[str, Any]) -> str:
-    """One environment variable of a run: asked for, seen, and whether it took effect."""
-    seen = f", the process has {row['seen']}" if row["seen"] != row["asked"] else ""
-    used = f", {row['used']} used" if row["used"] not in (None, row["asked"]) else ""
-    return f"{row['name']}={row['asked']}{seen}{used}; took effect: {row['proven']} ({row['how']})"
 
 
 def identifier(key: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from profilers.model.rows import ChangeRow
 from profilers.records.schema import PHASES
 from workbench.figures import base, study
 from workbench.figures.steps import (
@@ -97,7 +98,7 @@ def test_the_revision_keeps_a_zoom_while_the_data_grows() -> None:
 
 
 def test_a_change_is_a_line_before_its_step_that_says_what_changed() -> None:
-    rows = [{"step": 1, "key": "a.b", "new": 2}, {"step": 1, "key": "c.d", "new": "x"}]
+    rows = [ChangeRow(1, "a.b", None, 2), ChangeRow(1, "c.d", None, "x")]
     drawn = spec(base.marked(FULL["ranks"](), change_marks(rows)))
     (line,) = [shape for shape in drawn["layout"]["shapes"] if shape["type"] == "line"]
     assert (line["x0"], line["x1"]) == (0.5, 0.5)

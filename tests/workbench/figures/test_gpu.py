@@ -5,13 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.model.rows import GpuRow
 from profilers.records.schema import GpuSample
 from workbench.figures import gpu
 from workbench.figures.gpu import GpuDetail, Throttled
 from workbench.figures.steps import Line
 from workbench.records.columns import Array, Columns
-from workbench.terminal import run
 
 NOTHING = GpuDetail([], [], [], [], [], [], [])
 
@@ -94,11 +92,3 @@ def test_each_reason_of_throttling_is_shaded_and_named() -> None:
     assert [(shape.x0, shape.x1) for shape in drawn.layout.shapes] == [(0.0, 0.5), (0.8, 0.9), (0.5, 1.0)]
     assert len({shape.fillcolor for shape in drawn.layout.shapes}) == 2
     assert [trace.line.dash for trace in drawn.data[:2]] == [None, "dash"]
-
-
-def test_text_output_has_a_line_for_each_gpu() -> None:
-    row = GpuRow(
-        0, 10, utilization=0.93, power_watts=612.4, max_power_watts=700.0, throttled={"power cap": 0.25}
-    )
-    assert run._gpu(row) == "busy 93 %, power 612 W (most 700 W), clocks held down by power cap 25 %"
-    assert run._gpu(GpuRow(0, 10)) == "no reading"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from profilers.records.reader import RunRecords
 from profilers.records.schema import ActionSample, SpanSample
 from profilers.records.writer import RecordWriter
@@ -14,7 +12,6 @@ from tests.support.approximate import about
 from tests.support.samples import comm_sample, step_sample
 from workbench.figures import lanes, steps
 from workbench.figures.lanes import lanes_note
-from workbench.text import step as step_text
 
 BEGIN = 1_700_000_000.0
 AHEAD = 5.0
@@ -129,43 +126,3 @@ def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
     some["communication_exposed_seconds"][1] = np.nan
     series = steps.skew_series({0: columns([1.0, 2.0, 1.0]), 3: some})
     assert (series.steps, series.milliseconds) == ([0, 2], about([500.0, 100.0]))
-
-
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [
-        ({}, "With one rank there is no skew."),
-        (
-            {
-                "slowest_rank": 2,
-                "slowest_rank_share": 0.5,
-                "slowest_rank_host": "node7",
-                "rank_skew_seconds": 0.02,
-            },
-            "By medians rank 2 on node7 is the busiest, by 20.0 ms; it is in 50 % of the steps.",
-        ),
-    ],
-)
-def test_the_straggler_in_words(found: dict[str, Any], text: str) -> None:
-    assert step_text.straggler(found) == text
-
-
-def test_findings_in_words() -> None:
-    row = {
-        "bubble_fraction": 0.25,
-        "waiting_seconds": 0.03,
-        "transfer_seconds": 0.01,
-        "gap_seconds": 0.001,
-        "formula_fraction": 0.2,
-        "formula_source": "closed form",
-        "clock_error_seconds": 0.0,
-    }
-    clocks = [{"rank": 1, "offset_seconds": 2.0, "error_seconds": 0.0005}]
-    found = {"pipeline": row, "warmup_steps": 4, "warmup_steps_found": 6, "clocks": clocks}
-    bubble, warmup, told = step_text.findings(found)
-    assert bubble.startswith(
-        "Bubble as the actions ran: 25.0 % of the pipeline's span; 20.0 % by closed form"
-    )
-    assert warmup == "Warm-up: 4 steps left out, 6 by their times."
-    assert told == "Clocks: rank 1 is +2,000.000 ms from rank 0, the largest; known within 0.500 ms."
-    assert list(step_text.findings({})) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from profilers.model.run_summary import CommunicationRow
 from profilers.records.schema import PHASES
 from workbench.figures import base
 from workbench.figures import steps as series
@@ -126,19 +128,18 @@ def test_the_losses_of_a_summary_keep_their_gaps() -> None:
 
 def test_collectives_are_ordered_and_in_the_units_of_the_figure() -> None:
     rows = [
-        {"operation": "send", "axis": "pp", "calls": 2, "bytes": 5e5, "seconds": None, "exposed_seconds": None,
-         "bus_bandwidth": None},
-        {"operation": "all_reduce", "axis": "dp", "calls": 3, "bytes": 4e6, "seconds": 0.02,
-         "exposed_seconds": 0.015, "bus_bandwidth": 2e9},
-    ]  # fmt: skip
+        CommunicationRow("pp", "send", 2, 5e5, None, None, None),
+        CommunicationRow("dp", "all_reduce", 3, 4e6, seconds=0.02, exposed_seconds=0.015, bus_bandwidth=2e9),
+    ]
     found = series.collective_series(rows)
     assert found.labels == ["all_reduce · dp", "send · pp"]
     assert found.exposed_milliseconds == [15.0, None]
     assert found.hidden_milliseconds == [pytest.approx(5.0), None]
     assert found.megabytes == [4.0, 0.5]
     assert found.bus_gigabytes_per_second == [2.0, None]
-    old = rows[0] | {"seconds": 0.01, "exposed_seconds": 0.004}
-    assert series.collective_series([old, rows[1] | {"operation": "recv"}, rows[1]]).hidden_milliseconds == [
+    old = replace(rows[0], seconds=0.01, exposed_seconds=0.004)
+    received = replace(rows[1], operation="recv")
+    assert series.collective_series([old, received, rows[1]]).hidden_milliseconds == [
         None, pytest.approx(5.0), None
     ]  # fmt: skip
 

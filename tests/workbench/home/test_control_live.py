@@ -75,7 +75,7 @@ def test_a_running_job_is_changed_shown_and_exported(command: Run, home: Path, t
         assert ["nearest legal" in str(answer.problem) for answer in refused] == [True, True]
         going = command("show", name, "--json").document["changes"]
         assert [row["key"] for row in going] == ["batch.micro_batch", "overlap.bucket_mb"]
-        assert {row["key"] for row in LiveRun(folder).read().changes} == {row["key"] for row in going}
+        assert {row.key for row in LiveRun(folder).read().changes} == {row["key"] for row in going}
         step = going[0]["step"]
         assert wait_until(lambda: at_least(folder, step + 8), PATIENCE_SECONDS)
     shown = command("show", name, "--json").document

@@ -50,11 +50,9 @@ def test_collectives_are_those_of_the_last_steps_that_every_rank_ended(folder: R
     folder.write(WINDOW_STEPS + 30)
     run = LiveRun(folder.folder)
     seen = run.read()
-    assert [(row["operation"], row["axis"], row["calls"]) for row in seen.communication] == [
-        ("all_reduce", "dp", 3.0)
-    ]
+    assert [(row.operation, row.axis, row.calls) for row in seen.communication] == [("all_reduce", "dp", 3.0)]
     wanted = np.mean([columns["step_seconds"][-WINDOW_STEPS:] for columns in seen.steps.values()]) * 0.14
-    assert seen.communication[0]["seconds"] == pytest.approx(wanted)
+    assert seen.communication[0].seconds == pytest.approx(wanted)
 
 
 def test_collectives_that_fell_out_of_the_window_are_forgotten(folder: RunFolder) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import streamlit as st
 
@@ -24,6 +24,7 @@ from workbench.home import control, run_commands, traces
 from workbench.home import run_commands as run_orders
 from workbench.home.inputs import assignments
 from workbench.home.run_commands import Waiting
+from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.widgets.shared import guarded, home, pressed, table
 from workbench.text import words
@@ -32,10 +33,10 @@ REFRESH_SECONDS = 1.0
 SNAPSHOT = "snapshot"
 
 
-def draw_commands(found: dict[str, Any]) -> None:
+def draw_commands(view: RunView) -> None:
     """Moves by itself while the run goes on."""
-    going = found["state"] != "ended"
-    st.fragment(_draw_commands, run_every=REFRESH_SECONDS if going else None)(found["id"], going)
+    going = view.state != "ended"
+    st.fragment(_draw_commands, run_every=REFRESH_SECONDS if going else None)(view.id, going)
 
 
 def _draw_commands(run_id: str, going: bool) -> None:
@@ -86,15 +87,15 @@ def _table(given: list[run_commands.Answer]) -> None:
 VIEWER = "https://ui.perfetto.dev"
 
 
-def draw_trace(found: dict[str, Any]) -> None:
+def draw_trace(view: RunView) -> None:
     """Moves by itself while the run goes on, and while a trace is merged."""
-    folder = home() / found["id"]
-    going = found["state"] != "ended"
+    folder = view.folder
+    going = view.state != "ended"
     known = traces.of_run(folder)
     moving = going or any(trace.files and trace.merged is None for trace in known)
     finished = [trace for trace in known if trace.merged is not None]
     shown = frozenset(trace.id for trace in finished)
-    st.fragment(_draw_trace, run_every=REFRESH_SECONDS if moving else None)(found["id"], going, shown)
+    st.fragment(_draw_trace, run_every=REFRESH_SECONDS if moving else None)(view.id, going, shown)
     # Not in the part that moves: each new drawing of a download button makes a click on the one before it void.
     for trace in finished:
         _ended(folder, trace)
@@ -218,11 +219,11 @@ def _merged(folder: Path, trace: Trace) -> Path | None:
     return future.result() if future.done() else None
 
 
-def draw_live_settings(found: dict[str, Any]) -> None:
+def draw_live_settings(view: RunView) -> None:
     """Moves by itself while the run goes on."""
-    going = found["state"] != "ended"
-    if going or found["changes"]:
-        st.fragment(_draw, run_every=REFRESH_SECONDS if going else None)(found["id"], going)
+    going = view.state != "ended"
+    if going or view.changes:
+        st.fragment(_draw, run_every=REFRESH_SECONDS if going else None)(view.id, going)
 
 
 def _draw(run_id: str, going: bool) -> None:

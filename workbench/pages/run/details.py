@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import streamlit as st
 
-from engine.config.run_config import RunConfig, flatten
 from engine.run import run_folder
+from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
 from workbench.home import runs
+from workbench.home.runs import RunView
 from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, gpus, host, quality, settings, verdicts
-from workbench.pages.run import steps as run_anatomy
 from workbench.pages.run import steps as run_steps
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import badge, home, metrics, scaled, snapshot, table
+from workbench.pages.widgets.shared import badge, home, metrics, number_table, snapshot
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
+from workbench.text import run as run_text
 from workbench.text import words
 
 LOG_LINES = 200
@@ -37,152 +38,120 @@ VIEWS = (
 
 def details(run_id: str) -> None:
     """The run's headline, then one view of it."""
-    seen = snapshot(run_id)
-    found = runs.document(runs.load(home() / run_id))
-    _headline(found)
-    if found["outcome"] not in (None, "completed"):
-        _ending(found)
-    metrics(_numbers(found), "run-numbers")
-    verdicts.draw(found)
+    seen, view = snapshot(run_id), runs.load(home() / run_id)
+    summary = view.summary or _empty_summary(view)
+    _headline(view)
+    if view.outcome not in (None, "completed"):
+        _ending(view)
+    metrics(_numbers(summary), "run-numbers")
+    verdicts.draw(run_id, summary, seen.config)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
-        run_steps.draw_steps(seen, found)
-        settings.draw_schedule(found)
+        run_steps.draw_steps(seen, summary, view.changes)
+        settings.draw_schedule(seen.config)
     with views[1]:
-        run_anatomy.draw_anatomy(seen, found)
+        run_steps.draw_anatomy(seen, summary)
     with views[2]:
-        collectives.draw(seen, found)
-        settings.draw_plan(found)
+        collectives.draw_collectives(seen, summary)
+        collectives.draw_plans(view.plans)
     with views[3]:
-        _loss_and_memory(seen, found)
-        quality.draw(found)
-        host.draw_memory(found)
-        _checkpoints(found)
+        _loss_and_memory(seen, summary)
+        quality.draw(view, summary)
+        host.draw_memory(seen.config, summary.peak_memory_bytes)
+        _checkpoints(summary)
     with views[4]:
         host.draw_host(seen)
-        commands.draw_commands(found)
+        commands.draw_commands(view)
     with views[5]:
-        gpus.draw(seen, found)
+        gpus.draw(seen, summary)
     with views[6]:
-        commands.draw_trace(found)
+        commands.draw_trace(view)
     with views[7]:
-        commands.draw_live_settings(found)
-        settings.draw_environment(found)
-        _configuration(found["config"] or {})
+        commands.draw_live_settings(view)
+        settings.draw_environment(summary)
+        settings.draw_configuration(seen.config)
     with views[8]:
         _logs(run_id)
 
 
-def _headline(found: dict[str, Any]) -> None:
-    labels = found["labels"]
+def _empty_summary(view: RunView) -> RunSummary:
+    """For a run that goes on, or whose summary is damaged."""
+    return RunSummary(view.id, view.layout, world_size=0, backend="", parameters=0, tokens_per_step=0)
+
+
+def _headline(view: RunView) -> None:
+    study, backend = view.labels.get("study"), view.status.get("backend")
     with st.container(horizontal=True, vertical_alignment="center", key="run-badges"):
-        badge(found["outcome"] or found["state"])
-        st.markdown(f"**`{found['id']}`**", width="content")
-        if labels.get("study"):
-            name = f"{labels['study']} · trial {labels.get('trial', '?')}"
+        badge(view.outcome or view.state)
+        st.markdown(f"**`{view.id}`**", width="content")
+        if study:
+            name = f"{study} · trial {view.labels.get('trial', '?')}"
             st.badge(name, icon=":material/tune:", color="violet")
-        st.badge(words.layout(found["layout"]), icon=":material/grid_view:", color="blue")
-        if found["backend"]:
-            st.caption(f"{found['backend']}: {found['backend_reason']}", width="content")
+        st.badge(words.layout(view.layout), icon=":material/grid_view:", color="blue")
+        if backend:
+            st.caption(f"{backend}: {view.status.get('backend_reason')}", width="content")
+        st.page_link(PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": view.id})
         st.page_link(
-            PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": found["id"]}
-        )
-        st.page_link(
-            PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": found["id"]}
+            PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": view.id}
         )
 
 
-def _ending(found: dict[str, Any]) -> None:
+def _ending(view: RunView) -> None:
     """Why it did not complete: reason, rank, phase and the last lines."""
-    where = [f"rank {found['rank']}" if found["rank"] is not None else "", found["phase"] or ""]
-    place = ", ".join(part for part in where if part)
-    text = (
-        f"**{words.spoken(found['outcome'])}**"
-        + (f" ({place})" if place else "")
-        + f": {found['reason'] or '—'}"
-    )
-    color, icon = words.look(found["outcome"])
-    (st.error if color == "red" else st.warning if color == "orange" else st.info)(text, icon=icon)
-    if found["last_lines"]:
-        st.code("\n".join(found["last_lines"]), language=None)
+    outcome = view.status.get("outcome") or {}
+    rank, phase = outcome.get("rank"), outcome.get("phase")
+    place = ", ".join(part for part in (f"rank {rank}" if rank is not None else "", phase or "") if part)
+    ending = f"**{words.spoken(view.outcome)}**" + (f" ({place})" if place else "")
+    color, icon = words.look(view.outcome or "")
+    show = st.error if color == "red" else st.warning if color == "orange" else st.info
+    show(f"{ending}: {view.reason or '—'}", icon=icon)
+    if view.last_lines:
+        st.code("\n".join(view.last_lines), language=None)
 
 
-def _numbers(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    step, rate = found["step_seconds"] or {}, found.get("tokens_per_second_interval") or {}
-    phases = found["phases"] or {}
+def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
+    step, rates, phases = summary.step_seconds, summary.tokens_per_second_interval, summary.phases
     exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None
-    losses = [loss for loss in found["losses"] if loss is not None]
+    losses = [loss for loss in summary.losses if loss is not None]
+    held_out, mfu = summary.validation_loss, summary.mfu
     return {
         "Tokens/s": (
-            words.number(found["tokens_per_second"]),
-            words.interval(rate.get("low"), rate.get("high")),
+            words.number(summary.tokens_per_second),
+            words.interval(rates.low, rates.high) if rates else "",
         ),
-        "Step time, median": (words.seconds(step.get("median")), f"p95 {words.seconds(step.get('p95'))}"),
+        "Step time, median": (
+            words.seconds(step.median if step else None),
+            f"p95 {words.seconds(step.p95 if step else None)}",
+        ),
         "Communication": (words.percent(exposed), "of the step waits for it"),
-        "Peak memory": (words.gib(found["peak_memory_bytes"]), host.where(found)),
-        "Loss at the end": (words.number(losses[-1] if losses else None, 4), _validation(found)),
+        "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
+        "Loss at the end": (
+            words.number(losses[-1] if losses else None, 4),
+            "no validation loss" if held_out is None else f"validation {held_out:.4f}",
+        ),
         "Parameters": (
-            words.count(found.get("parameters")),
-            "MFU not known" if found["mfu"] is None else f"MFU {words.percent(found['mfu'], 1)}",
+            words.count(summary.parameters or None),
+            "MFU not known" if mfu is None else f"MFU {words.percent(mfu, 1)}",
         ),
     }
 
 
-def _validation(found: dict[str, Any]) -> str:
-    loss = found.get("validation_loss")
-    return "no validation loss" if loss is None else f"validation {loss:.4f}"
-
-
-def _loss_and_memory(seen: Snapshot, found: dict[str, Any]) -> None:
+def _loss_and_memory(seen: Snapshot, summary: RunSummary) -> None:
     left, right = st.columns(2)
     with left:
-        losses = steps.losses_of(found["losses"], found.get("validation_loss"), found["first_step"])
+        losses = steps.losses_of(summary.losses, summary.validation_loss, summary.first_step)
         chart(base.loss(losses, seen.id), "run-loss", "Training loss per step")
     with right:
         host.memory(seen, "run-memory")
 
 
-def _checkpoints(found: dict[str, Any]) -> None:
-    """What was saved and what that cost, and where the run came from."""
-    came_from, rows = found["resumed"], found["checkpoints"]
-    if came_from:
-        st.caption(f"Continues `{came_from['run']}` from step {came_from['step']:,}.")
-    if not rows:
-        return
-    st.markdown("**Checkpoints**")
-    numbers = st.column_config.NumberColumn
-    table(
-        {
-            "next step": [row["step"] for row in rows],
-            "MB": [scaled(row["bytes"], 1e-6) for row in rows],
-            "s": [row["seconds"] for row in rows],
-            "training waited, s": [row["paused_seconds"] for row in rows],
-            "in the background": [row["asynchronous"] for row in rows],
-            "problem": [row["problem"] for row in rows],
-        },
-        "run-checkpoint-table",
-        {
-            "next step": numbers(format="%,d"),
-            "MB": numbers(format="%,.1f"),
-            "s": numbers(format="%,.2f"),
-            "training waited, s": numbers(format="%,.2f"),
-        },
-    )
-
-
-def _configuration(tree: dict[str, Any]) -> None:
-    """What differs from the defaults first; the exact file on request."""
-    flat, usual = flatten(tree), RunConfig().flat()
-    changed = {key: value for key, value in flat.items() if usual.get(key) != value}
-    st.markdown("**What differs from the defaults**")
-    if changed:
-        values = [words.value(value) for value in changed.values()]
-        defaults = [words.value(usual.get(key)) for key in changed]
-        table({"key": list(changed), "value": values, "default": defaults}, "run-changed")
-    else:
-        st.caption("Nothing: every value is the default one.")
-    with st.expander("The whole configuration"):
-        st.json(tree, expanded=2)
+def _checkpoints(summary: RunSummary) -> None:
+    """Where the run came from, what was saved and what that cost."""
+    for label, text in run_text.checkpoint_lines(summary):
+        st.caption(f":material/save: {label.capitalize()}: {text}.")
+    if summary.checkpoints:
+        st.markdown("**Checkpoints**")
+        number_table(run_text.checkpoint_columns(summary.checkpoints), "run-checkpoint-table")
 
 
 def _logs(run_id: str) -> None:

@@ -5,6 +5,7 @@ What a rank of a run has to hold by formula, beside what it was measured to hold
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -89,17 +90,9 @@ def memory(seen: Snapshot, key: str) -> None:
     chart(host.memory(drawn, seen.id), key, "Memory by rank over time, with the peak")
 
 
-def where(found: dict[str, Any]) -> str:
-    """Whose peak it was, and during what."""
-    rank, phase = found.get("peak_memory_rank"), found.get("peak_memory_phase")
-    if rank is None:
-        return "of the largest rank"
-    return f"rank {rank}, {words.spoken(phase)}" if phase else f"of rank {rank}"
-
-
-def draw_memory(found: dict[str, Any]) -> None:
+def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:
     """Nothing for a configuration that could not run."""
-    row = _largest(found["config"])
+    row = _largest(config)
     if row is None:
         return
     with st.container(border=True, key="run-memory-parts"):
@@ -117,12 +110,12 @@ def draw_memory(found: dict[str, Any]) -> None:
                 "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
             },
         )
-        st.caption(_beside(row, found))
+        st.caption(_beside(row, peak_bytes))
 
 
-def _largest(tree: dict[str, Any] | None) -> Footprint | None:
+def _largest(tree: Mapping[str, Any]) -> Footprint | None:
     try:
-        config = parse(tree or {})
+        config = parse(dict(tree))
         rules.check(config)
     except InputError:
         return None
@@ -140,7 +133,7 @@ def _parts(row: Footprint) -> dict[str, int]:
     }
 
 
-def _beside(row: Footprint, found: dict[str, Any]) -> str:
+def _beside(row: Footprint, peak_bytes: int | None) -> str:
     """Which rank it is, and what was measured."""
     stages = ", ".join(map(str, row.stages))
     flying = "1 micro-batch" if row.in_flight == 1 else f"{row.in_flight:,g} micro-batches"
@@ -148,10 +141,9 @@ def _beside(row: Footprint, found: dict[str, Any]) -> str:
     moved = (
         f" Offloading keeps {words.gib(row.host_bytes)} more in the host's memory." if row.host_bytes else ""
     )
-    peak = found["peak_memory_bytes"]
-    if peak is None:
+    if peak_bytes is None:
         return where + moved
     return (
-        f"{where}{moved} Measured at the peak of the largest rank: **{words.gib(peak)}**. On a CPU that is the whole "
-        "process, with Python, torch and what kernels need for themselves; on a GPU what tensors take."
+        f"{where}{moved} Measured at the peak of the largest rank: **{words.gib(peak_bytes)}**. On a CPU that is the "
+        "whole process, with Python, torch and what kernels need for themselves; on a GPU what tensors take."
     )

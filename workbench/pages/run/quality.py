@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import streamlit as st
 
 from engine.config.errors import InputError
 from engine.config.knobs import lossy
+from profilers.model.run_summary import RunSummary
 from workbench.analysis import quality
 from workbench.figures import quality as quality_figures
 from workbench.home import runs
+from workbench.home.runs import RunView
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home
 from workbench.terminal import quality as quality_text
@@ -20,14 +23,13 @@ from workbench.terminal import quality as quality_text
 _LASTS_SECONDS = 20
 
 
-def draw(found: dict[str, Any]) -> None:
+def draw(view: RunView, summary: RunSummary) -> None:
     """Nothing for an exact run without a curve."""
-    rows = found.get("quality") or []
-    if lossy(quality.values_of(home() / found["id"])):
-        _beside(found["id"], found["state"])
-    elif len(rows) > 1:
+    if lossy(quality.values_of(view.folder)):
+        _beside(view.id, view.state)
+    elif len(summary.quality) > 1:
         st.markdown("**Loss on held-out text**")
-        _chart(rows, [], found["id"])
+        _chart([asdict(row) for row in summary.quality], [], view.id)
 
 
 def _beside(run: str, state: str) -> None:

@@ -5,42 +5,46 @@ Where the time of a run's steps went: by phase, by rank, and what was changed on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
 from engine.run import run_folder
+from profilers.model.rows import ChangeRow
+from profilers.model.run_summary import RunSummary
 from profilers.records.schema import PHASES
 from workbench.figures import base, lanes, steps
-from workbench.figures import steps as skew
 from workbench.figures.lanes import lanes_note
 from workbench.figures.steps import RANKS
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import home, table
+from workbench.pages.widgets.shared import home, number_table
 from workbench.records import archive
 from workbench.records.live_snapshot import Snapshot
+from workbench.text import run as run_text
 from workbench.text import step as step_text
 from workbench.text import words
 
 FRESH_SECONDS = 2.0
 
 
-def draw_anatomy(seen: Snapshot, found: dict[str, Any]) -> None:
+def draw_anatomy(seen: Snapshot, summary: RunSummary) -> None:
     """Lanes first, then what they come to over the whole run."""
     _one_step(home() / seen.id / run_folder.RECORDS, seen)
     left, right = st.columns(2)
     with left:
-        by_axis = (found.get("exposed_seconds_by_axis") or {}, found.get("hidden_seconds_by_axis") or {})
-        drawn = lanes.exposed_by_axis(*by_axis, seen.id)
+        exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
+        drawn = lanes.exposed_by_axis(exposed, hidden, seen.id)
         chart(drawn, "run-axes", "Exposed and hidden communication by axis")
         st.caption(f":material/info: {step_text.AXES}")
     with right:
-        chart(lanes.skew(skew.skew_series(seen.steps), seen.id), "run-skew", "Skew between ranks by step")
-        st.caption(f":material/person_alert: {step_text.straggler(found)}")
-    for line in step_text.findings(found):
+        chart(lanes.skew(steps.skew_series(seen.steps), seen.id), "run-skew", "Skew between ranks by step")
+        st.caption(f":material/person_alert: {step_text.straggler(summary)}")
+    for line in step_text.anatomy(summary):
         st.markdown(f":material/straighten: {line}")
-    _gaps(found.get("gaps") or [])
+    if summary.gaps:
+        st.markdown("**Gaps in which nothing named ran**")
+        number_table(step_text.gap_columns(summary.gaps), "run-gaps")
 
 
 @st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
@@ -73,48 +77,23 @@ def _one_step(folder: Path, seen: Snapshot) -> None:
     st.caption(f":material/schedule: {lanes_note(drawn)}")
 
 
-def _gaps(rows: list[dict[str, Any]]) -> None:
-    """The costliest gaps between named phases."""
-    if not rows:
-        return
-    st.markdown("**Gaps in which nothing named ran**")
-    numbers = st.column_config.NumberColumn
-    table(
-        {
-            "between": [step_text.between(row) for row in rows],
-            "ms per step": [row["seconds"] * 1e3 for row in rows],
-            "longest, ms": [row["longest_seconds"] * 1e3 for row in rows],
-            "on rank": [row["rank"] for row in rows],
-            "in step": [row["step"] for row in rows],
-        },
-        "run-gaps",
-        {
-            "ms per step": numbers(
-                format="%,.3f", help="Mean over ranks and the steps whose spans were kept."
-            ),
-            "longest, ms": numbers(format="%,.3f"),
-            "in step": numbers(format="%,d"),
-        },
-    )
-
-
-def draw_steps(seen: Snapshot, found: dict[str, Any]) -> None:
+def draw_steps(seen: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:
     """Charts on the left, the typical step's phases on the right."""
     left, right = st.columns([2.3, 1])
     with left:
         drawn = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
-        marks = steps.change_marks(found["changes"])
+        marks = steps.change_marks(changes)
         chart(base.marked(base.phases(drawn, seen.id), marks), "run-phases", "Step time by phase")
         ranks = base.ranks(steps.rank_series(seen.steps), seen.id)
         chart(base.marked(ranks, marks), "run-rank-steps", "Step time by rank")
-        for text in words.changes(found["changes"]):
+        for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {text}.")
     with right:
         st.markdown("**Where a typical step goes**")
-        _phase_table(found["phases"] or {})
-        if found.get("mfu_reason"):
-            st.caption(f"MFU: {found['mfu_reason']}.")
-        for note in found.get("notes") or []:
+        _phase_table(summary.phases)
+        if summary.mfu_reason:
+            st.caption(f"MFU: {summary.mfu_reason}.")
+        for _, note in run_text.note_lines(summary):
             st.caption(f":material/info: {note}.")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import msgspec
 import streamlit as st
 
 from engine.config.errors import InputError
+from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from workbench.analysis.verdicts import below, thresholds_of
+from workbench.text import run as run_text
 from workbench.text import words
 
 #: Threshold -> what is compared with it.
@@ -27,26 +29,22 @@ _MEANINGS = {
 _COLUMNS = 4
 
 
-def draw(found: dict[str, Any]) -> None:
+def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     """Nothing for a run that measured no step."""
-    findings = _verdicts(found.get("findings"))
+    findings, own = summary.findings, _thresholds(config)
     if not findings:
-        _cards(_verdicts(found["verdicts"]))
+        _cards(summary.verdicts)
         return
-    wanted = _asked(found)
+    wanted = _asked(run, own)
     rated, verdicts = rate(findings, wanted), judge(findings, wanted)
     _cards(verdicts)
-    if text := ", ".join(_short(one) for one in below(rated, verdicts)):
+    if text := run_text.below_limits(below(rated, verdicts)):
         st.caption(f"Below their thresholds: {text}.")
     with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):
-        _controls(found, wanted)
+        _controls(run, own, wanted)
 
 
-def _verdicts(rows: list[dict[str, Any]] | None) -> list[Verdict]:
-    return msgspec.convert(rows or [], list[Verdict])
-
-
-def _cards(verdicts: list[Verdict]) -> None:
+def _cards(verdicts: Sequence[Verdict]) -> None:
     for place, verdict in enumerate(verdicts):
         with st.container(border=True, gap="xxsmall", key=f"run-verdict-{place}"):
             with st.container(horizontal=True, vertical_alignment="center"):
@@ -55,19 +53,15 @@ def _cards(verdicts: list[Verdict]) -> None:
                 st.markdown(f":material/{icon}: **{name}**", width="content")
                 if verdict.share is not None:
                     share = words.percent(verdict.share, 1)
-                    limit = f"{verdict.threshold_name} {words.percent(verdict.threshold)}"
-                    st.badge(f"{share}, threshold {limit}", color="orange")
+                    st.badge(f"{share}, above {run_text.limit(verdict)}", color="orange")
                 if verdict.gain is not None:
-                    gain = words.percent(verdict.gain.fraction, 1)
                     st.badge(
-                        f"up to {gain} of a step to gain", color="green", help=f"= {verdict.gain.formula}"
+                        f"up to {words.percent(verdict.gain.fraction, 1)} of a step to gain", color="green"
                     )
             st.markdown(f"{_sentence(_escaped(verdict.evidence))}.")
             st.caption(f"Turn next: {_keys(verdict)}.")
-            if verdict.gain is not None:
-                st.caption(
-                    f"Expect at most {words.percent(verdict.gain.fraction, 1)} = {verdict.gain.formula}."
-                )
+            if gain := run_text.gain(verdict):
+                st.caption(f"Expect {gain}.")
 
 
 def _keys(verdict: Verdict) -> str:
@@ -86,33 +80,27 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _short(found: Verdict) -> str:
-    name = words.bottleneck(found.name, found.axis)
-    return f"{name} {words.percent(found.share, 1)} ({words.percent(found.threshold)})"
-
-
-def _asked(found: dict[str, Any]) -> Thresholds:
+def _asked(run: str, own: Thresholds) -> Thresholds:
     """The run's own thresholds, with those that were changed on this page in their place."""
-    usual = asdict(_own(found))
     return Thresholds(
         **{
-            name: st.session_state.get(_key(found, name), fraction * 100) / 100
-            for name, fraction in usual.items()
+            name: st.session_state.get(_key(run, name), fraction * 100) / 100
+            for name, fraction in asdict(own).items()
         }
     )
 
 
-def _own(found: dict[str, Any]) -> Thresholds:
+def _thresholds(config: Mapping[str, Any]) -> Thresholds:
     try:
-        return thresholds_of(found["config"])
+        return thresholds_of(dict(config))
     except InputError:
         return Thresholds()
 
 
-def _controls(found: dict[str, Any], wanted: Thresholds) -> None:
+def _controls(run: str, own: Thresholds, wanted: Thresholds) -> None:
     columns = st.columns(_COLUMNS)
     for place, (name, fraction) in enumerate(asdict(wanted).items()):
-        st.session_state.setdefault(_key(found, name), round(fraction * 100, 6))
+        st.session_state.setdefault(_key(run, name), round(fraction * 100, 6))
         columns[place % _COLUMNS].number_input(
             f"{name}, %",
             help=_MEANINGS[name],
@@ -120,28 +108,28 @@ def _controls(found: dict[str, Any], wanted: Thresholds) -> None:
             max_value=100.0,
             step=1.0,
             format="%g",
-            key=_key(found, name),
+            key=_key(run, name),
         )
     changed = [
         f"--threshold {name}={after:g}"
-        for (name, before), after in zip(asdict(_own(found)).items(), asdict(wanted).values(), strict=True)
+        for (name, before), after in zip(asdict(own).items(), asdict(wanted).values(), strict=True)
         if abs(after - before) > 1e-9
     ]
     st.button(
         "As the run has them",
-        on_click=lambda: _reset(found),
+        on_click=lambda: _reset(run, own),
         disabled=not changed,
         key="run-thresholds-reset",
     )
     if changed:
         st.caption("The same on the command line:")
-        st.code(f"workbench show {found['id']} {' '.join(changed)}", language="bash")
+        st.code(f"workbench show {run} {' '.join(changed)}", language="bash")
 
 
-def _reset(found: dict[str, Any]) -> None:
-    for name, fraction in asdict(_own(found)).items():
-        st.session_state[_key(found, name)] = round(fraction * 100, 6)
+def _reset(run: str, own: Thresholds) -> None:
+    for name, fraction in asdict(own).items():
+        st.session_state[_key(run, name)] = round(fraction * 100, 6)
 
 
-def _key(found: dict[str, Any], name: str) -> str:
-    return f"run-threshold-{name}-{found['id']}"
+def _key(run: str, name: str) -> str:
+    return f"run-threshold-{name}-{run}"

@@ -14,6 +14,7 @@ from workbench.home.store import RunRow, Store, StudyRow
 from workbench.pages.navigation import PAGES
 from workbench.records.live_snapshot import LiveRuns, Snapshot
 from workbench.text import words
+from workbench.text.quantities import Column
 
 ASSETS = Path(__file__).parents[1] / "assets"
 #: A list that another browser asked for within this time is shown again.
@@ -141,9 +142,14 @@ def table(columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] 
     )
 
 
-def scaled(value: float | None, factor: float) -> float | None:
-    """In another unit; None stays None."""
-    return None if value is None else value * factor
+def number_table(columns: Sequence[Column], key: str) -> None:
+    """A read-only table of quantities; units are in the titles, notes are shown where one points at a title."""
+    config = {
+        column.title: st.column_config.NumberColumn(format=column.unit.format, help=column.note)
+        for column in columns
+        if column.unit
+    }
+    table({column.title: column.numbers for column in columns}, key, config)
 
 
 def table_height(rows: int, most: int) -> int | Literal["content"]:

@@ -12,7 +12,7 @@ from profilers.model.run_summary import RunSummary
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.home import runs
-from workbench.terminal.run import _result_lines
+from workbench.text import run as run_text
 
 ROWS = [
     EnvironmentRow("OMP_NUM_THREADS", "2", "2", "2", YES, "torch.get_num_threads", [0, 1]),
@@ -34,7 +34,7 @@ def test_a_run_shows_what_came_of_its_variables(home: Path) -> None:
     assert table["took effect"].tolist() == [YES, NO]
     assert table["used by the library"].tolist() == ["2", "ring"]
     summary = RunSummary.from_dict(found | {"environment": rows})
-    assert [text for label, text in _result_lines(summary) if label == "environment"] == [
+    assert [text for label, text in run_text.lines(summary) if label == "environment"] == [
         "OMP_NUM_THREADS=2; took effect: yes (torch.get_num_threads)",
         "NCCL_ALGO=Tree, ring used; took effect: no (NCCL's log of its choices)",
     ]

@@ -14,7 +14,7 @@ from profilers.model.rows import PlanRow
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from workbench.home import runs
-from workbench.text import words
+from workbench.text import run as run_text
 
 LAYERS: dict[str, float] = {
     "embedding.weight": 0.01,
@@ -45,7 +45,7 @@ def row(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_a_plan_in_words(plan: dict[str, Any], text: str) -> None:
-    assert words.plan(plan) == text
+    assert run_text.plan(PlanRow(**plan)) == text
 
 
 def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
     app = visit("runs", id=folder.name)
     assert not app.exception
     assert "Compression plan" in texts(app)
-    assert words.plan(plans[-1]) in texts(app)
+    assert run_text.plan(PlanRow(**plans[-1])) in texts(app)
     (listed,) = [one.value for one in app.dataframe if "with one value, MB" in one.value]
     assert list(listed["from step"]) == [10, 200]
     assert list(listed["error / budget"])[1] == pytest.approx(0.99)

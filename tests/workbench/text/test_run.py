@@ -1,0 +1,69 @@
+"""What is said of a run, and columns of quantities."""
+
+from __future__ import annotations
+
+from profilers.analysis.communication import message_seconds_reason
+from profilers.model.rows import GpuRow
+from profilers.model.run_summary import CommunicationRow, RunSummary
+from workbench.text import run
+from workbench.text.quantities import MILLISECONDS, Column
+
+KNOWN = {
+    "id": "x",
+    "layout": {"dp": 1},
+    "world_size": 1,
+    "backend": "nccl",
+    "parameters": 1,
+    "tokens_per_step": 1,
+    "model_flops_per_step": 5.14e14,
+    "hardware_flops_per_step": 6.5e14,
+    "model_flops_per_second": 5.1e14,
+    "peak_flops": 9.895e14,
+    "peak_source": "dense bf16, a datasheet",
+    "mfu": 0.5154,
+    "hfu": 0.65,
+}
+
+
+def test_utilizations_stand_beside_the_peak_they_are_of() -> None:
+    assert run.flops(RunSummary.from_dict(KNOWN)) == (
+        "514 TFLOP of the model per step, 510 TFLOP/s; MFU 51.5 %, HFU 65.0 % "
+        "(989.5 TFLOP/s a device: dense bf16, a datasheet)"
+    )
+
+
+def test_without_a_peak_the_reason_stands_there() -> None:
+    found = KNOWN | {"mfu": None, "mfu_reason": "no peak", "model_flops_per_second": 2.5e9}
+    assert (
+        run.flops(RunSummary.from_dict(found))
+        == "514 TFLOP of the model per step, 2.5 GFLOP/s; no MFU: no peak"
+    )
+
+
+def test_the_reason_for_empty_cells_is_told_once_each() -> None:
+    operations = ["send", "recv", "send", "all_reduce"]
+    rows = [CommunicationRow("pp", name, 1, 1.0, None, None, None) for name in operations]
+    found = KNOWN | {
+        "peak_bandwidth_reason": "no links",
+        "message_seconds_reason": message_seconds_reason(operations),
+    }
+    peak, messages = run.missing_reasons(rows, RunSummary.from_dict(found))
+    assert peak == "percent of peak: no links"
+    assert messages.startswith("time of send and recv: ")
+    assert list(run.missing_reasons([], RunSummary.from_dict(KNOWN))) == []
+
+
+def test_a_gpu_in_one_line() -> None:
+    row = GpuRow(
+        0, 10, utilization=0.93, power_watts=612.4, max_power_watts=700.0, throttled={"power cap": 0.25}
+    )
+    assert run.gpu(row) == "busy 93 %, power 612 W (most 700 W), clocks held down by power cap 25 %"
+    assert run.gpu(GpuRow(0, 10)) == "no reading"
+
+
+def test_a_column_has_one_name_as_text_and_as_numbers() -> None:
+    column = Column("exposed", [0.0123, None], MILLISECONDS)
+    assert (column.title, column.texts) == ("exposed, ms", ["12.3 ms", "—"])
+    assert column.numbers == [12.3, None]
+    plain = Column("axis", ["dp"])
+    assert (plain.title, plain.texts, plain.numbers) == ("axis", ["dp"], ["dp"])

@@ -1,0 +1,49 @@
+"""Where the time of a step goes, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from profilers.model.rows import ClockRow, PipelineRow
+from profilers.model.run_summary import RunSummary
+from workbench.text import step
+
+
+def summary(**values: Any) -> RunSummary:
+    return RunSummary("x", {"dp": 1}, 1, "gloo", 1, 1, **values)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ({}, "With one rank there is no skew."),
+        (
+            {
+                "slowest_rank": 2,
+                "slowest_rank_share": 0.5,
+                "slowest_rank_host": "node7",
+                "rank_skew_seconds": 0.02,
+            },
+            "By medians rank 2 on node7 is the busiest, by 20.0 ms; it is in 50 % of the steps.",
+        ),
+    ],
+)
+def test_the_straggler_in_words(found: dict[str, Any], text: str) -> None:
+    assert step.straggler(summary(**found)) == text
+
+
+def test_the_anatomy_in_words() -> None:
+    row = PipelineRow(
+        2, 8, 0.25, 0.041, 0.03, 0.01, 0.001, formula_fraction=0.2, formula_source="closed form"
+    )
+    clocks = [ClockRow(1, 2.0, 0.0005)]
+    found = summary(pipeline=row, warmup_steps=4, warmup_steps_found=6, clocks=clocks)
+    bubble, warmup, told = step.anatomy(found)
+    assert bubble.startswith(
+        "Bubble as the actions ran: 25.0 % of the pipeline's span; 20.0 % by closed form"
+    )
+    assert warmup == "Warm-up: 4 steps left out, 6 by their times."
+    assert told == "Clocks: rank 1 is +2,000.000 ms from rank 0, the largest; known within 0.500 ms."
+    assert list(step.anatomy(summary())) == []

@@ -1,0 +1,61 @@
+"""Columns of a table in SI units, and how a terminal and a page write their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from workbench.text import words
+
+
+class Unit(NamedTuple):
+    """How a quantity in SI units is written: as text, and in a sortable table as ``factor`` of it by ``format``."""
+
+    name: str
+    factor: float
+    format: str
+    text: Callable[[float | None], str]
+
+
+def _bandwidth(rate: float | None) -> str:
+    return words.NOTHING if rate is None else f"{rate / 1e9:.3f} GB/s"
+
+
+COUNT = Unit("", 1, "%,d", words.number)
+MEAN_COUNT = Unit("", 1, "%,.1f", lambda count: words.NOTHING if count is None else f"{count:g}")
+RATIO = Unit("", 1, "%.3f", lambda ratio: words.number(ratio, 3))
+SECONDS = Unit("s", 1, "%,.2f", words.seconds)
+MILLISECONDS = Unit("ms", 1e3, "%,.2f", words.seconds)
+MEGABYTES = Unit("MB", 1e-6, "%,.2f", words.gib)
+PERCENT = Unit("%", 1e2, "%,.1f", words.percent)
+BANDWIDTH = Unit("GB/s", 1e-9, "%,.3f", _bandwidth)
+WATTS = Unit("W", 1, "%,.0f", words.number)
+KILOJOULES = Unit("kJ", 1e-3, "%,.1f", words.number)
+CELSIUS = Unit("°C", 1, "%.0f", words.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: values in SI units where there is a ``unit``, else as they are; ``note`` explains it."""
+
+    name: str
+    values: Sequence[Any]
+    unit: Unit | None = None
+    note: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, with the unit of ``numbers``."""
+        return f"{self.name}, {self.unit.name}" if self.unit and self.unit.name else self.name
+
+    @property
+    def numbers(self) -> list[Any]:
+        """The values in that unit; None stays None."""
+        factor = self.unit.factor if self.unit else None
+        return [value if value is None or factor is None else value * factor for value in self.values]
+
+    @property
+    def texts(self) -> list[str]:
+        """The values as a terminal prints them."""
+        return [self.unit.text(value) if self.unit else str(value) for value in self.values]

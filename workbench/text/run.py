@@ -1,0 +1,415 @@
+"""What is said of a run, by topic: lines as (label, text), and tables, for terminal and page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from profilers.analysis.communication import message_seconds_reason
+from profilers.model.environment import EnvironmentRow
+from profilers.model.rows import (
+    ChangeRow,
+    CheckpointRow,
+    GpuRow,
+    HostRow,
+    InterfaceRow,
+    OuterRow,
+    PlanRow,
+)
+from profilers.model.run_summary import CommunicationRow, RunSummary
+from profilers.model.verdict import Verdict
+from workbench.text import step, words
+from workbench.text.quantities import (
+    BANDWIDTH,
+    CELSIUS,
+    COUNT,
+    KILOJOULES,
+    MEAN_COUNT,
+    MEGABYTES,
+    MILLISECONDS,
+    PERCENT,
+    RATIO,
+    SECONDS,
+    WATTS,
+    Column,
+)
+
+Line = tuple[str, str]
+#: Of a host's ranks, that many are named.
+_SHOWN_RANKS = 8
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
+
+
+def lines(summary: RunSummary) -> Iterator[Line]:
+    """All that a summary says apart from its verdicts, most important first."""
+    losses = [loss for loss in summary.losses if loss is not None]
+    if losses:
+        held_out = summary.validation_loss
+        tail = "" if held_out is None else f"; validation {held_out:.4f}"
+        yield "loss", f"{losses[0]:.4f} -> {losses[-1]:.4f} over {len(summary.losses)} steps{tail}"
+    yield from checkpoint_lines(summary)
+    yield from _step_lines(summary)
+    if summary.peak_memory_bytes is not None:
+        yield "memory", _memory(summary)
+    if summary.communication:
+        yield "on the wire", wire(summary)
+    if summary.model_flops_per_second is not None:
+        yield "FLOPs", flops(summary)
+    yield from _machine_lines(summary)
+    if summary.outer is not None:
+        yield "outer loop", outer(summary.outer)
+    yield from uncompressed_lines(summary)
+    for variable in summary.environment:
+        yield "environment", _variable(variable)
+    yield from note_lines(summary)
+
+
+def _step_lines(summary: RunSummary) -> Iterator[Line]:
+    seconds, rates = summary.step_seconds, summary.tokens_per_second_interval
+    if seconds is None:
+        return
+    around = "" if seconds.low is None else _bracket(words.seconds(seconds.low), words.seconds(seconds.high))
+    # What is measured begins anew with a change.
+    since = f" from step {summary.measured_from_step:,} on" if summary.changes else ""
+    median, p95 = words.seconds(seconds.median), words.seconds(seconds.p95)
+    yield "step", f"{median}{around}, p95 {p95}, {summary.measured_steps} measured{since}"
+    around = _bracket(words.number(rates.low), words.number(rates.high)) if rates else ""
+    yield "speed", f"{words.number(summary.tokens_per_second)} tokens/s{around}"
+    yield "phases", step.phases(summary.phases)
+    if summary.exposed_seconds_by_axis:
+        yield "exposed", step.by_axis(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
+    if summary.slowest_rank_share is not None:
+        yield "skew", step.straggler(summary)
+    for text in step.anatomy(summary):
+        yield "anatomy", text
+    for gap in summary.gaps[:1]:
+        yield "longest gap", step.longest_gap(gap)
+
+
+def _bracket(low: str, high: str) -> str:
+    return f" (95 %: {low} to {high})"
+
+
+def checkpoint_lines(summary: RunSummary) -> Iterator[Line]:
+    """Where the run came from, what its checkpoints cost, and those that could not be saved."""
+    if summary.resumed:
+        changed = summary.resumed.changed
+        text = f"step {summary.resumed.step:,} of {summary.resumed.run}"
+        yield "resumed from", text + (f"; differs in {', '.join(changed)}" if changed else "")
+    saved = [row for row in summary.checkpoints if row.problem is None]
+    if saved:
+        last, paused = saved[-1], sum(row.paused_seconds for row in summary.checkpoints)
+        size = "" if last.bytes is None else f" ({words.gib(last.bytes)} in {words.seconds(last.seconds)})"
+        text = f"{len(saved):,} saved, the last before step {last.step:,}{size}"
+        yield "checkpoints", f"{text}; training waited {words.seconds(paused)}"
+    for row in summary.checkpoints:
+        if row.problem is not None:
+            yield "not saved", f"the checkpoint before step {row.step:,}: {row.problem}"
+
+
+def checkpoint_columns(rows: Sequence[CheckpointRow]) -> list[Column]:
+    """Every save, and what it cost."""
+    return [
+        Column("next step", [row.step for row in rows], COUNT),
+        Column("size", [row.bytes for row in rows], MEGABYTES._replace(format="%,.1f")),
+        Column("took", [row.seconds for row in rows], SECONDS),
+        Column("training waited", [row.paused_seconds for row in rows], SECONDS),
+        Column("in the background", [row.asynchronous for row in rows]),
+        Column("problem", [row.problem for row in rows]),
+    ]
+
+
+def _memory(summary: RunSummary) -> str:
+    text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
+    if summary.peak_memory_rank is None:
+        return text
+    during = f", in {words.spoken(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
+    retries = sum(row.allocation_retries or 0 for row in summary.memory)
+    again = f"; {retries:,} allocations had to be tried again" if retries else ""
+    outside = max((row.outside_allocator_bytes or 0 for row in summary.memory), default=0)
+    more = f"; {words.gib(outside)} more outside the allocator" if outside else ""
+    return f"{text}: rank {summary.peak_memory_rank}{during}{more}{again}"
+
+
+def peak_memory_rank(summary: RunSummary) -> str:
+    """Whose peak it was, and during what."""
+    rank, phase = summary.peak_memory_rank, summary.peak_memory_phase
+    if rank is None:
+        return "of the largest rank"
+    return f"rank {rank}, in {words.spoken(phase)}" if phase else f"of rank {rank}"
+
+
+def wire(summary: RunSummary) -> str:
+    """Bytes that a rank sends in a step, by formula and as counted."""
+    formula, measured = summary.wire_bytes_per_step, summary.wire_bytes_measured
+    reason = summary.wire_bytes_reason
+    by_formula = f"{words.gib(formula)} a step and rank by formula"
+    if measured is None:
+        return f"{by_formula}; not counted: {reason}"
+    beside = f" ({measured / formula - 1:+.2%})" if formula else f" ({reason})" if reason else ""
+    return f"{by_formula}, {words.gib(measured)} counted at the interfaces{beside}"
+
+
+def communication_columns(rows: Sequence[CommunicationRow]) -> list[Column]:
+    """Every operation on every axis, per step and rank."""
+    return [
+        Column("axis", [row.axis for row in rows]),
+        Column("operation", [row.operation for row in rows]),
+        Column("calls", [row.calls for row in rows], MEAN_COUNT),
+        Column("bytes", [row.bytes for row in rows], MEGABYTES),
+        Column(
+            "wire bytes",
+            [row.wire_bytes for row in rows],
+            MEGABYTES,
+            "What the backend's algorithm sends for it, by formula, without headers.",
+        ),
+        Column("time", [row.seconds for row in rows], MILLISECONDS),
+        Column("exposed", [row.exposed_seconds for row in rows], MILLISECONDS),
+        Column("bus bandwidth", [row.bus_bandwidth for row in rows], BANDWIDTH),
+        Column(
+            "of peak",
+            [row.peak_fraction for row in rows],
+            PERCENT,
+            "Of the best bus bandwidth that `workbench calibrate` measured here.",
+        ),
+        Column(
+            "expected",
+            [row.expected_seconds for row in rows],
+            MILLISECONDS,
+            "As many calls of the mean size, by the calibration's fit.",
+        ),
+    ]
+
+
+def missing_reasons(rows: Sequence[CommunicationRow], summary: RunSummary) -> Iterator[str]:
+    """Why cells of ``communication_columns`` are empty."""
+    if summary.peak_bandwidth_reason:
+        yield f"percent of peak: {summary.peak_bandwidth_reason}"
+    # By the rows: a run that goes on has them before it has a summary.
+    if reason := summary.message_seconds_reason or message_seconds_reason([row.operation for row in rows]):
+        yield f"time of {reason}"
+
+
+def flops(summary: RunSummary) -> str:
+    """Work and rate of the model, and the share of the peak or why there is none."""
+    work, rate = _scaled(summary.model_flops_per_step), _scaled(summary.model_flops_per_second)
+    if summary.mfu is None:
+        return f"{work}FLOP of the model per step, {rate}FLOP/s; no MFU: {summary.mfu_reason}"
+    shares = f"MFU {words.percent(summary.mfu, 1)}, HFU {words.percent(summary.hfu, 1)}"
+    peak = f"{_scaled(summary.peak_flops)}FLOP/s a device: {summary.peak_source}"
+    return f"{work}FLOP of the model per step, {rate}FLOP/s; {shares} ({peak})"
+
+
+def _scaled(value: float | None) -> str:
+    """A number of operations in front of its unit: "1.43 P", "989.5 T"."""
+    if value is None:
+        return f"{words.NOTHING} "
+    letter, size = next(((name, size) for name, size in _PREFIXES if value >= size), ("", 1.0))
+    return f"{value / size:,.4g} {letter}"
+
+
+def _machine_lines(summary: RunSummary) -> Iterator[Line]:
+    for host in summary.hosts:
+        yield f"host {host.host}" if host.host else "host", _host(host)
+    several = len({row.host for row in summary.gpus}) > 1
+    for row in summary.gpus:
+        yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), gpu(row)
+    for interface in summary.interfaces:
+        yield "interface", _interface(interface)
+
+
+def _host(row: HostRow) -> str:
+    """Means over the measured steps, memory at the most; only what was read."""
+    parts = []
+    if row.cpu_fraction is not None:
+        parts.append(f"CPU {words.percent(row.cpu_fraction)}")
+    if row.memory_used_bytes is not None:
+        parts.append(f"memory {words.gib(row.memory_used_bytes)} of {words.gib(row.memory_total_bytes)}")
+    if row.network_sent_bytes_per_second is not None and row.network_received_bytes_per_second is not None:
+        sent, received = row.network_sent_bytes_per_second / 1e6, row.network_received_bytes_per_second / 1e6
+        parts.append(f"network {sent:,.1f} MB/s sent, {received:,.1f} MB/s received")
+    if row.ranks:
+        parts.append(f"ranks {_first_ranks(row.ranks)}")
+    return "; ".join(parts) or "no reading"
+
+
+def _interface(row: InterfaceRow) -> str:
+    ranks = f"rank{'s' if len(row.ranks) > 1 else ''} {_first_ranks(row.ranks)}"
+    sent, received = row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6
+    text = f"{row.interface} of {ranks}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
+    if row.rate_mbit is None:
+        return text
+    used = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
+    return f"{text}; {used} of {row.rate_mbit:,g} Mbit/s"
+
+
+def _first_ranks(ranks: list[int]) -> str:
+    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+    return ", ".join(map(str, ranks[:_SHOWN_RANKS])) + more
+
+
+def gpu(row: GpuRow) -> str:
+    """What one GPU amounted to over the measured steps; only what was read."""
+    parts = {
+        "busy": words.percent(row.utilization),
+        "tensor cores": words.percent(row.tensor_active),
+        "power": f"{words.number(row.power_watts)} W (most {words.number(row.max_power_watts)} W)",
+        "temperature": f"{words.number(row.max_temperature_celsius)} °C at most",
+        "clocks held down by": _throttled(row),
+    }
+    known = [f"{name} {value}" for name, value in parts.items() if not value.startswith(words.NOTHING)]
+    return ", ".join(known) or "no reading"
+
+
+def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
+    """All GPUs over the measured steps."""
+    whole_percent = PERCENT._replace(format="%.0f")
+    return [
+        *([Column("host", [row.host for row in rows])] if with_hosts else []),
+        Column("GPU", [row.gpu for row in rows]),
+        Column("ranks", [_ranks_on(row) for row in rows]),
+        Column("busy", [row.utilization for row in rows], whole_percent),
+        Column("tensor cores", [row.tensor_active for row in rows], whole_percent),
+        Column("power", [row.power_watts for row in rows], WATTS),
+        Column("power at most", [row.max_power_watts for row in rows], WATTS),
+        Column("energy", [row.energy_joules for row in rows], KILOJOULES),
+        Column("temperature at most", [row.max_temperature_celsius for row in rows], CELSIUS),
+        Column("clocks held down by", [_throttled(row) for row in rows]),
+        Column("ECC errors, not corrected", [row.ecc_uncorrected for row in rows]),
+    ]
+
+
+def _ranks_on(row: GpuRow) -> str:
+    if row.ranks is None:
+        return "not known"
+    return ", ".join(f"{rank:,}" for rank in row.ranks) or words.NOTHING
+
+
+def _throttled(row: GpuRow) -> str:
+    """ "power cap 75 %, idle 3 %"; a dash if the clocks were free."""
+    parts = (f"{reason} {words.percent(share)}" for reason, share in row.throttled.items())
+    return ", ".join(parts) or words.NOTHING
+
+
+def outer(row: OuterRow) -> str:
+    """What replicas took over from each other."""
+    least, most = row.least_staleness, row.most_staleness
+    old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
+    text = f"{row.averages:,} averages over replicas in {row.rounds:,} rounds, each {old}"
+    sent = f"sent {row.delay_steps:,.3g} steps before"
+    return f"{text}, {sent}; waited {words.seconds(row.wait_seconds)} for one (median)"
+
+
+def uncompressed_lines(summary: RunSummary) -> Iterator[Line]:
+    """A line for each reason why gradients were not compressed."""
+    for reason in dict.fromkeys(summary.left_alone.values()):
+        names = [name for name, why in summary.left_alone.items() if why == reason]
+        others = f" and {len(names) - 1:,} others" if len(names) > 1 else ""
+        yield "not compressed", f"{names[0]}{others}: {reason}"
+
+
+def changes(rows: Sequence[ChangeRow]) -> list[str]:
+    """Changes of one step in one line each: what, who asked, and what a step took before and after."""
+    by_step: dict[tuple[int, str], list[ChangeRow]] = {}
+    for row in rows:
+        by_step.setdefault((row.step, row.by), []).append(row)
+    texts = []
+    for (number, by), same_step in by_step.items():
+        what = ", ".join(f"{row.key} {words.value(row.old)} → {words.value(row.new)}" for row in same_step)
+        text = f"from step {number:,} on: {what}" + (f" ({by})" if by else "")
+        before, after = same_step[0].seconds_before, same_step[0].seconds_after
+        if before is not None and after is not None:
+            text += f"; a step took {words.seconds(before)} before, {words.seconds(after)} after"
+        texts.append(text)
+    return texts
+
+
+def plan(row: PlanRow) -> str:
+    """One plan of compression: what it chose, and what that saves."""
+    values, since = list(row.layers.values()), f"from step {row.step:,} on {row.method}"
+    if not values:
+        return f"{since} stays at {row.default:.3g} for every layer: no other choice sends less"
+    text = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
+    if row.taken_from:
+        return f"{text}, as in {row.taken_from}"
+    sizes = (row.bytes_after, row.bytes_uniform)
+    sent, uniform = (words.NOTHING if size is None else f"{size / 1e6:,.3f}" for size in sizes)
+    share = words.percent(_error_share(row), 1)
+    return (
+        f"{text}: {sent} MB a step where {row.default:.3g} for all sends {uniform}, with {share} of the error "
+        f"allowed; planned in {words.seconds(row.seconds)}"
+    )
+
+
+def _error_share(row: PlanRow) -> float | None:
+    return row.error / row.budget if row.error is not None and row.budget else None
+
+
+def plan_columns(rows: Sequence[PlanRow]) -> list[Column]:
+    """Every plan of compression that a run followed."""
+    finely = MEGABYTES._replace(format="%,.3f")
+    by_formula, same = "On the wire, by formula, of a rank.", "With the same value for every layer."
+    budget = "The sum of what layers lose; the budget comes from one value for all."
+    return [
+        Column("from step", [row.step for row in rows], COUNT),
+        Column("sent per step", [row.bytes_after for row in rows], finely, by_formula),
+        Column("with one value", [row.bytes_uniform for row in rows], finely, same),
+        Column("error / budget", [_error_share(row) for row in rows], RATIO, budget),
+        Column("planned in", [row.seconds for row in rows], SECONDS),
+    ]
+
+
+def _variable(row: EnvironmentRow) -> str:
+    """One environment variable of a run: asked for, seen, and whether it took effect."""
+    seen = f", the process has {row.seen}" if row.seen != row.asked else ""
+    used = f", {row.used} used" if row.used not in (None, row.asked) else ""
+    return f"{row.name}={row.asked}{seen}{used}; took effect: {row.proven} ({row.how})"
+
+
+def environment_columns(rows: Sequence[EnvironmentRow]) -> list[Column]:
+    """The environment variables that a run asked for, what libraries used of them, and whether that is proven."""
+    return [
+        Column("setting", [row.name for row in rows]),
+        Column("asked", [row.asked for row in rows]),
+        Column("seen in the process", [row.seen for row in rows]),
+        Column("used by the library", [row.used for row in rows]),
+        Column("took effect", [row.proven for row in rows]),
+        Column("how that is known", [row.how for row in rows]),
+        Column("ranks", [words.ranks(row.ranks) for row in rows]),
+    ]
+
+
+def note_lines(summary: RunSummary) -> Iterator[Line]:
+    """What a reader of the numbers should know."""
+    for note in summary.notes:
+        yield "note", note
+    if summary.dropped_records:
+        yield "dropped", f"{summary.dropped_records} records could not be written"
+
+
+def limit(verdict: Verdict) -> str:
+    """A verdict's threshold, as ``--threshold`` takes it."""
+    return f"{verdict.threshold_name}={verdict.threshold:g}"
+
+
+def gain(verdict: Verdict) -> str | None:
+    """The most that turning the knob can win; None where that is not known."""
+    if verdict.gain is None:
+        return None
+    return f"at most {words.percent(verdict.gain.fraction, 1)} of a step = {verdict.gain.formula}"
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[Line]:
+    """A verdict with its threshold and evidence, then the knob and the gain."""
+    above = f", above {limit(verdict)}" if verdict.share is not None else ""
+    yield "finding", f"{words.bottleneck(verdict.name, verdict.axis)}{above}: {verdict.evidence}"
+    yield "", f"turn: {verdict.knob}"
+    if text := gain(verdict):
+        yield "", f"expect: {text}"
+
+
+def below_limits(findings: Sequence[Verdict]) -> str:
+    """Findings that are not above their thresholds, in one line."""
+    return ", ".join(
+        f"{words.bottleneck(each.name, each.axis)} {words.percent(each.share, 1)} ({limit(each)})"
+        for each in findings
+    )
