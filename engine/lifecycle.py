@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.config import layout
 from engine.config.errors import InputError
-from engine.config.layout import Layout, accumulation, layout_of
+from engine.config.layout import accumulation, layout_of
 from engine.config.network import shape_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
@@ -47,15 +47,11 @@ def setting_of(config: RunConfig) -> Setting:
     """Groups, schedule, limits and thresholds of a configuration, which need not keep the rules."""
     where, limit = layout_of(config), config.memory.limit_gib
     return Setting(
-        groups=_groups(where),
+        groups={label: where.groups(kind) for label, kind in _GROUPS.items()},
         pipeline=_pipeline(config),
         memory_limit_bytes=None if limit is None else limit * 2**30,
         thresholds=Thresholds(**config.profile.thresholds.model_dump()),
     )
-
-
-def _groups(where: Layout) -> dict[str, list[list[int]]]:
-    return {label: where.groups(kind) for label, kind in _GROUPS.items()}
 
 
 def _pipeline(config: RunConfig) -> Pipeline | None:
@@ -65,27 +61,18 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
         return None
 
     def idle(micro_batches: int, forward: float, backward: float) -> float:
-        return _idle_seconds(kind, ranks, chunks, micro_batches, forward, backward)
+        """By closed form where one holds for any costs, else by simulation; a split backward has equal halves."""
+        half = backward / 2
+        costs = Costs(forward, backward, half, half)
+        try:
+            return idle_seconds(kind, ranks, chunks, micro_batches, costs)
+        except NoFormError:
+            whole = simulate(plan(kind, ranks, chunks, micro_batches), costs).seconds
+            return whole - busy_seconds(kind, chunks, micro_batches, costs)
 
-    return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle, _formula(kind))
-
-
-def _formula(kind: str) -> str:
-    facts = KINDS[kind]
-    return "its closed form" if facts.idle and facts.idle_of_any_costs else "the simulation of its list"
-
-
-def _idle_seconds(
-    kind: str, ranks: int, chunks: int, micro_batches: int, forward: float, backward: float
-) -> float:
-    """By closed form where one holds for any costs, else by simulation; a split backward has equal halves."""
-    half = backward / 2
-    costs = Costs(forward, backward, half, half)
-    try:
-        return idle_seconds(kind, ranks, chunks, micro_batches, costs)
-    except NoFormError:
-        whole = simulate(plan(kind, ranks, chunks, micro_batches), costs).seconds
-        return whole - busy_seconds(kind, chunks, micro_batches, costs)
+    has_form = KINDS[kind].idle is not None and KINDS[kind].idle_of_any_costs
+    formula = "its closed form" if has_form else "the simulation of its list"
+    return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle, formula)
 
 
 def notes_of(config: RunConfig, devices: Sequence[str]) -> tuple[str, ...]:
@@ -177,6 +164,7 @@ def summary_of(
     except InputError:
         work = None
     peak, peak_source = _peak(config, records)
+    several_stages = config.parallel.pp * config.schedule.chunks > 1
     facts = RunFacts(
         run=run,
         layout=where.as_dict(),
@@ -193,21 +181,12 @@ def summary_of(
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
         setting=setting_of(config),
-        pipelines=_pipelines(config, where),
+        pipelines=tuple(map(tuple, where.groups("pp"))) if several_stages else (),
     )
-    return _beside_formula(summarize(records, facts), config)
-
-
-def _pipelines(config: RunConfig, where: layout.Layout) -> tuple[tuple[int, ...], ...]:
-    """The ranks of each pipeline; none where there is one stage."""
-    several = config.parallel.pp * config.schedule.chunks > 1
-    return tuple(map(tuple, where.groups("pp"))) if several else ()
-
-
-def _beside_formula(summary: RunSummary, config: RunConfig) -> RunSummary:
-    """The measured bubble with the one that the schedule has at the measured costs."""
+    summary = summarize(records, facts)
     if summary.pipeline is None:
         return summary
+    # The measured bubble beside the one that the schedule has at the measured costs.
     fraction, source = _expected_bubble(config, summary.pipeline.action_seconds)
     row = replace(summary.pipeline, formula_fraction=fraction, formula_source=source)
     return replace(summary, pipeline=row)

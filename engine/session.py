@@ -85,7 +85,8 @@ class Session:
         sampler = Sampler(writer, config.profile.host_interval_seconds)
 
         def note(pids: list[int]) -> None:
-            _note_pids(folder, pids)
+            with contextlib.suppress(OSError):
+                run_folder.update_status(folder, rank_pids=pids)
             sampler.watch(pids)
 
         launch = Launch(config, folder, chosen, lambda: should_stop() or stop_commanded(folder), note)
@@ -101,8 +102,3 @@ class Session:
 
             self._launcher = LocalPool(self._fresh_on_cpu)
         return self._launcher
-
-
-def _note_pids(folder: Path, pids: list[int]) -> None:
-    with contextlib.suppress(OSError):
-        run_folder.update_status(folder, rank_pids=pids)

@@ -59,8 +59,8 @@ def scratch_of(run: Path, step: int) -> Path:
 
 def complete(run: Path) -> list[Path]:
     """A run's complete checkpoints, oldest first."""
-    found = (run / CHECKPOINTS).glob(f"{_STEP}*")
-    return sorted((path for path in found if path.name[len(_STEP) :].isdigit()), key=_step_of)
+    steps = {path: path.name[len(_STEP) :] for path in (run / CHECKPOINTS).glob(f"{_STEP}*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]))
 
 
 def last_of(run: Path) -> Path | None:
@@ -123,7 +123,12 @@ def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int)
     _force(home)
     pointer.rename(home / LAST)
     _force(home)
-    _prune(run, keep)
+    for old in complete(run)[:-keep]:
+        with contextlib.suppress(
+            OSError
+        ):  # under another name first: half a checkpoint must not look like one
+            old.rename(old.with_name(_OLD + old.name))
+    _remove_unfinished(run)
     return full
 
 
@@ -159,23 +164,11 @@ def _locked(run: Path, how: int) -> Iterator[None]:
         os.close(opened)
 
 
-def _prune(run: Path, keep: int) -> None:
-    """Under another name first: half a checkpoint must not look like one."""
-    for path in complete(run)[:-keep]:
-        with contextlib.suppress(OSError):
-            path.rename(path.with_name(_OLD + path.name))
-    _remove_unfinished(run)
-
-
 def _remove_unfinished(run: Path) -> None:
     """What was not written, or not removed, to the end; a run's saves follow each other, so no other is under way."""
     for name in (_SAVING, _OLD):
         for path in (run / CHECKPOINTS).glob(f"{name}*"):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _step_of(folder: Path) -> int:
-    return int(folder.name[len(_STEP) :])
 
 
 def _write(path: Path, text: str) -> None:

@@ -108,7 +108,9 @@ class HangWatch:
         stopped = stopped_processes(places, self._patience_seconds)
         culprit = hung(places, self._patience_seconds, stopped)
         if culprit is None:
-            self._moved_on()
+            self._suspect, self._stale = None, self._asked
+            if self._told:
+                self._tell(None)
             return
         suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
         if self._told or suspect != self._suspect:
@@ -124,11 +126,6 @@ class HangWatch:
     def close(self) -> None:
         """Close the page."""
         self._progress.close()
-
-    def _moved_on(self) -> None:
-        self._suspect, self._stale = None, self._asked
-        if self._told:
-            self._tell(None)
 
     def _tell(self, hang: RunOutcome | None) -> None:
         self._told = hang is not None

@@ -203,7 +203,11 @@ class LocalPool:
         As long as devices and environment stay, so does the worker on each: on GPUs it keeps to one of them.
         """
         variables = environment.of_ranks(asked)
-        fresh = [worker for worker in self._workers if self._serves(worker, variables)]
+        fresh = [
+            worker
+            for worker in self._workers
+            if worker.runs < self._most_runs and worker.process.is_alive() and worker.variables == variables
+        ]
         for worker in self._workers:
             if worker not in fresh:
                 worker.kill()
@@ -215,10 +219,6 @@ class LocalPool:
                 fresh += idle
             chosen.append(idle[0])
         return chosen
-
-    def _serves(self, worker: Worker, variables: dict[str, str]) -> bool:
-        is_young = worker.runs < self._most_runs and worker.process.is_alive()
-        return is_young and worker.variables == variables
 
     def _start(self, namespace: str | None, variables: dict[str, str], at_start: dict[str, str]) -> Worker:
         tasks, theirs = self._servers.pipe()

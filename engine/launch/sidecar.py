@@ -222,6 +222,12 @@ def accompanied(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
     if leader and not first:
         Progress(folder, len(mine.pids), page).close()
     dist.barrier()
+
+    def open_page() -> Progress:
+        if rank == 0 and len(met) > 1:
+            return RelayedProgress(folder, own_store("relay"), len(met) - 1)
+        return Progress(folder, name=page)
+
     with contextlib.ExitStack() as stack:
         if leader:
             beside = stack.enter_context(
@@ -236,16 +242,10 @@ def accompanied(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
             )
             if first:
                 _note(folder, met, beside)
-        progress = stack.enter_context(contextlib.closing(_page(folder, page, rank, len(met) - 1)))
+        progress = stack.enter_context(contextlib.closing(open_page()))
         if leader and not first:
             stack.enter_context(Follower(own_store("relay"), folder, progress, len(met) - 1))
         yield progress
-
-
-def _page(folder: Path, page: str, rank: int, other_hosts: int) -> Progress:
-    if rank == 0 and other_hosts:
-        return RelayedProgress(folder, own_store("relay"), other_hosts)
-    return Progress(folder, name=page)
 
 
 def _note(folder: Path, met: list[Host], beside: HostProcess) -> None:

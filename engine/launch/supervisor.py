@@ -92,7 +92,9 @@ class Watch:
                 self._orders.pass_on()
             outcome = decide(list(self._reports.values()), [])
             self.clean = outcome.ending in (Ending.COMPLETED, Ending.STOPPED)
-            return self._ended(outcome)
+            if outcome.ending is Ending.STOPPED and self._early is not None:
+                return RunOutcome(self._early.ending, self._early.reason)
+            return outcome
         finally:
             self._progress.close()
 
@@ -116,7 +118,7 @@ class Watch:
         self._deaths[rank] = self._death(rank, worker.process.exitcode)
 
     def _death(self, rank: int, exit_code: int | None) -> Death:
-        here = self._place(rank)
+        here = next((place for place in self._progress.ranks() if place.rank == rank), None)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
         said = any(map(processes.names_want_of_memory, lines))
         worker = self._workers[rank]
@@ -174,14 +176,6 @@ class Watch:
             for rank, worker in enumerate(self._workers)
             if rank not in self._reports
         ]
-
-    def _ended(self, outcome: RunOutcome) -> RunOutcome:
-        if outcome.ending is Ending.STOPPED and self._early is not None:
-            return RunOutcome(self._early.ending, self._early.reason)
-        return outcome
-
-    def _place(self, rank: int) -> RankProgress | None:
-        return next((place for place in self._progress.ranks() if place.rank == rank), None)
 
 
 def _tail(path: Path) -> tuple[str, ...]:

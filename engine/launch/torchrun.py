@@ -61,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _with_variables(config, sys.argv[1:] if arguments is None else arguments)
-    _complete_environment()
+    # Started by plain python, one process is a world of its own.
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
     store, here, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
     try:
         chosen = choose_devices(config, store, here, len(layout.devices_of(config)))
@@ -189,7 +192,9 @@ def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[Death]:
 
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:
     """Sum the run up, and tell whoever started it."""
-    outcome = _ending(folder, outcome)
+    hang = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("hang")
+    if hang and outcome.ending is Ending.COMM_ERROR:  # a lost connection is only how that hang ended
+        outcome = RunOutcome.from_dict(hang)
     summary = finish(folder, config, backend, outcome)
     document = {"run": folder.name, "outcome": outcome.ending.value, "losses": summary.losses}
     print(json.dumps(document), flush=True)
@@ -214,30 +219,18 @@ def _join(config: RunConfig, backend: str, store: dist.Store) -> int:
     return rank
 
 
-def _complete_environment() -> None:
-    """Started by plain python, one process is a world of its own."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    for name, value in alone.items():
-        os.environ.setdefault(name, value)
-
-
 def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: Devices) -> Path:
     """Rank 0 makes the run folder and tells its name; other nodes make their own part of it."""
     name: list[str | None] = [None]
     if rank == 0:
         folder = run_folder.create(home, config, {"purpose": "torchrun"})
-        note_start(folder, config, chosen, _network())
+        world, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        note_start(folder, config, chosen, "several hosts" if here < world else None)
         name[0] = folder.name
     dist.broadcast_object_list(name, src=0)
     folder = home / str(name[0])
     (folder / run_folder.RECORDS).mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _network() -> str | None:
-    """What ranks of several hosts talk over; None on one host."""
-    ranks, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    return "several hosts" if here < ranks else None
 
 
 def _train(
@@ -250,12 +243,6 @@ def _train(
         traceback.print_exc()
         return failure(rank, error, progress)
     return RankReport(rank, Ending.COMPLETED if finished else Ending.STOPPED)
-
-
-def _ending(folder: Path, outcome: RunOutcome) -> RunOutcome:
-    """A lost connection is only how a hang ends, if one was noted beside the ranks."""
-    hang = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("hang")
-    return RunOutcome.from_dict(hang) if hang and outcome.ending is Ending.COMM_ERROR else outcome
 
 
 if __name__ == "__main__":

@@ -208,7 +208,12 @@ class Decoder(nn.Module):
         """
         if self.embedding is not None:
             x = self.embedding(x)
-        x = self._through_blocks(x)
+        blocks = self.blocks.values()
+        if self.offload is not None and torch.is_grad_enabled():
+            x = self.offload.run(blocks, x, self.rotary)
+        else:
+            for block in blocks:
+                x = block(x, self.rotary)
         if self.norm is not None and self.head is not None:
             (x,) = self.tp.column_products(self.norm(x), (self.head,))
         return x
@@ -218,14 +223,6 @@ class Decoder(nn.Module):
         for place, block in enumerate(self.blocks.values()):
             assert isinstance(block, Block)
             block.keep(activations.of_layer(place))
-
-    def _through_blocks(self, x: Tensor) -> Tensor:
-        blocks = self.blocks.values()
-        if self.offload is not None and torch.is_grad_enabled():
-            return self.offload.run(blocks, x, self.rotary)
-        for block in blocks:
-            x = block(x, self.rotary)
-        return x
 
 
 def initialize(model: Decoder, seed: int) -> None:

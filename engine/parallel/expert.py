@@ -1,23 +1,27 @@
 """Expert parallelism (arXiv 2006.16668): ranks with different tokens hold different experts and exchange rows.
 
 Sent per layer and micro-batch: rows to their experts and results back in forward, and the gradients of both in
-backward, each an all-to-all. Without a capacity the sizes are uneven and a small all-to-all tells them first.
+backward, each an all-to-all. Without a capacity the sizes are uneven and a small all-to-all tells them first. Rows
+may travel in bf16, or in int8 with a scale for each row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from engine.comm import host_values
-from engine.compression.non_gradients import Format, coarse, whole
 from engine.model.axes import Compute, GroupAxis
 from engine.model.linear import apply
 from engine.parallel.collectives import all_to_all
+
+Format = Literal["none", "bf16", "int8"]
+_SCALE_BYTES = 4
+_LEVELS = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class ExpertParallel(GroupAxis):
         """``Channel.all_to_all`` in this axis's format; without sizes all but the first dimension is a row's."""
         if self.sends == "none":
             return self.channel.all_to_all(x, send, receive)
-        message = coarse(x.reshape(-1, x.shape[-1]), self.sends)
-        rows = whole(self.channel.all_to_all(message, send, receive), self.sends, x.dtype)
+        message = _coarse(x.reshape(-1, x.shape[-1]), self.sends)
+        rows = _whole(self.channel.all_to_all(message, send, receive), self.sends, x.dtype)
         return rows.view(-1, *x.shape[1:])
 
 
@@ -90,3 +94,26 @@ class _Permute(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (order,) = ctx.saved_tensors
         return torch.empty_like(gradient).index_copy_(0, order, gradient), None
+
+
+def _coarse(rows: Tensor, format_: Format) -> Tensor:
+    """Rows [n, width] as they are sent: [n, width] of bf16, or uint8 [n, width + 4].
+
+    int8 rounds multiples of a row's maximum / 127 to the nearest.
+    """
+    if format_ == "bf16":
+        return rows.to(torch.bfloat16)
+    wide = rows.float()
+    scales = wide.abs().amax(dim=1, keepdim=True).clamp_min_(1e-30).div_(_LEVELS)
+    message = torch.empty((len(rows), rows.shape[1] + _SCALE_BYTES), dtype=torch.uint8, device=rows.device)
+    message[:, :-_SCALE_BYTES] = (wide / scales).round_().to(torch.int8).view(torch.uint8)
+    message[:, -_SCALE_BYTES:] = scales.view(torch.uint8)
+    return message
+
+
+def _whole(message: Tensor, format_: Format, dtype: torch.dtype) -> Tensor:
+    """The rows [n, width] that a message tells of."""
+    if format_ == "bf16":
+        return message.to(dtype)
+    scales = message[:, -_SCALE_BYTES:].contiguous().view(torch.float32)
+    return (message[:, :-_SCALE_BYTES].view(torch.int8) * scales).to(dtype)

@@ -83,7 +83,11 @@ class StepLog:
 
     def before(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""
-        self._look_closely(step in self._left_out or self._choice.wants(step))
+        closely = step in self._left_out or self._choice.wants(step)
+        self._rank.timer.detailed = closely
+        self._rank.recorder.pause(not closely)
+        if self._actions is not None:
+            (self._actions.start if closely else self._actions.stop)()
         self._reader.leave_out(step in self._left_out)
         if step == self._first_measured:
             self._interfaces.at_rest()
@@ -132,19 +136,11 @@ class StepLog:
             writer.write_many(self._actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))
         if times.step not in self._left_out:
-            self._weigh(times, sample.step_seconds, time.perf_counter() - begin)
-
-    def _weigh(self, times: StepTimes, seconds: float, writing: float) -> None:
-        marks = len(times.changes) + len(times.waits) + len(times.issued)
-        found = self._choice.told(times.step, seconds * self._share, writing + MARK_SECONDS * marks)
-        if found is not None:
-            self._rank.writer.event(SAMPLING_EVENT, step=times.step, **found._asdict())
-
-    def _look_closely(self, closely: bool) -> None:
-        self._rank.timer.detailed = closely
-        self._rank.recorder.pause(not closely)
-        if self._actions is not None:
-            (self._actions.start if closely else self._actions.stop)()
+            writing, own_seconds = time.perf_counter() - begin, sample.step_seconds * self._share
+            marks = len(times.changes) + len(times.waits) + len(times.issued)
+            sampling = self._choice.told(times.step, own_seconds, writing + MARK_SECONDS * marks)
+            if sampling is not None:
+                writer.event(SAMPLING_EVENT, step=times.step, **sampling._asdict())
 
     def _take_actions(self) -> list[Done]:
         return [] if self._actions is None else self._actions.take()

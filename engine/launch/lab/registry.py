@@ -100,7 +100,9 @@ def traffic(end: End) -> Traffic | None:
 def ranks_in(namespaces: Sequence[str]) -> list[list[RankSeen]]:
     """The ranks of runs under way in each namespace, by the logs that their processes write."""
     numbers = {
-        (netns.FOLDER / name).stat().st_ino: place for place, name in enumerate(namespaces) if _is_there(name)
+        (netns.FOLDER / name).stat().st_ino: place
+        for place, name in enumerate(namespaces)
+        if (netns.FOLDER / name).exists()
     }
     found: list[set[RankSeen]] = [set() for _ in namespaces]
     for process in Path("/proc").glob("[0-9]*"):
@@ -112,10 +114,6 @@ def ranks_in(namespaces: Sequence[str]) -> list[list[RankSeen]]:
         if place is not None and match and _is_under_way(Path(match[1])):
             found[place].add(RankSeen(Path(match[1]).name, int(match[2])))
     return [sorted(ranks) for ranks in found]
-
-
-def _is_there(name: str) -> bool:
-    return (netns.FOLDER / name).exists()
 
 
 def _is_under_way(folder: Path) -> bool:

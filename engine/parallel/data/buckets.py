@@ -107,8 +107,12 @@ class GradientBuckets:
 
     def clear(self) -> None:
         """Forget the gradients that were applied; delayed ones of this step are averaged from now on."""
-        if self._delayed:
-            self._send_beside()
+        if self._delayed:  # their calls are told with the step that waits for them
+            with recorder.beside_steps() as calls:
+                for bucket, averaged in zip(self.buckets, self.averaged, strict=True):
+                    averaged.flat.copy_(bucket.flat)
+                    self._send(averaged)
+            self._calls, self.has_averages = calls, True
         torch_private.foreach_zero_([bucket.flat for bucket in self.buckets])
 
     def add(self, parameter: nn.Parameter, gradient: Tensor, last: bool) -> None:
@@ -137,14 +141,6 @@ class GradientBuckets:
             self.averaged = [replace(one, flat=torch.zeros_like(one.flat)) for one in self.buckets]
             self.averages = {parameter: view for one in self.averaged for parameter, view in one.views()}
         self._handles = [self._watch(parameter) for parameter in self.gradients]
-
-    def _send_beside(self) -> None:
-        """Their calls are told with the step that waits for them."""
-        with recorder.beside_steps() as calls:
-            for bucket, averaged in zip(self.buckets, self.averaged, strict=True):
-                averaged.flat.copy_(bucket.flat)
-                self._send(averaged)
-        self._calls, self.has_averages = calls, True
 
     def _watch(self, parameter: nn.Parameter) -> Any:
         if parameter in self._late:

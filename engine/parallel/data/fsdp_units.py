@@ -14,12 +14,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from engine.comm.channel import Channel, Group
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Part
-from engine.compression.non_gradients import CoarseShards, Slice
 from engine.config.compression import settings_of
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
-from engine.parallel.data.fsdp_comm import Gather, Reduce, Reductions
+from engine.parallel.data.fsdp_comm import CoarseShards, Gather, Reduce, Reductions, Slice
 from engine.parallel.data.replica import Extent, ReplicaMemory
 from profilers import torch_private
 from profilers.steps.timer import StepTimer

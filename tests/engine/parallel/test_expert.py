@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.channel import Channel
-from engine.compression.non_gradients import Format
 from engine.config.layout import Layout
 from engine.model.axes import LocalExperts
 from engine.model.mixture import Mixture, MixtureShape
-from engine.parallel.expert import ExpertParallel
+from engine.parallel.expert import ExpertParallel, Format
 from engine.parallel.tensor import TensorParallel
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import CpuClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.compression.non_gradients import Format
+from engine.parallel.expert import Format
 
 _COUNT_BYTES, _SCALE_BYTES = 8, 4
 

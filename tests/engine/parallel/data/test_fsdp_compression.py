@@ -16,9 +16,8 @@ from torch import Tensor
 from engine.comm.channel import Channel
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, content_of
-from engine.compression.non_gradients import CoarseShards, Slice
 from engine.config.compression import Settings
-from engine.parallel.data.fsdp_comm import Gather
+from engine.parallel.data.fsdp_comm import CoarseShards, Gather, Slice
 from profilers.collectives.recorder import CollectiveRecorder
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
