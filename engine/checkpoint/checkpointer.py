@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from engine.checkpoint import checkpoint_folder, dcp
 from engine.checkpoint.checkpoint_folder import Manifest
-from engine.checkpoint.resume import Found, changes, find, identity
+from engine.checkpoint.resume import ResumePoint, changes, find, identity
 from engine.checkpoint.state import Snapshot, State, state_of
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
@@ -52,7 +52,7 @@ class Checkpoints:
     ) -> None:
         self._wait(None if kind is None else _PATIENCE_AFTER_FAILURE_SECONDS)
 
-    def resume(self, adopt: Callable[[Found], None] = lambda _: None) -> int:
+    def resume(self, adopt: Callable[[ResumePoint], None] = lambda _: None) -> int:
         """Load what the run continues from, if anything; returns the first step to do.
 
         ``adopt`` is told of it first: what there is to load depends on the plan of compression.
@@ -101,11 +101,11 @@ class Checkpoints:
         assert self._group is not None, "a run without checkpoints neither saves nor loads"
         return self._group
 
-    def _agreed(self) -> Found:
+    def _agreed(self) -> ResumePoint:
         """Rank 0 chooses: while another run goes on saving, ranks could see different ones."""
         chosen: list[Any] = [find(self._rank.config) if self._rank.rank == 0 else None]
         dist.broadcast_object_list(chosen, src=0, group=self._gloo)
-        found: Found = chosen[0]
+        found: ResumePoint = chosen[0]
         return found
 
     def _save(self, step: int) -> None:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
 from engine.checkpoint.checkpoint_folder import Manifest, checksum, publish, scratch_of, writing
-from engine.checkpoint.resume import Found, others, wrong_contents
+from engine.checkpoint.resume import ResumePoint, others, wrong_contents
 from engine.checkpoint.state import FACTOR, MEMORY, Part, State, at
 from engine.comm.channel import Group
 from engine.config.errors import WorkbenchError
@@ -94,7 +94,7 @@ def save(state: State, run: Path, manifest: Manifest, keep: int, group: Group) -
     return writer.published
 
 
-def load(state: State, found: Found, group: Group) -> bool:
+def load(state: State, found: ResumePoint, group: Group) -> bool:
     """Fill a state in place from a checkpoint of any layout.
 
     What compression left out belongs to one rank's gradients: False if the checkpoint does not hold it for the ranks
@@ -125,7 +125,7 @@ def _is_alike(value: Part | Tensor, stored: object) -> bool:
     return isinstance(stored, TensorStorageMetadata) and stored.size == value.size()
 
 
-def _check_contents(found: Found, group: Group) -> None:
+def _check_contents(found: ResumePoint, group: Group) -> None:
     wrong: list[Any] = [None] * group.size()
     with unrecorded():
         dist.all_gather_object(wrong, wrong_contents(found, group.rank(), group.size()), group=group)

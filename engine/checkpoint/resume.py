@@ -37,7 +37,7 @@ _LENGTH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResumePoint:
     """A checkpoint to continue from."""
 
     folder: Path
@@ -66,7 +66,7 @@ class Found:
             sweep(self.folder.parent.parent)
 
 
-def find(config: RunConfig) -> Found | None:
+def find(config: RunConfig) -> ResumePoint | None:
     """The checkpoint that a configuration continues from; None where it starts from the beginning.
 
     Raises:
@@ -83,7 +83,7 @@ def find(config: RunConfig) -> Found | None:
     return found
 
 
-def locate(place: Path) -> Found:
+def locate(place: Path) -> ResumePoint:
     """The last good checkpoint of a run folder, or the checkpoint that a folder is.
 
     Raises:
@@ -97,7 +97,7 @@ def locate(place: Path) -> Found:
     problem = "its description is not readable" if manifest is None else _damage(folder, manifest)
     if manifest is None or problem:
         raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {others(folder)}")
-    return Found(folder.absolute(), manifest)
+    return ResumePoint(folder.absolute(), manifest)
 
 
 def identity(model: Model) -> dict[str, Any]:
@@ -113,14 +113,14 @@ def identity(model: Model) -> dict[str, Any]:
     }
 
 
-def changes(config: RunConfig, found: Found) -> dict[str, list[Any]]:
+def changes(config: RunConfig, found: ResumePoint) -> dict[str, list[Any]]:
     """Dotted keys that decide a step's numbers -> [value then, value now], where they differ."""
     then, now = found.manifest.config, config.flat()
     told = [key for key in now if key.startswith(_TELLING) and key not in _LENGTH]
     return {key: [then.get(key), now[key]] for key in told if then.get(key) != now[key]}
 
 
-def _check_model(config: RunConfig, found: Found) -> None:
+def _check_model(config: RunConfig, found: ResumePoint) -> None:
     here, there = identity(config.model), found.manifest.model
     wrong = [
         f"model.{key} is {there.get(key)} there and {here.get(key)} here"
@@ -132,7 +132,7 @@ def _check_model(config: RunConfig, found: Found) -> None:
         raise InputError(_FIELD, str(found.folder), remedy)
 
 
-def _check_outer(config: RunConfig, found: Found) -> None:
+def _check_outer(config: RunConfig, found: ResumePoint) -> None:
     """Replicas differ between their meetings, so each one has to be there again, cut as it was."""
     if not found.has_outer:
         return
@@ -143,7 +143,7 @@ def _check_outer(config: RunConfig, found: Found) -> None:
         raise InputError(_FIELD, str(found.folder), f"was saved within a round of an outer loop; set {told}")
 
 
-def wrong_contents(found: Found, part: int, parts: int) -> list[str]:
+def wrong_contents(found: ResumePoint, part: int, parts: int) -> list[str]:
     """Names of files that are not what was saved, among every ``parts``-th one: ranks share the reading."""
     mine = sorted(found.manifest.files)[part::parts]
     return [name for name in mine if _differs(found.folder / name, found.manifest.files[name][1])]

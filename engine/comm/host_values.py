@@ -24,12 +24,12 @@ def numbers(x: Tensor) -> Any:
 
 
 @waits_here
-def copied(x: Tensor) -> Tensor:
+def to_host(x: Tensor) -> Tensor:
     """In the host's memory; the tensor itself if it is there."""
     return x.cpu()
 
 
 @waits_here
-def finished(stream: Any) -> None:
+def wait_for_stream(stream: Any) -> None:
     """Return once a stream of the device has nothing left to do."""
     stream.synchronize()

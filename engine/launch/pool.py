@@ -24,7 +24,7 @@ from engine.launch.supervisor import Launch, Watch
 from engine.launch.workers import Servers, Worker
 from engine.rank.worker import serve
 from engine.run import netns
-from engine.run.messages import Counted, RankTask, Seat
+from engine.run.messages import CountedInterface, RankTask, Seat
 from engine.run.outcome import Ending, RunOutcome
 
 
@@ -65,14 +65,19 @@ class RankHosts:
             return None
         hosts, shape = self._lab.shape.hosts_of_ranks(devices), self._lab.shape
         islands = [shape.island_of(host) for host in hosts]
-        counted: list[Counted] = []
+        counted: list[CountedInterface] = []
         if rank == hosts.index(hosts[rank]):
             ranks = _places(hosts, hosts[rank])
-            counted += [Counted(netns.DATA, ranks, _mbit(shape.rate_kbit(hosts[rank]))), Counted("lo", ranks)]
+            counted += [
+                CountedInterface(netns.DATA, ranks, _mbit(shape.rate_kbit(hosts[rank]))),
+                CountedInterface("lo", ranks),
+            ]
         if self._lab.core is not None and rank == islands.index(islands[rank]):
             link = self._lab.uplink(islands[rank])
             counted.append(
-                Counted(netns.UPLINK, _places(islands, islands[rank]), _mbit(link.rate_kbit), link.near)
+                CountedInterface(
+                    netns.UPLINK, _places(islands, islands[rank]), _mbit(link.rate_kbit), link.near
+                )
             )
         return Seat(hosts[rank], tuple(counted))
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from engine.comm.host_values import finished
+from engine.comm.host_values import wait_for_stream
 from engine.config.run_config import RunConfig
 from profilers import torch_private
 
@@ -131,7 +131,7 @@ class HostGradients:
             self._beside(place, *pair) for place, pair in enumerate(zip(weights, gradients, strict=True))
         ]
         if self._buffers:
-            finished(torch.cuda.current_stream())
+            wait_for_stream(torch.cuda.current_stream())
         return found
 
     def _beside(self, place: int, weight: Tensor, gradient: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.checkpoint.resume import Found
+from engine.checkpoint.resume import ResumePoint
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
@@ -109,7 +109,7 @@ class Planner:
         self._parts = [part for replica in whole for part in replica.parts if part.compressor is not None]
         self._sums, self._steps = dict[str, Tensor](), 0
 
-    def adopt(self, found: Found) -> None:
+    def adopt(self, found: ResumePoint) -> None:
         """Go on with the plan of the checkpoint that the run continues from, if it was made for these settings."""
         saved = found.manifest.plan
         plan = Plan(**saved) if saved else NO_PLAN

@@ -23,7 +23,7 @@ from engine.comm import host_values
 from engine.config import environment
 from engine.config.environment import VARIABLES, Environment
 from engine.run import netns, processes
-from engine.run.messages import Counted, Seat
+from engine.run.messages import CountedInterface, Seat
 from profilers import torch_private
 from profilers.collectives.nccl_log import Proof, choices, proof, settings
 from profilers.collectives.recorder import unrecorded
@@ -165,7 +165,7 @@ class InterfaceLog:
             file.close()
 
 
-def _opened(one: Counted) -> ProcFile:
+def _opened(one: CountedInterface) -> ProcFile:
     """Counters of the namespace that the interface is in; a file that was opened there tells of there ever after."""
     file = ProcFile(_HERE)
     if one.elsewhere is None:

@@ -173,7 +173,13 @@ def train_in_group(
 def _introduce(
     rank: int, config: RunConfig, device: torch.device, seat: Seat | None, writer: RecordWriter
 ) -> None:
-    writer.event("environment", **_environment(), **_arithmetic(device), **_where(rank, config, seat))
+    """Record where and with what this rank computes: the machine's name (in the lab with the number of the host), which
+    of the run's devices it has, and the variables that change what it does.
+    """
+    variables = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
+    number = devices_of(config)[rank]
+    writer.event("environment", **variables, **_arithmetic(device), host=host, device_number=number)
     environment_report.note_asked(config.environment, writer)
     if config.memory.limit_gib is not None and device.type != "cpu":
         writer.event("note", text=_UNLIMITED)
@@ -219,32 +225,20 @@ def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
     return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
-
-
-def _where(rank: int, config: RunConfig, seat: Seat | None) -> dict[str, str | int]:
-    """This machine's name, in the lab with the number of the host; and which of the run's devices this is."""
-    host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
-    return {"host": host, "device_number": devices_of(config)[rank]}
-
-
 def _arithmetic(device: torch.device) -> dict[str, str | int | None]:
     """What computes here, and how: the peak that a summary compares with depends on it."""
+    identity: dict[str, str | None] = {}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        identity = cuda_identity(properties, hip=torch.version.hip is not None)
     return {
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "fp32_precision": torch.get_float32_matmul_precision(),
-        **_identity(device),
+        **identity,
         **environment_report.facts(),
     }
-
-
-def _identity(device: torch.device) -> dict[str, str | None]:
-    if device.type != "cuda":
-        return {}
-    return cuda_identity(torch.cuda.get_device_properties(device), hip=torch.version.hip is not None)
 
 
 def _redirect(path: Path) -> None:

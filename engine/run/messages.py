@@ -9,7 +9,7 @@ from engine.run.outcome import Ending
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedInterface:
     """An interface of a lab that only the ranks named send through, and the rate that it is held to.
 
     ``elsewhere`` are the namespace and the name that it has there, if it is not of the host itself.
@@ -26,7 +26,7 @@ class Seat:
     """A rank's place in the lab: its host, and the interfaces whose counters this rank reads, if any."""
 
     host: int
-    counted: tuple[Counted, ...] = ()
+    counted: tuple[CountedInterface, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

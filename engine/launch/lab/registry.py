@@ -23,7 +23,7 @@ _LOCK = netns.FOLDER.parent / "workbench-lab.lock"
 _RANK_LOG = re.compile(rf"(.+)/{run_folder.LOGS}/rank-(\d+)\.log")
 
 
-class RankSeen(NamedTuple):
+class LabRank(NamedTuple):
     """A rank of a run, by the name of its folder."""
 
     run: str
@@ -97,14 +97,14 @@ def traffic(end: End) -> Traffic | None:
     return procfs.interfaces(text).get(interface)
 
 
-def ranks_in(namespaces: Sequence[str]) -> list[list[RankSeen]]:
+def ranks_in(namespaces: Sequence[str]) -> list[list[LabRank]]:
     """The ranks of runs under way in each namespace, by the logs that their processes write."""
     numbers = {
         (netns.FOLDER / name).stat().st_ino: place
         for place, name in enumerate(namespaces)
         if (netns.FOLDER / name).exists()
     }
-    found: list[set[RankSeen]] = [set() for _ in namespaces]
+    found: list[set[LabRank]] = [set() for _ in namespaces]
     for process in Path("/proc").glob("[0-9]*"):
         try:
             place = numbers.get((process / "ns/net").stat().st_ino)
@@ -112,7 +112,7 @@ def ranks_in(namespaces: Sequence[str]) -> list[list[RankSeen]]:
         except OSError:
             continue  # it has ended, or is not ours to look at
         if place is not None and match and _is_under_way(Path(match[1])):
-            found[place].add(RankSeen(Path(match[1]).name, int(match[2])))
+            found[place].add(LabRank(Path(match[1]).name, int(match[2])))
     return [sorted(ranks) for ranks in found]
 
 

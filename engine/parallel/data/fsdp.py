@@ -67,7 +67,9 @@ class FullyShardedReplica:
         assert isinstance(decoder, FSDPModule)
         self.decoder: Decoder = decoder
         self._sharded: FSDPModule = decoder
-        self._coarse = CoarseGradients(self._units, config, timer, self._names_over_tp())
+        tp = decoder.tp  # tp may have given several ranks the same parameter
+        over_tp = {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
+        self._coarse = CoarseGradients(self._units, config, timer, over_tp)
         self._use(config)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -168,11 +170,6 @@ class FullyShardedReplica:
         prefetch(self.decoder, layers)
         for unit in self._units:
             unit.use(config.compression.weights, config.compression.bucket_values, dtype)
-
-    def _names_over_tp(self) -> dict[str, str]:
-        """What tells ranks apart that tp gave the same parameter."""
-        tp = self.decoder.tp
-        return {name: f".tp{tp.rank}of{tp.size}" for name in self._partial if tp.size > 1}
 
     def _cut(self) -> list[Piece]:
         pieces = []

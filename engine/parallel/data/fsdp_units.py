@@ -25,7 +25,7 @@ from profilers.steps.timer import StepTimer
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UnitParameter:
     """One parameter of a unit: its name, whole shape, and the values of each rank's slice, padding included."""
 
     name: str
@@ -60,14 +60,14 @@ class Unit:
         self.sharded.set_custom_reduce_scatter(self.reduce)  # type: ignore[arg-type]
         if mesh.size() == 1 and spread > 1:  # then nothing is scattered, and FSDP2 divides by itself
             self.sharded.set_gradient_divide_factor(spread)
-        self.held: tuple[Held, ...] = ()
+        self.parameters: tuple[UnitParameter, ...] = ()
         #: Of this rank among all that hold copies of slices.
         self.place = f"{_place(mesh)}of{mesh.size()}"
 
     def name(self, names: Mapping[nn.Parameter, str]) -> None:
         """Learn what it holds; ``names`` of the parameters that sharding made."""
-        self.held = tuple(
-            Held(
+        self.parameters = tuple(
+            UnitParameter(
                 names[one.sharded_param],
                 torch_private.whole_shape(one),
                 one.padded_sharded_param_size.numel(),
@@ -79,7 +79,7 @@ class Unit:
 
     def use(self, weights: str, block: int, dtype: torch.dtype) -> None:
         """What parameters are gathered in from now on."""
-        slices = [Slice(one.padded, len(one.shape) == 1) for one in self.held]
+        slices = [Slice(one.padded, len(one.shape) == 1) for one in self.parameters]
         coarse = weights != "none" and self.channel.size > 1 and not all(one.is_vector for one in slices)
         self.gather.coarse = CoarseShards(slices, self.channel.size, block, dtype) if coarse else None
 
@@ -87,7 +87,7 @@ class Unit:
         """What each rank gets of each parameter, one rank after the other."""
         found, start, ranks = list[Part](), 0, self.channel.size
         for rank in range(ranks):
-            for one in self.held:
+            for one in self.parameters:
                 count = one.own(rank, ranks)
                 if count:
                     found.append(Part(one.name, (count,), start, start + count))
@@ -129,14 +129,17 @@ class CoarseGradients:
     def __init__(
         self, units: Sequence[Unit], config: RunConfig, timer: StepTimer, over_tp: Mapping[str, str]
     ) -> None:
-        self._units = [unit for unit in units if unit.channel.size > 1 and unit.held]
-        self._over_tp, self._config, self._timer = over_tp, config, timer
-        made = dict[Group, GradientCompressor]()
+        self._units = [unit for unit in units if unit.channel.size > 1 and unit.parameters]
+        self._over_tp, self._config = over_tp, config
+        self._compressors: dict[Group, GradientCompressor] = {}
+        settings, seed = settings_of(config.compression), config.train.seed
         for unit in self._units:
-            group = unit.channel.group
-            made.setdefault(group, self._compressor(group, unit.channel.device))
-            unit.reduce.compressor = made[group]
-        self._compressors = made
+            group, device = unit.channel.group, unit.channel.device
+            if group not in self._compressors:
+                self._compressors[group] = GradientCompressor(
+                    settings, group, seed, lambda: timer.step, device, one_way=True
+                )
+            unit.reduce.compressor = self._compressors[group]
 
     def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: as this configuration says from now on."""
@@ -147,20 +150,18 @@ class CoarseGradients:
 
     def uncompressed(self) -> dict[str, str]:
         """Parameters with slices that are sent as they are though a method is chosen, and why."""
-        found = dict[str, str]()
-        for unit, compressor in self._each():
-            found |= compressor.uncompressed(self._content(unit))
-        return found
+        reasons = dict[str, str]()
+        for unit in self._units:
+            reasons |= self._compressors[unit.channel.group].uncompressed(self._content(unit))
+        return reasons
 
     def memories(self, extents: Mapping[str, Extent]) -> list[ReplicaMemory]:
         """Of each parameter one for every rank that gets a slice of it."""
-        return [one for unit, compressor in self._each() for one in self._of(unit, compressor, extents)]
+        return [memory for unit in self._units for memory in self._memories_of(unit, extents)]
 
-    def _of(
-        self, unit: Unit, compressor: GradientCompressor, extents: Mapping[str, Extent]
-    ) -> Iterator[ReplicaMemory]:
+    def _memories_of(self, unit: Unit, extents: Mapping[str, Extent]) -> Iterator[ReplicaMemory]:
         content = self._content(unit)
-        errors = compressor.memory(content)
+        errors = self._compressors[unit.channel.group].memory(content)
         if errors is None:
             return
         each, ranks = len(content.flat) // unit.channel.size, unit.channel.size
@@ -173,14 +174,7 @@ class CoarseGradients:
             whole = Extent((part.count,), (0,), (part.count,))
             yield ReplicaMemory(name, errors[part.start : part.stop], whole)
 
-    def _each(self) -> Iterator[tuple[Unit, GradientCompressor]]:
-        return ((unit, self._compressors[unit.channel.group]) for unit in self._units)
-
     def _content(self, unit: Unit) -> Content:
         """As large as its gradients, without their values."""
-        size = sum(one.padded for one in unit.held) * unit.channel.size
+        size = sum(one.padded for one in unit.parameters) * unit.channel.size
         return unit.reduce.content(torch.empty(size, device=unit.channel.device))
-
-    def _compressor(self, group: Group, device: torch.device) -> GradientCompressor:
-        settings, seed = settings_of(self._config.compression), self._config.train.seed
-        return GradientCompressor(settings, group, seed, lambda: self._timer.step, device, one_way=True)

@@ -113,7 +113,7 @@ class LocalOptimizer:
         return norm
 
     def _norm(self, gradients: list[Tensor]) -> float:
-        squares = host_values.copied(torch.stack(torch_private.foreach_norm(gradients)).double().square())
+        squares = host_values.to_host(torch.stack(torch_private.foreach_norm(gradients)).double().square())
         return math.sqrt(all_reduce_scalar(float(squares @ self._shares), self._groups.norm))
 
     def _update(self, gradients: list[Tensor], norm: float) -> None:

@@ -37,7 +37,15 @@ from engine.comm.channel import all_reduce_scalar
 from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import Flat, Mean, Rounds, Taken, Vector, exchanged, taken
+from engine.parallel.local_sgd.rounds import (
+    AppliedAverage,
+    Flat,
+    Mean,
+    Rounds,
+    Vector,
+    swap_values,
+    vector_values,
+)
 from engine.parallel.local_sgd.settings import Gap, Settings
 
 
@@ -126,11 +134,13 @@ class Co2Loop:
             self._turn(keeps=self._keeps)
             self._rounds.next_round()
         waits = self._rounds.background.finish()
-        self._flat.map_weights(self._mean.buffer, taken)
+        self._flat.map_weights(self._mean.buffer, vector_values)
         self._rounds.bring()
         if int(self._sent):
-            self._rounds.tell(Taken(int(self._rounds.round), int(self._rounds.round) - 1, 0, waits))
-        self._rounds.tell_due(wait=True)
+            self._rounds.report(
+                AppliedAverage(int(self._rounds.round), int(self._rounds.round) - 1, 0, waits)
+            )
+        self._rounds.report_ready(wait=True)
 
     def publish_weights(self, anew: bool) -> None:
         """Everything begins at the weights; or what the next round begins with is spread again."""
@@ -172,10 +182,10 @@ class Co2Loop:
         if keeps:
             self._go_on_from_here()
         else:
-            self._flat.map_weights(self._mean.buffer, exchanged)
+            self._flat.map_weights(self._mean.buffer, swap_values)
         self._rounds.bring()
         if int(self._sent):
-            self._rounds.tell(Taken(round_, round_ - 1, int(self._rounds.since), waits))
+            self._rounds.report(AppliedAverage(round_, round_ - 1, int(self._rounds.since), waits))
         self._gap.measure(self._here, self._before)
         self._sent.fill_(1)
         self._rounds.background.begin(self._mean.work(self._update))

@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import Flat, Mean, Rounds, Taken, Vector, taken
+from engine.parallel.local_sgd.rounds import AppliedAverage, Flat, Mean, Rounds, Vector, vector_values
 from engine.parallel.local_sgd.settings import Settings
 
 _LAYER = re.compile(r"^blocks\.(\d+)\.")
@@ -107,7 +107,7 @@ class FragmentLoop:
             for place in range(len(self._fragments)):
                 self._send(place)
                 self._take(0.0)
-        self._rounds.tell_due(wait=True)
+        self._rounds.report_ready(wait=True)
 
     def publish_weights(self, anew: bool) -> None:
         """Anchors begin at the weights; or what was under way is spread again from the anchor that it had made."""
@@ -160,11 +160,11 @@ class FragmentLoop:
         if fragment is not None:
             fragment.flat.map_weights(
                 fragment.mean.buffer,
-                (lambda weights, new: torch.lerp(new, weights, mixing)) if mixing else taken,
+                (lambda weights, new: torch.lerp(new, weights, mixing)) if mixing else vector_values,
             )
             self._rounds.bring()
-        told = Taken(int(self._rounds.round), int(self._sent_in), int(self._age), waits, place)
-        self._rounds.tell(told)
+        told = AppliedAverage(int(self._rounds.round), int(self._sent_in), int(self._age), waits, place)
+        self._rounds.report(told)
 
 
 def _dealt(pieces: Sequence[Piece], fragments: int) -> list[list[Piece]]:

@@ -62,12 +62,12 @@ class Flat:
             weight.copy_(new_weights(weight.to(self._device), values))
 
 
-def taken(_: Tensor, values: Tensor) -> Tensor:
+def vector_values(_: Tensor, values: Tensor) -> Tensor:
     """The vector's values."""
     return values
 
 
-def exchanged(weights: Tensor, values: Tensor) -> Tensor:
+def swap_values(weights: Tensor, values: Tensor) -> Tensor:
     """The vector's values, and the weights in their place."""
     new = values.clone()
     values.copy_(weights)
@@ -135,7 +135,7 @@ class Vector(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AppliedAverage:
     """An average that replicas took over: of which round, in which one, and how long ago it was sent."""
 
     round: int
@@ -173,7 +173,7 @@ class Rounds:
     def __init__(self, rank: RankContext, bring: Callable[[], None]) -> None:
         self._rank, self.bring = rank, bring
         self.background = Background(rank.timer)
-        self._untold: deque[tuple[int, Taken]] = deque()
+        self._unreported: deque[tuple[int, AppliedAverage]] = deque()
         self.round, self.since = (torch.zeros((), dtype=torch.int64) for _ in range(2))
 
     @property
@@ -183,7 +183,7 @@ class Rounds:
 
     def is_over(self) -> bool:
         """Count one inner step; whether it was the round's last one."""
-        self.tell_due()
+        self.report_ready()
         self.background.progress()
         self.since += 1
         return int(self.since) >= self.period
@@ -193,32 +193,29 @@ class Rounds:
         self.round += 1
         self.since.zero_()
 
-    def tell(self, taken: Taken) -> None:
+    def report(self, average: AppliedAverage) -> None:
         """Record an average that was taken over, once the device has waited for it."""
-        self._untold.append((self._rank.timer.step, taken))
-        self.tell_due()
+        self._unreported.append((self._rank.timer.step, average))
+        self.report_ready()
 
-    def tell_due(self, wait: bool = False) -> None:
+    def report_ready(self, wait: bool = False) -> None:
         """Record what the device is done with; ``wait`` for all of it after the last step."""
         clock = self._rank.timer.clock
-        while self._untold:
-            step, taken = self._untold[0]
-            ends = [end for _, end in taken.waits[-1:]]
+        while self._unreported:
+            step, average = self._unreported[0]
+            ends = [end for _, end in average.waits[-1:]]
             if not all(map(clock.ready, ends)):
                 if not wait:
                     return
                 clock.wait(*ends)
-            self._untold.popleft()
-            self._write(step, taken, sum((clock.seconds(*marks) for marks in taken.waits), 0.0))
-
-    def _write(self, step: int, taken: Taken, wait_seconds: float) -> None:
-        self._rank.writer.event(
-            OUTER_EVENT,
-            step=step,
-            round=taken.round,
-            average_of=taken.average_of,
-            staleness=taken.round - taken.average_of,
-            delay_steps=taken.delay_steps,
-            fragment=taken.fragment,
-            wait_seconds=wait_seconds,
-        )
+            self._unreported.popleft()
+            self._rank.writer.event(
+                OUTER_EVENT,
+                step=step,
+                round=average.round,
+                average_of=average.average_of,
+                staleness=average.round - average.average_of,
+                delay_steps=average.delay_steps,
+                fragment=average.fragment,
+                wait_seconds=sum((clock.seconds(*marks) for marks in average.waits), 0.0),
+            )

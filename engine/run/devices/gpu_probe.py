@@ -22,19 +22,16 @@ def look(only: int | None = None) -> TorchGpus:
     """What torch says in this process, which holds some memory of the GPUs that were tried from then on: of all, or of
     ``only`` one.
     """
-    found = TorchGpus(torch=str(torch.__version__), built_for=_built_for(), nccl=_nccl())
-    if found.built_for is None:
-        return found
-    if error := _does_not_start():
-        return msgspec.structs.replace(found, error=error)
-    gpus = tuple(_gpu(number, tried=only in (None, number)) for number in range(torch.cuda.device_count()))
-    return msgspec.structs.replace(found, architectures=tuple(torch.cuda.get_arch_list()), gpus=gpus)
-
-
-def _built_for() -> str | None:
+    built_for = f"CUDA {torch.version.cuda}" if torch.backends.cuda.is_built() else None
     if torch.version.hip:
-        return f"ROCm {torch.version.hip}"
-    return f"CUDA {torch.version.cuda}" if torch.backends.cuda.is_built() else None
+        built_for = f"ROCm {torch.version.hip}"
+    torch_gpus = TorchGpus(torch=str(torch.__version__), built_for=built_for, nccl=_nccl())
+    if built_for is None:
+        return torch_gpus
+    if error := _does_not_start():
+        return msgspec.structs.replace(torch_gpus, error=error)
+    gpus = tuple(_gpu(number, tried=only in (None, number)) for number in range(torch.cuda.device_count()))
+    return msgspec.structs.replace(torch_gpus, architectures=tuple(torch.cuda.get_arch_list()), gpus=gpus)
 
 
 def _nccl() -> str | None:
@@ -62,19 +59,17 @@ def _does_not_start() -> str | None:
 
 def _gpu(number: int, tried: bool) -> TorchGpu:
     properties = torch.cuda.get_device_properties(number)
+    if torch.version.hip:
+        architecture = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
+    else:
+        architecture = f"sm_{getattr(properties, 'major', '')}{getattr(properties, 'minor', '')}"
     return TorchGpu(
         name=str(properties.name),
         uuid=cuda_identity(properties, hip=torch.version.hip is not None).get("gpu_uuid"),
-        architecture=_architecture(properties),
+        architecture=architecture,
         memory_bytes=int(properties.total_memory),
         error=_error_on(torch.device("cuda", number)) if tried else None,
     )
-
-
-def _architecture(properties: object) -> str:
-    if torch.version.hip:
-        return str(getattr(properties, "gcnArchName", "")).partition(":")[0]
-    return f"sm_{getattr(properties, 'major', '')}{getattr(properties, 'minor', '')}"
 
 
 def _error_on(device: torch.device) -> str | None:

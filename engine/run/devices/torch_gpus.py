@@ -105,18 +105,14 @@ def _probe(command: list[str], limit_seconds: float) -> TorchGpus:
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=TorchGpus)
     except msgspec.MsgspecError:
-        return _silent(_last_words(done))
+        if done.returncode < 0:
+            return _silent(f"the process that asked it died of {Signals(-done.returncode).name}")
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
+        return _silent(errors[-1] if errors else f"the process that asked it ended with {done.returncode}")
 
 
 def _silent(why: str) -> TorchGpus:
     return TorchGpus(error=f"torch did not tell whether it can use the GPUs: {why}")
-
-
-def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
-    if done.returncode < 0:
-        return f"the process that asked it died of {Signals(-done.returncode).name}"
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"the process that asked it ended with {done.returncode}"
 
 
 def first_sentence(text: str) -> str:

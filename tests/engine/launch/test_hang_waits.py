@@ -116,7 +116,7 @@ def test_who_asks_the_device_for_a_number_waits() -> None:
             return 0.0
 
     asked: Any = Slow()
-    for ask in (host_values.number, host_values.numbers, host_values.copied, host_values.finished):
+    for ask in (host_values.number, host_values.numbers, host_values.to_host, host_values.wait_for_stream):
         ask(asked)
     assert seen == [True] * 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from engine.parallel.local_sgd.rounds import Rounds, Taken
+from engine.parallel.local_sgd.rounds import AppliedAverage, Rounds
 from profilers.steps.clock import Clock, CpuClock
 from profilers.steps.timer import StepTimer
 from tests.support.gpu.event_clock import EventClock
@@ -31,7 +31,7 @@ def rounds(clock: Clock) -> tuple[Rounds, list[dict[str, Any]]]:
     rank.timer.begin(7)
     calls: Any = iter((InQueue(), InQueue()))
     found.background.begin(calls)
-    found.tell(Taken(2, 1, 3, found.background.finish()))
+    found.report(AppliedAverage(2, 1, 3, found.background.finish()))
     rank.timer.end()
     rank.timer.begin(8)
     return found, told
@@ -54,9 +54,9 @@ def test_what_the_device_waited_is_told_once_it_is_known() -> None:
 def test_after_the_last_step_it_is_waited_for() -> None:
     clock = EventClock()
     found, told = rounds(clock)
-    found.tell_due(wait=True)
+    found.report_ready(wait=True)
     assert (clock.waits, [event["wait_seconds"] for event in told]) == (1, [6.0])
-    found.tell_due(wait=True)
+    found.report_ready(wait=True)
     assert len(told) == 1
 
 
