@@ -77,17 +77,17 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
 
 def notes_of(config: RunConfig, devices: Sequence[str]) -> tuple[str, ...]:
     """What a reader of a run's numbers should know; ``devices`` are what its ranks computed on."""
-    memory, found = config.memory, []
+    memory, notes = config.memory, []
     if memory.offload != "none" and devices and set(devices) == {"cpu"}:
-        found.append(
+        notes.append(
             f"memory.offload={memory.offload} saved no memory and cost time: a CPU's memory is the host's already"
         )
     if memory.parameters == "bf16" and config.parallel.zero_stage >= 2:
-        found.append(
+        notes.append(
             "memory.parameters=bf16 changed nothing: with precision bf16, ZeRO 2 and 3 gather parameters in bf16, "
             "sum gradients in fp32 and update fp32 slices anyway"
         )
-    return tuple(found)
+    return tuple(notes)
 
 
 def note_start(
@@ -194,11 +194,11 @@ def summary_of(
 
 def _peak(config: RunConfig, records: RunRecords) -> tuple[float | None, str]:
     """Mean peak of the ranks' devices, for the dtype and the fp32 precision that they told; or the one they told."""
-    told = _environments(records)
-    if told and told[0].data.get("peak_flops"):  # of a device that only a model has
-        return float(told[0].data["peak_flops"]), str(told[0].data["peak_source"])
+    environments = _environments(records)
+    if environments and environments[0].data.get("peak_flops"):  # of a device that only a model has
+        return float(environments[0].data["peak_flops"]), str(environments[0].data["peak_source"])
     names = _devices(records)
-    tf32 = any(event.data.get("fp32_precision", "highest") != "highest" for event in told)
+    tf32 = any(event.data.get("fp32_precision", "highest") != "highest" for event in environments)
     return device_peaks.mean_peak(names, config.precision, tf32)
 
 

@@ -65,22 +65,22 @@ class Checkpoints:
         if rank.config.train.resume is None:
             return 0
         began = time.monotonic()
-        found = self._agreed()
-        adopt(found)
-        anew = not found.has_outer
-        has_memory = dcp.load(state_of(self._optimizer, before_outer=anew), found, self._gloo)
+        point = self._agreed()
+        adopt(point)
+        anew = not point.has_outer
+        has_memory = dcp.load(state_of(self._optimizer, before_outer=anew), point, self._gloo)
         self._optimizer.publish_weights(anew)
         if has_memory:
             self._optimizer.mark_loaded()
-        self._saved_step = found.manifest.step
+        self._saved_step = point.manifest.step
         if rank.rank == 0:
-            seconds, differing = time.monotonic() - began, changes(rank.config, found)
-            about = {"run": found.run, "step": found.manifest.step, "changed": differing}
-            rank.writer.event("resumed", **about, folder=str(found.folder), seconds=seconds)
-            if not has_memory and found.has_error_memory:
+            seconds, differing = time.monotonic() - began, changes(rank.config, point)
+            about = {"run": point.run, "step": point.manifest.step, "changed": differing}
+            rank.writer.event("resumed", **about, folder=str(point.folder), seconds=seconds)
+            if not has_memory and point.has_error_memory:
                 rank.note(_MEMORY_DROPPED)
-            found.sweep()
-        return found.manifest.step
+            point.sweep()
+        return point.manifest.step
 
     def after(self, step: int) -> None:
         """Save if it is due; ``step`` is the next one to do."""
@@ -105,8 +105,8 @@ class Checkpoints:
         """Rank 0 chooses: while another run goes on saving, ranks could see different ones."""
         chosen: list[Any] = [find(self._rank.config) if self._rank.rank == 0 else None]
         dist.broadcast_object_list(chosen, src=0, group=self._gloo)
-        found: ResumePoint = chosen[0]
-        return found
+        point: ResumePoint = chosen[0]
+        return point
 
     def _save(self, step: int) -> None:
         began = time.monotonic()

@@ -94,7 +94,7 @@ def save(state: State, run: Path, manifest: Manifest, keep: int, group: Group) -
     return writer.published
 
 
-def load(state: State, found: ResumePoint, group: Group) -> bool:
+def load(state: State, point: ResumePoint, group: Group) -> bool:
     """Fill a state in place from a checkpoint of any layout.
 
     What compression left out belongs to one rank's gradients: False if the checkpoint does not hold it for the ranks
@@ -103,8 +103,8 @@ def load(state: State, found: ResumePoint, group: Group) -> bool:
     Raises:
         CheckpointError: it is not what was saved, or cannot be read.
     """
-    folder = found.folder
-    _check_contents(found, group)
+    folder = point.folder
+    _check_contents(point, group)
     with unrecorded():
         try:
             reader = FileSystemReader(folder)
@@ -125,14 +125,14 @@ def _is_alike(value: Part | Tensor, stored: object) -> bool:
     return isinstance(stored, TensorStorageMetadata) and stored.size == value.size()
 
 
-def _check_contents(found: ResumePoint, group: Group) -> None:
+def _check_contents(point: ResumePoint, group: Group) -> None:
     wrong: list[Any] = [None] * group.size()
     with unrecorded():
-        dist.all_gather_object(wrong, wrong_contents(found, group.rank(), group.size()), group=group)
+        dist.all_gather_object(wrong, wrong_contents(point, group.rank(), group.size()), group=group)
     names = [name for names in wrong for name in names]
     if names:
         problem = f"{names[0]} is not what was saved"
-        raise CheckpointError(f"{found.folder} is damaged ({problem}); {others(found.folder)}")
+        raise CheckpointError(f"{point.folder} is damaged ({problem}); {others(point.folder)}")
 
 
 def _root(error: BaseException) -> BaseException:

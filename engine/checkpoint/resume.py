@@ -74,13 +74,13 @@ def find(config: RunConfig) -> ResumePoint | None:
     """
     if config.train.resume is None:
         return None
-    found = locate(Path(config.train.resume))
-    _check_model(config, found)
-    _check_outer(config, found)
-    if found.manifest.step >= config.train.steps:
-        remedy = f"{found.folder} has {found.manifest.step} steps behind it already; give more"
+    point = locate(Path(config.train.resume))
+    _check_model(config, point)
+    _check_outer(config, point)
+    if point.manifest.step >= config.train.steps:
+        remedy = f"{point.folder} has {point.manifest.step} steps behind it already; give more"
         raise InputError("train.steps", config.train.steps, remedy)
-    return found
+    return point
 
 
 def locate(place: Path) -> ResumePoint:
@@ -113,15 +113,15 @@ def identity(model: Model) -> dict[str, Any]:
     }
 
 
-def changes(config: RunConfig, found: ResumePoint) -> dict[str, list[Any]]:
+def changes(config: RunConfig, point: ResumePoint) -> dict[str, list[Any]]:
     """Dotted keys that decide a step's numbers -> [value then, value now], where they differ."""
-    then, now = found.manifest.config, config.flat()
-    told = [key for key in now if key.startswith(_TELLING) and key not in _LENGTH]
-    return {key: [then.get(key), now[key]] for key in told if then.get(key) != now[key]}
+    then, now = point.manifest.config, config.flat()
+    keys = [key for key in now if key.startswith(_TELLING) and key not in _LENGTH]
+    return {key: [then.get(key), now[key]] for key in keys if then.get(key) != now[key]}
 
 
-def _check_model(config: RunConfig, found: ResumePoint) -> None:
-    here, there = identity(config.model), found.manifest.model
+def _check_model(config: RunConfig, point: ResumePoint) -> None:
+    here, there = identity(config.model), point.manifest.model
     wrong = [
         f"model.{key} is {there.get(key)} there and {here.get(key)} here"
         for key in dict.fromkeys([*here, *there])
@@ -129,24 +129,26 @@ def _check_model(config: RunConfig, found: ResumePoint) -> None:
     ]
     if wrong:
         remedy = f"holds another model: {', '.join(wrong)}; take its model section"
-        raise InputError(_FIELD, str(found.folder), remedy)
+        raise InputError(_FIELD, str(point.folder), remedy)
 
 
-def _check_outer(config: RunConfig, found: ResumePoint) -> None:
+def _check_outer(config: RunConfig, point: ResumePoint) -> None:
     """Replicas differ between their meetings, so each one has to be there again, cut as it was."""
-    if not found.has_outer:
+    if not point.has_outer:
         return
-    there, here = found.manifest.config, config.flat()
+    there, here = point.manifest.config, config.flat()
     wrong = {key: there[key] for key in SAME if there.get(key, here[key]) != here[key]}
     if wrong:
-        told = " ".join(f"{key}={value}" for key, value in wrong.items())
-        raise InputError(_FIELD, str(found.folder), f"was saved within a round of an outer loop; set {told}")
+        settings = " ".join(f"{key}={value}" for key, value in wrong.items())
+        raise InputError(
+            _FIELD, str(point.folder), f"was saved within a round of an outer loop; set {settings}"
+        )
 
 
-def wrong_contents(found: ResumePoint, part: int, parts: int) -> list[str]:
+def wrong_contents(point: ResumePoint, part: int, parts: int) -> list[str]:
     """Names of files that are not what was saved, among every ``parts``-th one: ranks share the reading."""
-    mine = sorted(found.manifest.files)[part::parts]
-    return [name for name in mine if _differs(found.folder / name, found.manifest.files[name][1])]
+    mine = sorted(point.manifest.files)[part::parts]
+    return [name for name in mine if _differs(point.folder / name, point.manifest.files[name][1])]
 
 
 def _damage(folder: Path, manifest: Manifest) -> str:

@@ -36,12 +36,12 @@ class Box:
 
 def boxes_of(extent: Extent, count: int) -> list[Box]:
     """The boxes of a piece of ``count`` elements, at most 2 n - 1 of them for n dimensions, in the piece's order."""
-    found, first = [], 0
+    boxes, first = [], 0
     for offsets, sizes in _cut(extent.sizes, extent.start, extent.start + count):
         shifted = tuple(a + b for a, b in zip(extent.offsets, offsets, strict=True))
-        found.append(Box(shifted, sizes, first))
+        boxes.append(Box(shifted, sizes, first))
         first += math.prod(sizes)
-    return found
+    return boxes
 
 
 def _cut(sizes: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

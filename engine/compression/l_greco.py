@@ -93,22 +93,22 @@ def _fronts(layers: Sequence[Layer], budget: float, buckets: int) -> list[_Front
 
 
 def _fewest_of_bucket(
-    found: Integers, errors: Floats, sizes: Floats, budget: float, buckets: int
+    states: Integers, errors: Floats, sizes: Floats, budget: float, buckets: int
 ) -> Integers:
     """Of each bucket of errors, rounded up, one of the states of fewest bytes."""
-    places = np.ceil(errors[found] / budget * buckets).astype(np.intp) if budget else np.zeros_like(found)
+    places = np.ceil(errors[states] / budget * buckets).astype(np.intp) if budget else np.zeros_like(states)
     np.minimum(places, buckets, out=places)
     fewest = np.full(buckets + 1, np.inf)
-    np.minimum.at(fewest, places, sizes[found])
-    best = sizes[found] == fewest[places]
+    np.minimum.at(fewest, places, sizes[states])
+    best = sizes[states] == fewest[places]
     state = np.full(buckets + 1, -1, dtype=np.intp)
-    state[places[best]] = found[best]
+    state[places[best]] = states[best]
     return state[state >= 0]
 
 
-def _undominated(found: Integers, errors: Floats, sizes: Floats) -> Integers:
+def _undominated(states: Integers, errors: Floats, sizes: Floats) -> Integers:
     """Those with fewer bytes than all of less error, in order of errors."""
-    ordered = found[np.lexsort((sizes[found], errors[found]))]
+    ordered = states[np.lexsort((sizes[states], errors[states]))]
     if not len(ordered):
         return ordered
     fewest = np.minimum.accumulate(sizes[ordered])
@@ -163,12 +163,12 @@ def chosen(told: Sequence[dict[str, Row]], settings: Settings, alpha: float) -> 
 
 def layers_of(told: Sequence[dict[str, Row]], settings: Settings) -> dict[str, Layer]:
     """Layers by name, in the order in which ranks name them; each with the Frobenius norm of its error."""
-    default, found = candidates(settings).index(settings.value), dict[str, Layer]()
+    default, layers = candidates(settings).index(settings.value), dict[str, Layer]()
     for name in dict.fromkeys(name for rows in told for name in rows):
         rows = [rows[name] for rows in told if name in rows]
         squares, sizes = (np.sum([row[key] for row in rows], axis=0) for key in ("squares", "bytes"))
-        found[name] = Layer(np.sqrt(squares), sizes, default)
-    return found
+        layers[name] = Layer(np.sqrt(squares), sizes, default)
+    return layers
 
 
 def means(told: Sequence[Sequence[float]]) -> list[float]:

@@ -152,10 +152,10 @@ def _named() -> frozenset[int] | None:
     except OSError:
         return None
     try:
-        found = _KILLED.findall(b"\n".join(_records(log)))
+        killed = _KILLED.findall(b"\n".join(_records(log)))
     finally:
         os.close(log)
-    return frozenset(map(int, found)) or None
+    return frozenset(map(int, killed)) or None
 
 
 def _records(log: int) -> list[bytes]:

@@ -40,16 +40,16 @@ def explain(progress: Progress, folder: Path) -> Stuck | None:
     dumps: dict[int, Dump] = {}
     axes: dict[str, str] = {}
     for rank, path in _files(folder).items():
-        told = read_json(path)
-        if told is None:
+        document = read_json(path)
+        if document is None:
             continue
         try:
-            dump = joined([parse(one.encode(), told["since_unix"]) for one in told["dumps"]])
+            dump = joined([parse(one.encode(), document["since_unix"]) for one in document["dumps"]])
         except (DumpError, KeyError, AttributeError):
             continue
-        members = {group: tuple(ranks) for group, ranks in told.get("members", {}).items()}
+        members = {group: tuple(ranks) for group, ranks in document.get("members", {}).items()}
         dumps[rank] = replace(dump, members=dump.members | members)
-        axes |= told.get("axes", {})
+        axes |= document.get("axes", {})
     return hang.find(dumps, axes, progress.world_size)
 
 
@@ -119,9 +119,9 @@ class HangWatch:
         if not self._all_here and culprit.phase in WAITING and culprit.pid not in stopped:
             self._progress.request_dump()  # all wait: whoever holds them up is on another host
             return
-        found = None if self._stale else explain(self._progress, self._folder)
-        culprit, known = blamed(culprit, places, found.held_up_by if found else (), stopped)
-        self._tell(outcome_of(culprit, known, found))
+        stuck = None if self._stale else explain(self._progress, self._folder)
+        culprit, known = blamed(culprit, places, stuck.held_up_by if stuck else (), stopped)
+        self._tell(outcome_of(culprit, known, stuck))
 
     def close(self) -> None:
         """Close the page."""
@@ -129,10 +129,10 @@ class HangWatch:
 
     def _tell(self, hang: RunOutcome | None) -> None:
         self._told = hang is not None
-        found = None if hang is None else hang.as_dict()
-        self._writer.event("hang_over" if found is None else "hang", **(found or {}))
+        document = None if hang is None else hang.as_dict()
+        self._writer.event("hang_over" if document is None else "hang", **(document or {}))
         if hang is not None:
             print(f"warning: {hang.reason}", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):
             if (self._folder / run_folder.STATUS).is_file():  # a host with a disk of its own has none
-                run_folder.update_status(self._folder, hang=found)
+                run_folder.update_status(self._folder, hang=document)

@@ -73,8 +73,8 @@ class HostProcess:
 
     def __enter__(self) -> Self:
         ours = str(Path(__file__).parents[2])
-        known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(known)}
+        search_path = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
         try:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         except OSError as error:
@@ -189,23 +189,23 @@ def hosts_of(ranks: Sequence[Whereabouts]) -> list[Host]:
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, process in enumerate(ranks):
         groups.setdefault((process.host, process.kernel), []).append(rank)
-    found: dict[str, Host] = {}
+    hosts: dict[str, Host] = {}
     for (name, _), members in groups.items():
         plain = free = re.sub(r"[^A-Za-z0-9_-]", "-", name) or "unnamed"
         number = 1
-        while free in found:
+        while free in hosts:
             number += 1
             free = f"{plain}-{number}"
         pids = tuple(process.pid if rank in members else 0 for rank, process in enumerate(ranks))
-        found[free] = Host(free, tuple(members), pids)
-    return list(found.values())
+        hosts[free] = Host(free, tuple(members), pids)
+    return list(hosts.values())
 
 
 def meet() -> list[Host]:
     """All ranks of the default group tell where they run."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, here())
-    return hosts_of(found)
+    whereabouts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(whereabouts, here())
+    return hosts_of(whereabouts)
 
 
 @contextlib.contextmanager
@@ -251,10 +251,10 @@ def accompanied(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
 def _note(folder: Path, met: list[Host], beside: HostProcess) -> None:
     """For readers: what runs where, and who takes orders."""
     pids = [max(host.pids[rank] for host in met) for rank in range(len(met[0].pids))]
-    told = [{"name": host.name, "ranks": list(host.ranks)} for host in met]
+    hosts = [{"name": host.name, "ranks": list(host.ranks)} for host in met]
     taker = None
     if beside.pid is not None:
         with contextlib.suppress(psutil.Error):  # gone already: then nobody takes orders
             taker = ownership.identity(beside.pid)
     with contextlib.suppress(OSError):
-        run_folder.update_status(folder, rank_pids=pids, hosts=told, takes_orders=taker)
+        run_folder.update_status(folder, rank_pids=pids, hosts=hosts, takes_orders=taker)

@@ -149,10 +149,10 @@ class Watch:
             suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
             if suspect != self._suspect:
                 return None
-            found = explain(self._progress, self._launch.folder)
-            culprit, known = blamed(culprit, ranks, found.held_up_by if found else (), stopped)
+            stuck = explain(self._progress, self._launch.folder)
+            culprit, known = blamed(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
-            return outcome_of(culprit, known, found, lines)
+            return outcome_of(culprit, known, stuck, lines)
         if time.monotonic() > self._deadline:
             return late(ranks, self._launch.config.train.timeout_seconds)
         return None
@@ -169,10 +169,10 @@ class Watch:
 
     def _unreported(self) -> list[RankProgress]:
         """Where ranks stand that are not done; one that was told of the run and never began stands at its start."""
-        known = {place.rank: place for place in self._progress.ranks()}
+        places = {place.rank: place for place in self._progress.ranks()}
         age = time.monotonic() - self._began
         return [
-            known.get(rank) or RankProgress(rank, worker.process.pid or 0, -1, "starting", age)
+            places.get(rank) or RankProgress(rank, worker.process.pid or 0, -1, "starting", age)
             for rank, worker in enumerate(self._workers)
             if rank not in self._reports
         ]

@@ -137,19 +137,19 @@ class LastWords:
             return decide(reports, deaths)
         if not silent:
             return outcome
-        told = f"rank {outcome.rank} lost a connection, and nothing was heard of rank {', '.join(map(str, silent))}"
-        return replace(outcome, rank=None, reason=f"{told}: {outcome.reason}")
+        reason = f"rank {outcome.rank} lost a connection, and nothing was heard of rank {', '.join(map(str, silent))}"
+        return replace(outcome, rank=None, reason=f"{reason}: {outcome.reason}")
 
     def _silent(self, others: Collection[int] = ()) -> list[int]:
         """Ranks that neither told of a failure nor of a request to end, without rank 0 and ``others``; none where the
         store is gone.
         """
-        known = {0, *others, *(report.rank for report in self._heard)}
+        heard = {0, *others, *(report.rank for report in self._heard)}
         try:
             return [
                 rank
                 for rank in range(self._ranks)
-                if rank not in known and not self._store.check([f"asked/{rank}"])
+                if rank not in heard and not self._store.check([f"asked/{rank}"])
             ]
         except RuntimeError:
             return []
@@ -166,11 +166,11 @@ class LastWords:
         try:
             if not self._store.check([key]):
                 return False
-            told = json.loads(self._store.get(key))
+            report = json.loads(self._store.get(key))
         except RuntimeError:  # the store is gone, and the other ranks with it
             return False
-        told |= {"ending": Ending(told["ending"]), "last_lines": tuple(told["last_lines"])}
-        self._heard.append(RankReport(**told))
+        report |= {"ending": Ending(report["ending"]), "last_lines": tuple(report["last_lines"])}
+        self._heard.append(RankReport(**report))
         return True
 
 

@@ -127,12 +127,12 @@ class HostGradients:
 
     def beside(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
         """The gradients, each on its weight's device; their memory is used again by the next call."""
-        found = [
+        moved = [
             self._beside(place, *pair) for place, pair in enumerate(zip(weights, gradients, strict=True))
         ]
         if self._buffers:
             wait_for_stream(torch.cuda.current_stream())
-        return found
+        return moved
 
     def _beside(self, place: int, weight: Tensor, gradient: Tensor) -> Tensor:
         if weight.device == gradient.device:

@@ -179,8 +179,8 @@ def has_grouped_gemm(x: Tensor, weight: Tensor) -> bool:
     aligned = all(width * x.element_size() % _ALIGNMENT_BYTES == 0 for width in weight.shape[1:])
     # torch.compile's own account of the operator refuses every dtype but this one.
     dtypes = (torch.bfloat16,) if torch.compiler.is_compiling() else _DTYPES
-    known = hasattr(F, "grouped_mm") and x.dtype in dtypes and x.dtype == weight.dtype
-    return aligned and known and x.shape[0] > 0 and _device_has_it(x.device)
+    supported = hasattr(F, "grouped_mm") and x.dtype in dtypes and x.dtype == weight.dtype
+    return aligned and supported and x.shape[0] > 0 and _device_has_it(x.device)
 
 
 def _device_has_it(device: torch.device) -> bool:
@@ -228,8 +228,8 @@ def _grouped_weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, counts
         sizes = host_values.numbers(counts)
         pairs = zip(gradient.split(sizes), x.split(sizes), strict=True)
         return torch.stack([of_out.t() @ rows for of_out, rows in pairs])
-    found: Tensor = F.grouped_mm(gradient.t(), x, offs=counts.cumsum(0, dtype=torch.int32))
-    return found.masked_fill((counts == 0).view(-1, 1, 1), 0.0) if x.is_cuda else found
+    product: Tensor = F.grouped_mm(gradient.t(), x, offs=counts.cumsum(0, dtype=torch.int32))
+    return product.masked_fill((counts == 0).view(-1, 1, 1), 0.0) if x.is_cuda else product
 
 
 class _DenseGradient(torch.autograd.Function):

@@ -52,12 +52,12 @@ def _remove(path: Path, locks: Path) -> bool:
     """Whether this call removed a file that is still broken when nobody compiles it."""
     locks.mkdir(exist_ok=True)
     with torch_private.compiler_lock(str(locks / f"{path.name.partition('.')[0]}.lock"), _LOCK_SECONDS):
-        found = _is_broken(path) and path.exists()
-        if found:
+        broken = _is_broken(path) and path.exists()
+        if broken:
             path.unlink()
         if not any(path.with_name(path.stem + end).exists() for end in _PRODUCTS):
             shutil.rmtree(_working(path), ignore_errors=True)
-        return found
+        return broken
 
 
 def _is_broken(path: Path) -> bool:

@@ -30,8 +30,8 @@ def regathered_products(x: Tensor, channel: Channel, matrices: Sequence[Matrix])
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _RegatheredProducts
     deferrals = [matrix.deferred for matrix in matrices]
-    found: tuple[Tensor, ...] = function.apply(x, channel, deferrals, *(one.weight for one in matrices))
-    return found
+    products: tuple[Tensor, ...] = function.apply(x, channel, deferrals, *(one.weight for one in matrices))
+    return products
 
 
 class _RegatheredProducts(torch.autograd.Function):
@@ -135,15 +135,15 @@ def chunked_columns(x: Tensor, cut: Cut, matrices: Sequence[Matrix]) -> tuple[Te
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _Columns
     deferrals = [matrix.deferred for matrix in matrices]
-    found: tuple[Tensor, ...] = function.apply(x, cut, deferrals, *(one.weight for one in matrices))
-    return found
+    products: tuple[Tensor, ...] = function.apply(x, cut, deferrals, *(one.weight for one in matrices))
+    return products
 
 
 def chunked_rows(x: Tensor, cut: Cut, matrix: Matrix) -> Tensor:
     """[sequence, ..., in / tp] -> the sum over ranks of the products, of which each keeps [sequence / tp, ..., out]."""
     function: type[torch.autograd.Function] = _Rows
-    found: Tensor = function.apply(x, cut, matrix.deferred, matrix.weight)
-    return found
+    product: Tensor = function.apply(x, cut, matrix.deferred, matrix.weight)
+    return product
 
 
 class _Columns(torch.autograd.Function):

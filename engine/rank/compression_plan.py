@@ -89,9 +89,9 @@ def _on_the_wire(group: Group, message: Message) -> float:
 
 def report_uncompressed(rank: RankContext, replicas: Iterable[Replica]) -> None:
     """The parameters of this rank that are sent as they are though a method is chosen; the last word counts."""
-    found = {name: reason for replica in replicas for name, reason in replica.uncompressed().items()}
+    reasons = {name: reason for replica in replicas for name, reason in replica.uncompressed().items()}
     if rank.config.compression.method != "none":
-        rank.writer.event("left_alone", parameters=found)
+        rank.writer.event("left_alone", parameters=reasons)
 
 
 #: Steps whose gradients are summed up; also the step before which there is a first plan.
@@ -109,16 +109,16 @@ class Planner:
         self._parts = [part for replica in whole for part in replica.parts if part.compressor is not None]
         self._sums, self._steps = dict[str, Tensor](), 0
 
-    def adopt(self, found: ResumePoint) -> None:
+    def adopt(self, point: ResumePoint) -> None:
         """Go on with the plan of the checkpoint that the run continues from, if it was made for these settings."""
-        saved = found.manifest.plan
+        saved = point.manifest.plan
         plan = Plan(**saved) if saved else NO_PLAN
         if self._config.plan == "none" or not plan.fits(settings_of(self._config)):
             return
         self._follow(plan)
         if self._rank.rank == 0 and plan != NO_PLAN:
             about = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
-            self._rank.writer.event(PLAN_EVENT, step=found.manifest.step, **about, taken_from=found.run)
+            self._rank.writer.event(PLAN_EVENT, step=point.manifest.step, **about, taken_from=point.run)
 
     def watch(self, step: int) -> None:
         """Sum up the gradients of ``step``, if it is one of the last before a plan."""
@@ -154,29 +154,29 @@ class Planner:
         self._rank.state("planning")
         settings, alpha = settings_of(self._config), self._config.plan_alpha
         rows = store.gather(f"{step}.rows", self._rows(settings, prices))
-        found = store.broadcast(f"{step}.plan", lambda: chosen(rows, settings, alpha))
-        plan = Plan(settings.method, settings.value, found["layers"])
+        choice = store.broadcast(f"{step}.plan", lambda: chosen(rows, settings, alpha))
+        plan = Plan(settings.method, settings.value, choice["layers"])
         mine = [self._bytes(one, prices) for one in (NO_PLAN, self._rank.plan, plan)]
         totals = store.gather(f"{step}.bytes", mine)
         uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
         if alpha >= 1 and after >= uniform:
             plan, after = NO_PLAN, uniform
-            found |= {"layers": {}, "error": found["error_uniform"]}
+            choice |= {"layers": {}, "error": choice["error_uniform"]}
         self._follow(plan)
         if self._rank.rank == 0:
             sizes = {"bytes_uniform": uniform, "bytes_before": before, "bytes_after": after}
-            about = {"method": settings.method, "default": settings.value} | found | sizes
+            about = {"method": settings.method, "default": settings.value} | choice | sizes
             self._rank.writer.event(PLAN_EVENT, step=step, **about, seconds=time.monotonic() - began)
 
     def _rows(self, settings: Settings, prices: Prices) -> dict[str, Row]:
         """This rank's share of the table, of the layers that some candidate compresses."""
-        found = dict[str, Row]()
+        rows = dict[str, Row]()
         for part in self._parts:
             for one in (one for content in part.contents for one in content.parts):
                 if one.name in self._sums:
                     row = self._row(part, one.shape, self._sums[one.name], settings, prices)
-                    found |= {} if row is None else {one.name: row}
-        return found
+                    rows |= {} if row is None else {one.name: row}
+        return rows
 
     def _row(
         self,

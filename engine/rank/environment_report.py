@@ -71,13 +71,13 @@ class HostClocks:
 
     def measure(self) -> Offset:
         """This rank's clock against rank 0's."""
-        found: list[Offset | None] = [None] * len(self._kernels)
+        offsets: list[Offset | None] = [None] * len(self._kernels)
         with unrecorded():
             mine = self._exchange()
             if self.several:
-                dist.all_gather_object(found, mine)
+                dist.all_gather_object(offsets, mine)
         first = self._kernels.index(self._kernels[self._rank])
-        return found[first] or Offset(self._now(), 0.0, 0.0)
+        return offsets[first] or Offset(self._now(), 0.0, 0.0)
 
     def _exchange(self) -> Offset | None:
         """What this rank found out, if it speaks for its host."""
@@ -131,8 +131,10 @@ class InterfaceLog:
         self._sources = [] if seat is None else [(one, _opened(one)) for one in seat.counted]
         self._last = 0.0
         if self._sources:
-            told = {one.name: {"rate_mbit": one.rate_mbit, "ranks": one.ranks} for one, _ in self._sources}
-            writer.event("interfaces", interfaces=told)
+            interfaces = {
+                one.name: {"rate_mbit": one.rate_mbit, "ranks": one.ranks} for one, _ in self._sources
+            }
+            writer.event("interfaces", interfaces=interfaces)
 
     def at_rest(self) -> None:
         """Read while no rank has anything to send; all ranks call it between the same two steps."""
@@ -153,8 +155,8 @@ class InterfaceLog:
         samples = []
         for one, file in self._sources:
             name = one.name if one.elsewhere is None else one.elsewhere[1]
-            found = procfs.interfaces(file.read())
-            samples += [NetworkSample(now, one.name, *found[name])] if name in found else []
+            traffic = procfs.interfaces(file.read())
+            samples += [NetworkSample(now, one.name, *traffic[name])] if name in traffic else []
         if samples:
             self._writer.write_many(samples)
 
@@ -200,11 +202,11 @@ def note(asked: Environment, device: torch.device, log: Path, writer: RecordWrit
         writer.event(PROOF, rows=[asdict(row) for row in rows])
 
 
-def _row(name: str, value: Any, found: Proof) -> EnvironmentRow:
+def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
     text, seen = environment.text_of(name, value), environment.seen(name)
     if seen != text:
-        found = Proof(found.used, NO, "its process does not have it so")
-    return EnvironmentRow(name, text, seen, found.used, found.proven, found.how)
+        found_proof = Proof(found_proof.used, NO, "its process does not have it so")
+    return EnvironmentRow(name, text, seen, found_proof.used, found_proof.proven, found_proof.how)
 
 
 def _proof(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
@@ -233,18 +235,18 @@ _TRIED: dict[str, Callable[[Any], Proof]] = {
 
 
 def _allocator(name: str, asked: Any) -> Proof:
-    known = torch_private.allocator_snapshot()["allocator_settings"]
-    return allocator_proof(name, asked, known)
+    settings_in_use = torch_private.allocator_snapshot()["allocator_settings"]
+    return allocator_proof(name, asked, settings_in_use)
 
 
-def allocator_proof(name: str, asked: Any, known: dict[str, Any]) -> Proof:
+def allocator_proof(name: str, asked: Any, settings_in_use: dict[str, Any]) -> Proof:
     """Of a setting of the GPU allocator, from the ``allocator_settings`` of its snapshot."""
     key = {"max_split_size_mb": "max_split_size"}.get(str(VARIABLES[name].part), str(VARIABLES[name].part))
     how = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
-    if key not in known:
+    if key not in settings_in_use:
         return Proof(None, UNTOLD, f"no {how}")
     wanted = asked * 2**20 if key == "max_split_size" else asked
-    used = known[key]
+    used = settings_in_use[key]
     if isinstance(used, dict):  # divisions are told for each size
         same = all(int(value) == wanted for value in used.values())
     else:
@@ -278,8 +280,8 @@ def note_choices(log: Path, writer: RecordWriter) -> None:
         return
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:
-            found = choices(lines)
+            found_choices = choices(lines)
     except OSError:
         return
-    for choice in found[:_NOTED]:
+    for choice in found_choices[:_NOTED]:
         writer.event("note", text=f"NCCL {choice}")

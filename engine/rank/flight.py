@@ -28,9 +28,9 @@ def listening(progress: Progress | None, rank: int, folder: Path, made: Groups) 
         yield
         return
     over = threading.Event()
-    told = {"since_unix": time.time(), "axes": made.axes, "members": _members(made)}
+    about = {"since_unix": time.time(), "axes": made.axes, "members": _members(made)}
     thread = threading.Thread(
-        target=_listen, args=(over, progress, folder / FLIGHT, rank, told), name="flight", daemon=True
+        target=_listen, args=(over, progress, folder / FLIGHT, rank, about), name="flight", daemon=True
     )
     thread.start()
     try:
@@ -40,21 +40,21 @@ def listening(progress: Progress | None, rank: int, folder: Path, made: Groups) 
         thread.join()
 
 
-def _listen(over: threading.Event, progress: Progress, place: Path, rank: int, told: dict[str, Any]) -> None:
+def _listen(over: threading.Event, progress: Progress, place: Path, rank: int, about: dict[str, Any]) -> None:
     while not over.wait(_POLL_SECONDS):
         if progress.dump_requested():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
                 place.mkdir(exist_ok=True)
                 dumps = [dump.decode() for dump in flight_recorder.take(dist.get_backend())]
-                write_json(place / f"rank-{rank}.json", told | {"dumps": dumps})
+                write_json(place / f"rank-{rank}.json", about | {"dumps": dumps})
             return
 
 
 def _members(made: Groups) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {}
     for field in fields(made):
         held = getattr(made, field.name)
         group = held.group if isinstance(held, Channel) else held
         if isinstance(group, dist.ProcessGroup):
-            found[group.group_name] = dist.get_process_group_ranks(group)
-    return found
+            members[group.group_name] = dist.get_process_group_ranks(group)
+    return members

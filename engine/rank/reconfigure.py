@@ -35,25 +35,25 @@ class Reconfiguration:
         """
         rank = self._rank
         before, after = rank.config, live_changes.changed(rank.config, order.values)
-        found = live_changes.changes(before, after)
-        if not found:
+        changes = live_changes.changes(before, after)
+        if not changes:
             return "nothing to change: these are the values already"
         rank.config = after
-        for part in live_changes.parts(found):
+        for part in live_changes.parts(changes):
             PARTS[part](rank, self._stages)
         self._log.start_anew(step)
         if rank.rank == 0:
-            self._note(order, step, found)
-        told = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in found)
-        return f"{told} from step {step:,} on"
+            self._note(order, step, changes)
+        changed_keys = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in changes)
+        return f"{changed_keys} from step {step:,} on"
 
-    def _note(self, order: Order, step: int, found: list[Change]) -> None:
+    def _note(self, order: Order, step: int, changes: list[Change]) -> None:
         rank = self._rank
         try:
             run_folder.change_config(rank.folder, rank.config)
         except OSError:
             rank.note(_UNWRITTEN)
-        for one in found:
+        for one in changes:
             about = {"key": one.key, "old": one.old, "new": one.new}
             rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
 

@@ -49,15 +49,15 @@ def arguments_of(command: str, values: list[str]) -> dict[str, int]:
     Raises:
         InputError: something else, or a number that is too small or large.
     """
-    found = {"steps": STEPS[command]}
+    arguments = {"steps": STEPS[command]}
     least, most = BOUNDS[command]
     for value in values:
         name, _, number = value.partition("=")
         remedy = f"give steps=N with N from {least} to {most:,}, or nothing"
-        if name not in found or not number.isdecimal() or not least <= int(number) <= most:
+        if name not in arguments or not number.isdecimal() or not least <= int(number) <= most:
             raise InputError(command, value, remedy)
-        found[name] = int(number)
-    return found
+        arguments[name] = int(number)
+    return arguments
 
 
 class OrderBook:
@@ -80,14 +80,14 @@ class OrderBook:
             return  # asked again at the next look
 
     def _take(self, path: Path) -> None:
-        found = run_folder.read_json(path) or {}
-        command, given = found.get("command"), found.get("arguments")
+        document = run_folder.read_json(path) or {}
+        command, given = document.get("command"), document.get("arguments")
         if command not in KINDS:
             return
         arguments = given if isinstance(given, dict) else {}
         number = self._number + 1
         if command == SET:
-            order = Order(number, path.stem, SET, 0, arguments, str(found.get("by", "")))
+            order = Order(number, path.stem, SET, 0, arguments, str(document.get("by", "")))
         else:
             steps = arguments.get("steps")
             order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
@@ -113,10 +113,10 @@ def read(folder: Path, number: int) -> Order | None:
     return from_document(run_folder.read_json(_path(folder, number)))
 
 
-def from_document(found: dict[str, Any] | None) -> Order | None:
+def from_document(document: dict[str, Any] | None) -> Order | None:
     """An order from its plain values; None if they are not one's."""
     try:
-        return Order(**(found or {}))
+        return Order(**(document or {}))
     except TypeError:
         return None
 

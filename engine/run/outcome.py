@@ -120,7 +120,7 @@ class RunOutcome:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunOutcome:
         """Inverse of :meth:`as_dict`; ignores keys it does not know."""
-        known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        known["ending"] = Ending(known["ending"])
-        known["last_lines"] = tuple(known.get("last_lines", ()))
-        return cls(**known)
+        values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
+        values["ending"] = Ending(values["ending"])
+        values["last_lines"] = tuple(values.get("last_lines", ()))
+        return cls(**values)

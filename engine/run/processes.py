@@ -92,12 +92,12 @@ def arenas(most: int) -> Proof:
     for thread in threads:
         thread.start()
     holding.wait()
-    found = _arenas(libc)
+    count_now = _arenas(libc)
     done.set()
     for thread in threads:
         thread.join()
     how = f"malloc_info while {count} threads more than the others had allocated"
-    return Proof(str(found), YES if found <= most else NO, how)
+    return Proof(str(count_now), YES if count_now <= most else NO, how)
 
 
 def mapped_from(threshold: int) -> Proof:
@@ -135,9 +135,9 @@ def _arenas(libc: ctypes.CDLL) -> int:
     stream = libc.open_memstream(ctypes.byref(text), ctypes.byref(size))
     libc.malloc_info(0, stream)
     libc.fclose(stream)
-    found = (text.value or b"").count(b"<heap nr=")
+    heaps = (text.value or b"").count(b"<heap nr=")
     libc.free(ctypes.cast(text, ctypes.c_void_p))
-    return found
+    return heaps
 
 
 def _is_mapped(libc: ctypes.CDLL, size: int) -> bool | None:

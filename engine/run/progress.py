@@ -78,14 +78,14 @@ class Progress:
 
     def ranks(self) -> list[RankProgress]:
         """Every rank that has written its slot; ages at one moment, so that they tell who stands still for longer."""
-        found, now = [], time.monotonic()
+        places, now = [], time.monotonic()
         for rank in range(self.world_size):
             pid = self._words[_SLOT_WORDS * (rank + 1)]
             if pid:
                 step, code, since = self._standing(rank).read()
                 age_seconds = max(0.0, now - since)
-                found.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
-        return found
+                places.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
+        return places
 
     def _standing(self, rank: int) -> Standing:
         return Standing(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)

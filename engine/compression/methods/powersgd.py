@@ -87,7 +87,7 @@ class PowerSgd(Method):
             yield _Factors(part, shape, p, q)
 
 
-def _begin(q: Tensor, name: str, draws: Draws, known: Tensor | None) -> None:
+def _begin(q: Tensor, name: str, draws: Draws, earlier: Tensor | None) -> None:
     """Normal numbers; the rows of an earlier Q, of another rank maybe, in their place.
 
     Nothing on the meta device, where only sizes are asked for.
@@ -96,9 +96,9 @@ def _begin(q: Tensor, name: str, draws: Draws, known: Tensor | None) -> None:
         return
     generator = draws.once(zlib.crc32(name.encode()))
     q.copy_(torch.randn(q.shape, generator=generator, device=q.device))
-    if known is not None and (len(known), known.shape[2]) == (len(q), q.shape[2]):
-        kept = min(known.shape[1], q.shape[1])
-        q[:, :kept] = known[:, :kept]
+    if earlier is not None and (len(earlier), earlier.shape[2]) == (len(q), q.shape[2]):
+        kept = min(earlier.shape[1], q.shape[1])
+        q[:, :kept] = earlier[:, :kept]
 
 
 def low_rank_errors(

@@ -72,11 +72,11 @@ def largest(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
     if len(values) <= 2 * SAMPLE:
         return values.abs().topk(count, sorted=False).indices
     threshold = _threshold(values, count, generator)
-    found = [
+    above = [
         (values[start:stop].abs() > threshold).nonzero().view(-1).add_(start)
         for start, stop in ranges_of(values)
     ]
-    candidates = torch.cat(found)
+    candidates = torch.cat(above)
     if len(candidates) < count:
         return _filled(candidates, count, len(values))
     return candidates[values[candidates].abs_().topk(count, sorted=False).indices]
@@ -134,12 +134,12 @@ class RandomK(Method):
         return [self._link.reduced(len(self._message), 4)]
 
     def _places(self, generator: torch.Generator) -> list[Tensor]:
-        found = []
+        places = []
         for run, steps in zip(self._runs, self._steps, strict=True):
             first = torch.rand(1, dtype=torch.float64, generator=generator, device=steps.device)
             apart = run.count / len(steps)
-            found.append((steps + first * apart).long().clamp_max_(run.count - 1))
-        return found
+            places.append((steps + first * apart).long().clamp_max_(run.count - 1))
+        return places
 
 
 def random_k_errors(

@@ -93,12 +93,12 @@ def cut_off(links: Iterable[Link], ranks_of: Sequence[Sequence[int]]) -> str:
 
     ``ranks_of`` are the ranks of each host.
     """
-    told = []
+    lines = []
     for link in links:
         ranks = [rank for host in link.hosts for rank in ranks_of[host]]
         many = "ranks" if len(ranks) > 1 else "rank"
-        told.append(f"the link of lab {link.name} ({many} {', '.join(map(str, ranks))}) is down")
-    return "; ".join(told)
+        lines.append(f"the link of lab {link.name} ({many} {', '.join(map(str, ranks))}) is down")
+    return "; ".join(lines)
 
 
 def _socket() -> socket.socket:

@@ -32,8 +32,8 @@ class LabRank(NamedTuple):
 
 def standing() -> list[Lab]:
     """Every lab of which at least a part is there, whoever owns it."""
-    found = {lab.named(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
-    return sorted((one for one in found if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
+    labs = {lab.named(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
+    return sorted((one for one in labs if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
 
 
 def sweep() -> list[Lab]:
@@ -104,7 +104,7 @@ def ranks_in(namespaces: Sequence[str]) -> list[list[LabRank]]:
         for place, name in enumerate(namespaces)
         if (netns.FOLDER / name).exists()
     }
-    found: list[set[LabRank]] = [set() for _ in namespaces]
+    ranks_of: list[set[LabRank]] = [set() for _ in namespaces]
     for process in Path("/proc").glob("[0-9]*"):
         try:
             place = numbers.get((process / "ns/net").stat().st_ino)
@@ -112,8 +112,8 @@ def ranks_in(namespaces: Sequence[str]) -> list[list[LabRank]]:
         except OSError:
             continue  # it has ended, or is not ours to look at
         if place is not None and match and _is_under_way(Path(match[1])):
-            found[place].add(LabRank(Path(match[1]).name, int(match[2])))
-    return [sorted(ranks) for ranks in found]
+            ranks_of[place].add(LabRank(Path(match[1]).name, int(match[2])))
+    return [sorted(ranks) for ranks in ranks_of]
 
 
 def _is_under_way(folder: Path) -> bool:

@@ -146,7 +146,7 @@ def calibrate(
     ranks = _ranks(asked)
     chosen = selection.choose(RunConfig().with_values({"device": asked.device}), ranks)
     plans = plan(_machine(ranks, chosen), asked.quick)
-    found = Calibration(fingerprint.here(), time.time(), 0.0, complete=False)
+    calibration = Calibration(fingerprint.here(), time.time(), 0.0, complete=False)
     tell(Progress("starting ranks", 0, len(plans)))
     with Ranks(ranks, chosen.kind, chosen.backend, group_sizes(ranks)) as working:
         for number, wanted in enumerate(plans, 1):
@@ -156,9 +156,11 @@ def calibrate(
             except StoppedError:
                 break
             passed, last = time.monotonic() - begin, number == len(plans)
-            found = Calibration(found.fingerprint, time.time(), passed, last, (*found.curves, curve))
-            store.save(home, found)
-    return found
+            calibration = Calibration(
+                calibration.fingerprint, time.time(), passed, last, (*calibration.curves, curve)
+            )
+            store.save(home, calibration)
+    return calibration
 
 
 def _ranks(asked: Asked) -> int:
@@ -166,9 +168,9 @@ def _ranks(asked: Asked) -> int:
         if not 1 <= asked.ranks <= MOST_RANKS:
             raise InputError("--ranks", asked.ranks, f"must be from 1 to {MOST_RANKS}")
         return asked.ranks
-    found = 0 if asked.device == "cpu" else len(selection.visible(detection.open_library()))
-    if found and selection.choose(RunConfig(), found).kind == "cuda":
-        return found
+    gpus = 0 if asked.device == "cpu" else len(selection.visible(detection.open_library()))
+    if gpus and selection.choose(RunConfig(), gpus).kind == "cuda":
+        return gpus
     return min(_MOST_USUAL_RANKS, max(_USUAL_RANKS, psutil.cpu_count(logical=False) or 1))
 
 

@@ -172,17 +172,17 @@ def measure(plan: CurvePlan, timed: Timed, should_stop: Callable[[], bool]) -> t
     asked = _checked(timed, should_stop)
     tried = _try_out(plan, asked)
     window = min(_LONGEST_WINDOW_SECONDS, plan.seconds / (len(tried) * 2 * _LEAST))
-    found: dict[Size, list[float]] = {estimate.size: [] for estimate in tried}
+    seconds: dict[Size, list[float]] = {estimate.size: [] for estimate in tried}
     order = random.Random(plan.label)
     latest = dict(tried)
     for done in range(_MOST):
         late = time.monotonic() - deadline
         if late > 0 and (done >= _LEAST or (late > plan.seconds / 2 and done)):
             break
-        for size in order.sample(list(found), len(found)):
+        for size in order.sample(list(seconds), len(seconds)):
             latest[size] = asked(size.value, _calls(window, latest[size]))
-            found[size].append(latest[size])
-    return tuple(_point(size, windows) for size, windows in found.items())
+            seconds[size].append(latest[size])
+    return tuple(_point(size, windows) for size, windows in seconds.items())
 
 
 def _try_out(plan: CurvePlan, timed: Timed) -> list[Estimate]:

@@ -46,11 +46,11 @@ def error_memories(
 ) -> list[ReplicaMemory]:
     """One bucket's error memory, which is another one on each rank, and what a method keeps beside it."""
     errors = compressor.memory(content)
-    found = [_kept(one, owner) for one in compressor.state(content)]
+    memories = [_kept(one, owner) for one in compressor.state(content)]
     if errors is None:
-        return found
+        return memories
     place, size = owner.ranks
-    return found + [
+    return memories + [
         ReplicaMemory(
             f"{part.name}.{place}of{size}{owner.over_tp(part.name)}",
             errors[part.start : part.stop],
@@ -177,10 +177,10 @@ class AveragedParameters:
         """What compression and delay carry from step to step for each parameter."""
         self.buckets.drain()
         owner = MemoryOwner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
-        found = delayed_averages(self.pieces(), owner) if self._config.overlap.delay else []
+        memories = delayed_averages(self.pieces(), owner) if self._config.overlap.delay else []
         if self.compressor is None:
-            return found
-        return found + [
+            return memories
+        return memories + [
             one for content in self.contents for one in error_memories(self.compressor, content, owner)
         ]
 
@@ -204,8 +204,8 @@ class AveragedParameters:
         """Parameters that compression leaves alone though it is on, and why."""
         if self.compressor is None:
             return {}
-        found = [self.compressor.uncompressed(content) for content in self.contents]
-        return {name: reason for one in found for name, reason in one.items()}
+        reasons = [self.compressor.uncompressed(content) for content in self.contents]
+        return {name: reason for one in reasons for name, reason in one.items()}
 
     def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: other buckets, or another compression. Gradients summed so far and what was left out of

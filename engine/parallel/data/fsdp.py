@@ -203,15 +203,15 @@ def _units(
     decoder: Decoder, meshes: Meshes, options: dict[str, Any], reductions: Reductions
 ) -> Iterator[Unit]:
     """Experts first: a block's unit holds what is left of it."""
-    names, found = [name for name, _ in decoder.named_parameters()], list[Unit]()
+    names, units = [name for name, _ in decoder.named_parameters()], list[Unit]()
     for module in decoder.modules() if meshes.experts is not None else ():
         if isinstance(module, ExpertLinear):
             assert meshes.experts is not None
-            found.append(Unit(module, meshes.experts, options, meshes.spread, reductions, len(found)))
+            units.append(Unit(module, meshes.experts, options, meshes.spread, reductions, len(units)))
     for module in (*decoder.blocks.values(), decoder):
-        found.append(Unit(module, meshes.dense, options, 1, reductions, len(found)))
+        units.append(Unit(module, meshes.dense, options, 1, reductions, len(units)))
     sharded = dict(zip(decoder.parameters(), names, strict=True))
-    for unit in found:
+    for unit in units:
         unit.name(sharded)
         yield unit
 
@@ -230,8 +230,8 @@ def mesh_of(shard: Group | None, replicate: Group | None, ranks: list[list[int]]
 
 def _gradient(parameter: DTensor) -> Callable[[], Tensor]:
     def gradient() -> Tensor:
-        found = parameter.grad
-        return _local(found) if isinstance(found, DTensor) else torch.zeros_like(_local(parameter))
+        of_slice = parameter.grad
+        return _local(of_slice) if isinstance(of_slice, DTensor) else torch.zeros_like(_local(parameter))
 
     return gradient
 

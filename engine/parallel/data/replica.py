@@ -160,8 +160,8 @@ def mark_parameters(decoder: Decoder) -> None:
 
 def extent(parameter: nn.Parameter) -> Extent:
     """Where this rank's part of a parameter lies in the undivided model."""
-    found: Extent = parameter.extent  # type: ignore[attr-defined]
-    return found
+    place: Extent = parameter.extent  # type: ignore[attr-defined]
+    return place
 
 
 def partial_over_tp(parameter: nn.Parameter) -> bool:

@@ -163,8 +163,8 @@ class FragmentLoop:
                 (lambda weights, new: torch.lerp(new, weights, mixing)) if mixing else vector_values,
             )
             self._rounds.bring()
-        told = AppliedAverage(int(self._rounds.round), int(self._sent_in), int(self._age), waits, place)
-        self._rounds.report(told)
+        average = AppliedAverage(int(self._rounds.round), int(self._sent_in), int(self._age), waits, place)
+        self._rounds.report(average)
 
 
 def _dealt(pieces: Sequence[Piece], fragments: int) -> list[list[Piece]]:

@@ -98,16 +98,16 @@ def _cpu() -> str:
 
 def _gpu(library: GpuLibrary, index: int) -> str:
     """Name and what speed depends on. A locked clock cannot be asked for."""
-    found = library.limits(index)
-    memory, power = found.memory_total_bytes, found.power_limit_watts
-    told = {
+    limits = library.limits(index)
+    memory, power = limits.memory_total_bytes, limits.power_limit_watts
+    facts = {
         "{:.1f} GiB": None if memory is None else memory / 2**30,
-        "SM clock up to {:,.0f} MHz": found.sm_clock_max_mhz,
-        "set to {:,.0f} MHz": found.sm_clock_set_mhz,
+        "SM clock up to {:,.0f} MHz": limits.sm_clock_max_mhz,
+        "set to {:,.0f} MHz": limits.sm_clock_set_mhz,
         "limited to {:,.0f} W": power,
     }
-    known = [wording.format(value) for wording, value in told.items() if value is not None]
-    return ", ".join([library.name(index) or "unknown GPU", *known])
+    words = [wording.format(value) for wording, value in facts.items() if value is not None]
+    return ", ".join([library.name(index) or "unknown GPU", *words])
 
 
 def _variables() -> Iterator[str]:

@@ -30,17 +30,17 @@ _HUBER, _DEVIATION = 1.345, 1.4826
 
 def fit(points: Sequence[Point]) -> Fit | None:
     """The fit to the points that are not held out; None for fewer than two of them."""
-    seen = sorted((point for point in points if not point.held_out), key=lambda point: point.size)
-    if len(seen) < 2:
+    fitted = sorted((point for point in points if not point.held_out), key=lambda point: point.size)
+    if len(fitted) < 2:
         return None
-    sizes, seconds = _columns(seen)
+    sizes, seconds = _columns(fitted)
     segments = _segments(sizes, seconds)
     errors = _errors(segments, *_columns([point for point in points if point.held_out]))
-    known = len(errors) > 0
+    has_errors = len(errors) > 0
     return Fit(
         segments,
-        float(np.median(errors)) if known else None,
-        float(errors.max()) if known else None,
+        float(np.median(errors)) if has_errors else None,
+        float(errors.max()) if has_errors else None,
         len(errors),
     )
 
@@ -51,8 +51,8 @@ def _columns(points: Sequence[Point]) -> tuple[_Array, _Array]:
 
 def _errors(segments: tuple[Segment, ...], sizes: _Array, seconds: _Array) -> _Array:
     """Relative errors; a segment ends above its last point, so the last one takes what is larger."""
-    told = np.array([expected_seconds(segments, size) for size in sizes.tolist()], dtype=np.float64)
-    return np.asarray(np.abs(told / seconds - 1.0))
+    expected = np.array([expected_seconds(segments, size) for size in sizes.tolist()], dtype=np.float64)
+    return np.asarray(np.abs(expected / seconds - 1.0))
 
 
 def _segments(sizes: _Array, seconds: _Array) -> tuple[Segment, ...]:

@@ -86,12 +86,12 @@ def _stale(newest: Calibration, now: Fingerprint) -> str:
 
 def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
     """For a run's status: its fingerprint, and the calibration that it refers to or why there is none."""
-    found = find(home, now)
-    held = found.calibration
+    lookup = find(home, now)
+    held = lookup.calibration
     return {
         "fingerprint": now.as_dict(),
         "calibration": held and {"fingerprint": held.fingerprint.id, "measured_unix": held.measured_unix},
-        "calibration_reason": found.reason,
+        "calibration_reason": lookup.reason,
     }
 
 

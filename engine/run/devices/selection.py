@@ -75,36 +75,36 @@ def choose(
     if config.device == "cpu":
         return Devices("cpu", _cpu_backend(), "device=cpu was asked for")
     driver = driver or detection.open_library()
-    found, ask = names(driver), ask or torch_gpus.ask
+    gpus, ask = names(driver), ask or torch_gpus.ask
     answer: TorchGpus | None
     if driver.reason is not None and config.device == "cuda":
         answer = ask()
-        found, missing = [gpu.name for gpu in answer.gpus], answer.why_not(world_size)
+        gpus, missing = [gpu.name for gpu in answer.gpus], answer.why_not(world_size)
         missing = missing and f"{missing}; {driver.reason}"
     else:
-        missing, answer = driver.reason or _too_few(driver, found, world_size), None
+        missing, answer = driver.reason or _too_few(driver, gpus, world_size), None
         if missing is None:
             answer = ask()
             missing = answer.why_not(world_size)
     if missing is None:
-        found = [_PART] if _PART in found else found
-        reason = f"{len(found):,} GPUs for {world_size:,} ranks, one each"
-        return Devices("cuda", "nccl", reason, tuple(found[:world_size]))
+        gpus = [_PART] if _PART in gpus else gpus
+        reason = f"{len(gpus):,} GPUs for {world_size:,} ranks, one each"
+        return Devices("cuda", "nccl", reason, tuple(gpus[:world_size]))
     if config.device == "cuda":
-        one_can = bool(found) if answer is None else answer.why_not(1) is None
+        one_can = bool(gpus) if answer is None else answer.why_not(1) is None
         fewer = ", or fewer ranks" if one_can and world_size > 1 else ""
         raise InputError("device", "cuda", f"{missing}; use device=auto or cpu{fewer}")
     return Devices("cpu", _cpu_backend(), missing)
 
 
-def _too_few(driver: GpuSource, found: list[str], world_size: int) -> str | None:
+def _too_few(driver: GpuSource, gpus: list[str], world_size: int) -> str | None:
     """Why the driver alone can tell that GPUs do not suffice; None if they may."""
-    if _PART in found and world_size > 1:
+    if _PART in gpus and world_size > 1:
         return f"{_PART} takes one rank, not {world_size:,}: CUDA shows a process one part and no other GPU"
-    if found and len(found) >= world_size:
+    if gpus and len(gpus) >= world_size:
         return None
     library = "RCCL" if isinstance(driver, AmdSmi) else "NCCL"
-    return f"{len(found):,} GPUs{hidden(driver)} for {world_size:,} ranks; {library} needs one each"
+    return f"{len(gpus):,} GPUs{hidden(driver)} for {world_size:,} ranks; {library} needs one each"
 
 
 def visible(driver: GpuSource) -> list[int | None]:
