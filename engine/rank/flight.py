@@ -45,9 +45,12 @@ def _listen(over: threading.Event, progress: Progress, place: Path, rank: int, a
         if progress.dump_requested():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
                 place.mkdir(exist_ok=True)
-                dumps = [dump.decode() for dump in flight_recorder.take(dist.get_backend())]
-                write_json(place / f"rank-{rank}.json", about | {"dumps": dumps})
+                write_json(place / f"rank-{rank}.json", about | {"dumps": _dumps()})
             return
+
+
+def _dumps() -> list[str]:
+    return [dump.decode() for dump in flight_recorder.take(dist.get_backend())]
 
 
 def _members(made: Groups) -> dict[str, list[int]]:
