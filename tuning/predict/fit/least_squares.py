@@ -1,4 +1,4 @@
-"""Fits positive constants to measured values: robust least squares on logarithms, with prior beliefs. Pure.
+"""Fits positive constants to measured values: damped Gauss-Newton on logarithms, robust, with prior beliefs. Pure.
 
 A residual is log(predicted / measured). Large ones count by their size alone, not its square (P. Huber, 1964), so that
 a few odd measurements do not bend the rest. Each constant is held near what it is believed to be, in factors.
@@ -23,8 +23,8 @@ K = TypeVar("K", bound="DataclassInstance")
 Residuals = Callable[[K], Array]
 #: The same for several constants at a time, a row for each.
 Rows = Callable[[Sequence[K]], Array]
-#: Steps at most, the change of a logarithm that tells a slope, and the residual from which on size alone counts.
 _STEPS, _NUDGE, _HUBER = 60, 1e-4, 0.03
+_ENOUGH, _DAMPING, _STUCK, _TINY = 1e-6, 1e-2, 1e8, 1e-12
 
 
 class Fitted(NamedTuple, Generic[K]):
@@ -51,34 +51,56 @@ def fit(
     """
     if not free or not len(residuals(start)):
         raise ValueError("a fit needs observations and free constants")
-    from scipy.optimize import least_squares  # slow to load, and only fits need it
+    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows)
+    place, damping = problem.place(guess or start), _DAMPING
+    now = problem.loss(place)
+    for _ in range(steps):
+        step = place + problem.move(place, damping)
+        then = problem.loss(step)
+        if then < now:
+            gained, place, now, damping = now - then, step, then, damping / 3
+            if gained < _ENOUGH * now:
+                break
+        elif (damping := 4 * damping) > _STUCK:
+            break
+    return Fitted(problem.at(place), residuals(problem.at(place)))
 
-    names, stiffness = tuple(free), 1 / np.array(list(free.values()))
 
-    def at(place: Array) -> K:
+class _Problem(NamedTuple, Generic[K]):
+    """Residuals over the logarithms of free constants, and how stiffly each is held where it started."""
+
+    residuals: Residuals[K]
+    start: K
+    names: tuple[str, ...]
+    stiffness: Array
+    rows: Rows[K] | None = None
+
+    def at(self, place: Array) -> K:
         """Constants, each so many logarithms from where it started."""
-        factors = zip(names, np.exp(place).tolist(), strict=True)
-        return replace(start, **{name: getattr(start, name) * factor for name, factor in factors})
+        factors = zip(self.names, np.exp(place).tolist(), strict=True)
+        return replace(self.start, **{name: getattr(self.start, name) * factor for name, factor in factors})
 
-    def off(place: Array) -> Array:
-        """Residuals in units of Huber's border, then how far each constant is from its belief, in deviations."""
-        return np.concatenate([residuals(at(place)) / _HUBER, place * stiffness])
+    def place(self, constants: K) -> Array:
+        """Where constants are: the other way around."""
+        return np.log([getattr(constants, name) / getattr(self.start, name) for name in self.names])
 
-    def slopes(place: Array) -> Array:
-        nudged = [at(place + nudge) for nudge in np.eye(len(names)) * _NUDGE]
-        moved = rows(nudged) if rows else np.stack([residuals(constants) for constants in nudged])
-        return np.concatenate([(moved - residuals(at(place))).T / (_NUDGE * _HUBER), np.diag(stiffness)])
+    def loss(self, place: Array) -> float:
+        """What is to be small: robust residuals, and distance from what was believed."""
+        left = np.abs(self.residuals(self.at(place)))
+        robust = np.where(left < _HUBER, left**2, _HUBER * (2 * left - _HUBER))
+        return float(robust.sum() / _HUBER**2 + ((place * self.stiffness) ** 2).sum())
 
-    def loss(squares: Array) -> Array:
-        """Huber's for measurements, and squares for beliefs, with the first two derivatives, as scipy asks for it."""
-        is_large = squares > 1
-        is_large[-len(names) :] = False
-        root = np.sqrt(np.where(is_large, squares, 1.0))
-        return np.stack(
-            [np.where(is_large, 2 * root - 1, squares), 1 / root, np.where(is_large, -0.5 / root**3, 0.0)]
-        )
+    def several(self, constants: Sequence[K]) -> Array:
+        """Residuals of each, a row for each."""
+        return self.rows(constants) if self.rows else np.stack([self.residuals(one) for one in constants])
 
-    begin = np.log([getattr(guess or start, name) / getattr(start, name) for name in names])
-    found = least_squares(off, begin, slopes, loss=loss, x_scale="jac", max_nfev=steps)
-    constants = at(found.x)
-    return Fitted(constants, residuals(constants))
+    def move(self, place: Array, damping: float) -> Array:
+        """The next step of Gauss and Newton, shortened by ``damping`` (D. Marquardt, 1963)."""
+        left = self.residuals(self.at(place))
+        nudges = np.eye(len(place)) * _NUDGE
+        slopes = (self.several([self.at(place + nudge) for nudge in nudges]) - left).T / _NUDGE
+        weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left), _TINY)) / _HUBER**2
+        curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
+        pull = slopes.T @ (weights * left) + self.stiffness**2 * place
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), pull)
+        return -np.asarray(step, np.float64)
