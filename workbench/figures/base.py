@@ -11,7 +11,6 @@ from plotly.subplots import make_subplots
 from profilers.records.schema import PHASES
 from workbench.figures.steps import (
     CollectiveSeries,
-    GpuSeries,
     HostSeries,
     Line,
     LossSeries,
@@ -243,21 +242,6 @@ def faded(color: str, opacity: float = 0.18) -> str:
     """A "#rrggbb" that lets through what is behind it."""
     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
-
-
-def gpu(series: GpuSeries, revision: str = "") -> go.Figure:
-    """Utilisation, memory and power of each GPU."""
-    quantities = (
-        (series.utilization_percent, "utilisation, %", "%{y:.0f} %"),
-        (series.memory_gib, "memory, GiB", "%{y:,.1f} GiB"),
-        (series.power_watts, "power, W", "%{y:,.0f} W"),
-    )
-    labels = [(SINCE_START, label) for _, label, _ in quantities]
-    drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
-    drawing.update_xaxes(rangemode="nonnegative")
-    for column, (lines, _, hover) in enumerate(quantities, 1):
-        draw_lines(drawing, lines, hover, column=column)
-    return drawing.update_yaxes(range=[0, 105], row=1, col=1)
 
 
 def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | None = None) -> None:

@@ -1,7 +1,4 @@
-"""Drawing the panel of one GPU. No numbers are made here.
-
-The numbers behind the panel of one GPU, made by pure functions from the driver's samples.
-"""
+"""Figures of GPUs: all of them side by side on the page Live, one of them in detail on the page Runs."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import plotly.graph_objects as go
 from profilers.analysis import machine
 from profilers.gpu import rank_gpus
 from profilers.records.schema import Event
-from workbench.figures.base import LINE_COLORS, NEUTRAL, SINCE_START, empty, figure
+from workbench.figures.base import LINE_COLORS, NEUTRAL, SINCE_START, draw_lines, empty, figure, panels
 from workbench.figures.steps import GIB, Line, line
 from workbench.records.columns import Array, Columns
 
@@ -30,6 +27,50 @@ _ACTIVITY = {
 _PCIE = {"PCIe sent": "pcie_tx_bytes_per_second", "PCIe received": "pcie_rx_bytes_per_second"}
 #: Links between GPUs: NVLink's fields hold xGMI's counters on AMD.
 _LINKS = {"sent": "nvlink_tx_bytes", "received": "nvlink_rx_bytes"}
+
+
+class Quantity(NamedTuple):
+    """A panel of the page Live: a field of ``GpuSample``, and how it is scaled and written."""
+
+    field: str
+    factor: float
+    title: str
+    hover: str
+
+
+#: The panels of the page Live, from the left.
+LIVE = (
+    Quantity("utilization_fraction", 100, "utilisation, %", "%{y:.0f} %"),
+    Quantity("memory_used_bytes", 1 / GIB, "memory, GiB", "%{y:,.1f} GiB"),
+    Quantity("power_watts", 1, "power, W", "%{y:,.0f} W"),
+)
+
+
+def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
+    """For each of ``LIVE`` one line per GPU, over the seconds since ``start_unix``; no lines without readings."""
+    numbers = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
+    rows_of_gpu = {gpu: numbers == gpu for gpu in np.unique(numbers)}
+    return [
+        [
+            line(
+                f"GPU {gpu}",
+                (columns["time_unix"] - start_unix)[rows],
+                columns[quantity.field][rows] * quantity.factor,
+            )
+            for gpu, rows in rows_of_gpu.items()
+        ]
+        for quantity in LIVE
+    ]
+
+
+def live(series: Sequence[Sequence[Line]], revision: str = "") -> go.Figure:
+    """A panel for each of ``LIVE``, with a line for each GPU."""
+    labels = [(SINCE_START, quantity.title) for quantity in LIVE]
+    drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
+    drawing.update_xaxes(rangemode="nonnegative")
+    for column, (quantity, lines) in enumerate(zip(LIVE, series, strict=True), 1):
+        draw_lines(drawing, lines, quantity.hover, column=column)
+    return drawing.update_yaxes(range=[0, 105], row=1, col=1)
 
 
 class Source(NamedTuple):

@@ -91,14 +91,6 @@ class HostSeries(NamedTuple):
     memory_total_gib: float | None
 
 
-class GpuSeries(NamedTuple):
-    """One line per GPU for each quantity, in percent, GiB and watts."""
-
-    utilization_percent: list[Line]
-    memory_gib: list[Line]
-    power_watts: list[Line]
-
-
 def thin(values: Array, limit: int = POINTS) -> Array:
     """Indices of at most ``limit`` points that keep the lowest and the highest of each stretch."""
     count = len(values)
@@ -252,25 +244,6 @@ def host_series(columns: Columns, start_unix: float) -> HostSeries:
         line("CPU", seconds, columns.get("cpu_fraction", np.empty(0)) * 100),
         line("memory", seconds, columns.get("memory_used_bytes", np.empty(0)) / GIB),
         float(known[-1]) / GIB if len(known) else None,
-    )
-
-
-def gpu_series(columns: Columns, start_unix: float) -> GpuSeries:
-    """One line per GPU and quantity."""
-    gpus = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
-
-    def lines(field: str, factor: float) -> list[Line]:
-        return [
-            line(
-                f"GPU {gpu}",
-                (columns["time_unix"] - start_unix)[gpus == gpu],
-                columns[field][gpus == gpu] * factor,
-            )
-            for gpu in np.unique(gpus)
-        ]
-
-    return GpuSeries(
-        lines("utilization_fraction", 100), lines("memory_used_bytes", 1 / GIB), lines("power_watts", 1)
     )
 
 

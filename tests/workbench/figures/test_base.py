@@ -10,10 +10,9 @@ import pytest
 
 from profilers.model.rows import ChangeRow
 from profilers.records.schema import PHASES
-from workbench.figures import base, study
+from workbench.figures import base, gpu, study
 from workbench.figures.steps import (
     CollectiveSeries,
-    GpuSeries,
     HostSeries,
     Line,
     LossSeries,
@@ -35,7 +34,7 @@ FULL: dict[str, Callable[[], Any]] = {
         CollectiveSeries(["all_reduce · dp"], [3.0], [1.0], [2.0], [4.0], [None])
     ),
     "host": lambda: base.host(HostSeries(LINES[0], LINES[1], 24.0)),
-    "gpu": lambda: base.gpu(GpuSeries(LINES, LINES, LINES)),
+    "gpu": lambda: gpu.live([LINES, LINES, LINES]),
     "trials": lambda: study.trials(
         TrialSeries(
             exact=[Measured(0, 10.0, 1.0, 1.0, "dp=4")],

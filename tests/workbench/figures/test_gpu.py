@@ -92,3 +92,20 @@ def test_each_reason_of_throttling_is_shaded_and_named() -> None:
     assert [(shape.x0, shape.x1) for shape in drawn.layout.shapes] == [(0.0, 0.5), (0.8, 0.9), (0.5, 1.0)]
     assert len({shape.fillcolor for shape in drawn.layout.shapes}) == 2
     assert [trace.line.dash for trace in drawn.data[:2]] == [None, "dash"]
+
+
+def test_each_gpu_has_its_own_lines() -> None:
+    busy, _, power = gpu.live_series(
+        {
+            "time_unix": np.array([1.0, 1.0, 2.0]),
+            "gpu": np.array([0, 1, 0]),
+            "utilization_fraction": np.array([0.1, 0.2, 0.3]),
+            "memory_used_bytes": np.array([2**30, 0, 2**30], dtype=float),
+            "power_watts": np.array([100.0, np.nan, 300.0]),
+        },
+        1.0,
+    )
+    assert [line.name for line in busy] == ["GPU 0", "GPU 1"]
+    assert busy[0].y == pytest.approx([10.0, 30.0])
+    assert power[1].y == [None]
+    assert not any(gpu.live_series({}, 0.0))

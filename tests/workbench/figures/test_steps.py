@@ -159,26 +159,9 @@ def test_the_host_is_in_percent_and_gib_since_the_start() -> None:
     assert found.memory_total_gib == 8.0
 
 
-def test_each_gpu_has_its_own_lines() -> None:
-    found = series.gpu_series(
-        {
-            "time_unix": np.array([1.0, 1.0, 2.0]),
-            "gpu": np.array([0, 1, 0]),
-            "utilization_fraction": np.array([0.1, 0.2, 0.3]),
-            "memory_used_bytes": np.array([2**30, 0, 2**30], dtype=float),
-            "power_watts": np.array([100.0, np.nan, 300.0]),
-        },
-        1.0,
-    )
-    assert [line.name for line in found.utilization_percent] == ["GPU 0", "GPU 1"]
-    assert found.utilization_percent[0].y == pytest.approx([10.0, 30.0])
-    assert found.power_watts[1].y == [None]
-
-
 def test_nothing_gives_empty_series() -> None:
     assert series.phase_series(EMPTY, "rank 0").steps == []
     assert series.rank_series({}).lines == []
     assert series.loss_series({}).steps == []
     assert series.collective_series([]).labels == []
     assert series.host_series(EMPTY, 0.0).cpu_percent.x == []
-    assert series.gpu_series(EMPTY, 0.0).power_watts == []

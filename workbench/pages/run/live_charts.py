@@ -8,7 +8,7 @@ import streamlit as st
 
 from profilers.analysis import machine
 from profilers.records.schema import Event
-from workbench.figures import base, steps
+from workbench.figures import base, gpu, steps
 from workbench.pages.run import host
 from workbench.pages.run.live_header import ranks_table
 from workbench.pages.widgets.plotly_chart import chart
@@ -66,9 +66,9 @@ def _machine(seen: Snapshot) -> None:
     start = host.start_of(seen)
     host.processors(seen, "live")
     chart(base.host(steps.host_series(seen.host, start), seen.id), "live-host", "CPU and memory of the host")
-    gpus = steps.gpu_series(seen.gpu, start)
-    if gpus.utilization_percent:
-        chart(base.gpu(gpus, seen.id), "live-gpu", "Utilisation, memory and power of each GPU")
+    gpus = gpu.live_series(seen.gpu, start)
+    if any(gpus):
+        chart(gpu.live(gpus, seen.id), "live-gpu", "Utilisation, memory and power of each GPU")
         gpu_troubles(seen)
     else:
         st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}")
