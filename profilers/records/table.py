@@ -9,11 +9,16 @@ import numpy as np
 
 from profilers.records.codec import Field, fields_of
 from profilers.records.names import LAST_ID, Names
-from profilers.records.schema import FixedRecord
+from profilers.records.schema import STREAMS, FixedRecord
 
 Column = np.ma.MaskedArray[Any, np.dtype[Any]]
 
 _EMPTY_DTYPE = {"int64": "<i8", "float64": "<f8", "bool": "?", "name": "<U1"}
+#: Record class -> field -> kind, once: a summary asks for the columns of many tables without a file.
+_KINDS = {
+    record_class: {field.name: field.base for field in fields_of(record_class)}
+    for record_class in STREAMS.values()
+}
 
 
 class Table:
@@ -81,8 +86,8 @@ class Table:
         return np.asarray((self._validity & bit) != 0)
 
     def _absent(self, name: str) -> Column:
-        kind = {field.name: field.base for field in fields_of(self.record_class)}[name]
-        return np.ma.MaskedArray(np.zeros(len(self), dtype=_EMPTY_DTYPE[kind]), mask=True)
+        dtype = _EMPTY_DTYPE[_KINDS[self.record_class][name]]
+        return np.ma.MaskedArray(np.zeros(len(self), dtype=dtype), mask=True)
 
     def _strings(self, name: str) -> Column:
         ids, names = self.codes(name)
