@@ -285,9 +285,10 @@ class Study:
         if (self._board.state, self._board.phase) != (state, phase):
             self._board.state, self._board.phase = state, phase
             self._board.show(self._journal.state)
-        before, until = self._journal.state, time.monotonic() + LOOK_SECONDS
-        while self._journal.state is before and time.monotonic() < until and not interruption.seen:
-            self._board.heartbeat(before)
+        index, until = self._journal.state, time.monotonic() + LOOK_SECONDS
+        version = index.version
+        while index.version == version and time.monotonic() < until and not interruption.seen:
+            self._board.heartbeat(index)
             time.sleep(POLL_SECONDS)
             self.control.poll()
 

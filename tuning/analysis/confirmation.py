@@ -81,10 +81,7 @@ class Confirmed:
 
 def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     """Baseline, if it could run, best, and runners-up that overlap it; none where there is nothing to compare."""
-    known: tuple[StudyFile, tuple[Trial, ...]] | None = state.lasting.get("arms")
-    if known is None or known[0] != file:
-        known = state.lasting["arms"] = (file, _arms(state, file))
-    return known[1]
+    return state.once("arms", file, lambda: _arms(state, file))
 
 
 def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
@@ -221,7 +218,7 @@ def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Standing
 
 def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float] | None:
     """Of the logarithm of a trial's value, with how far runs stray; None of a single sample."""
-    known = state.marks.of("interval", None)
+    known = state.cache("interval")
     if trial.number not in known:
         several = len(trial.samples) > 1
         known[trial.number] = (

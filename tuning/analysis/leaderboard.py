@@ -40,21 +40,20 @@ def wants_retry(state: StudyState, trial: Trial) -> bool:
 
 def counted(state: StudyState) -> list[Trial]:
     """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
-    if "counted" not in state.memo:
+    known = state.cache("counted")
+    if None not in known:
         again = retried(state)
         ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
-        found = [trial for trial in ended if trial.number not in again and not wants_retry(state, trial)]
-        state.memo["counted"] = found
-    counted: list[Trial] = state.memo["counted"]
+        known[None] = [
+            trial for trial in ended if trial.number not in again and not wants_retry(state, trial)
+        ]
+    counted: list[Trial] = known[None]
     return counted
 
 
 def retried(state: StudyState) -> set[int | None]:
     """Numbers of the trials that were tried again."""
-    if "retried" not in state.memo:
-        state.memo["retried"] = {trial.retry_of for trial in state.trials}
-    numbers: set[int | None] = state.memo["retried"]
-    return numbers
+    return state.once("retried", None, lambda: {trial.retry_of for trial in state.trials})
 
 
 def measured(state: StudyState) -> list[Trial]:
@@ -69,15 +68,16 @@ def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
 
 def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
     """By the number of the trial that was measured again."""
-    if "confirmations" not in state.memo:
-        again, known = retried(state), dict[int, list[Trial]]()
+    known = state.cache("confirmations")
+    if None not in known:
+        again, measured_again = retried(state), dict[int, list[Trial]]()
         for other in state.trials:
             ended = other.confirms is not None and other.outcome is not None
             if ended and other.number not in again and not wants_retry(state, other):
-                known.setdefault(other.confirms or 0, []).append(other)
-        state.memo["confirmations"] = known
-    found: dict[int, list[Trial]] = state.memo["confirmations"]
-    return found
+                measured_again.setdefault(other.confirms or 0, []).append(other)
+        known[None] = measured_again
+    confirmations: dict[int, list[Trial]] = known[None]
+    return confirmations
 
 
 def repeats(state: StudyState, trial: Trial) -> list[Trial]:
@@ -95,11 +95,12 @@ def visited(state: StudyState, points: Points) -> set[str]:
     """Keys of every point that was proposed, also as this version would write it; and of what an earlier study measured
     for the same question, except the points of it that are to be measured here first.
     """
-    known: tuple[Points, set[str]] | None = state.memo.get("visited")
-    if known is None or known[0] is not points:
-        found = {key for trial in state.trials for key in keys(trial, points)}
-        known = state.memo["visited"] = (points, found | _inherited(state, points))
-    return known[1]
+    known = state.cache("visited", (points, len(state.trials)))
+    if None not in known:
+        proposed = {key for trial in state.trials for key in keys(trial, points)}
+        known[None] = proposed | _inherited(state, points)
+    visited: set[str] = known[None]
+    return visited
 
 
 def _inherited(state: StudyState, points: Points) -> set[str]:
@@ -117,9 +118,10 @@ def keys(trial: Trial, points: Points) -> frozenset[str]:
 
 def lossy_points(state: StudyState, points: Points) -> int:
     """Trials whose settings change what is computed."""
-    if "lossy" not in state.memo:
-        state.memo["lossy"] = sum(changes_result(points, trial.config) for trial in state.trials)
-    count: int = state.memo["lossy"]
+    known = state.cache("lossy points", (points, len(state.trials)))
+    if None not in known:
+        known[None] = sum(changes_result(points, trial.config) for trial in state.trials)
+    count: int = known[None]
     return count
 
 
@@ -143,10 +145,7 @@ class Standing:
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
-    known: tuple[StudyFile, Standing] | None = state.lasting.get("standing")
-    if known is None or known[0] != file:
-        known = state.lasting["standing"] = (file, _standing(state, file))
-    return known[1]
+    return state.once("standing", file, lambda: _standing(state, file))
 
 
 def _standing(state: StudyState, file: StudyFile) -> Standing:
@@ -195,7 +194,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
 
 def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     """Whether a trial and its re-measurements keep every constraint of the study."""
-    known = state.marks.of("keeps", file.constraints)
+    known = state.cache("keeps", file.constraints)
     if trial.number not in known:
         known[trial.number] = all(limit.state == "satisfied" for limit in limits(state, trial, file))
     found: bool = known[trial.number]
@@ -203,7 +202,7 @@ def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:
 
 
 def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
-    known = state.marks.of("may win", file)
+    known = state.cache("may win", file)
     if trial.number not in known:
         lossy = _lossy(trial, file)
         known[trial.number] = keeps(state, trial, file) and (lossy or _feasible(trial)), lossy

@@ -186,14 +186,11 @@ class Orders:
 
 def orders(state: StudyState, heard: int) -> Orders:
     """What holds by now, without pauses and stops among the first ``heard`` answers."""
-    known: dict[int, Orders] = state.memo.setdefault("orders", {})
-    if heard not in known:
-        accepted = [answer for answer in state.answers.values() if answer.accepted]
-        new = [answer.command for answer in list(state.answers.values())[heard:] if answer.accepted]
-        pauses = [command for command in new if command in ("pause", "resume")]
-        killed = {answer.arguments["trial"]: answer.id for answer in accepted if answer.command == "kill"}
-        known[heard] = Orders(pauses[-1:] == ["pause"], "stop" in new, killed)
-    return known[heard]
+    accepted = [answer for answer in state.answers.values() if answer.accepted]
+    new = [answer.command for answer in list(state.answers.values())[heard:] if answer.accepted]
+    pauses = [command for command in new if command in ("pause", "resume")]
+    killed = {answer.arguments["trial"]: answer.id for answer in accepted if answer.command == "kill"}
+    return Orders(pauses[-1:] == ["pause"], "stop" in new, killed)
 
 
 class Control:
@@ -231,7 +228,7 @@ class Control:
             return
         self._looked = now
         self._journal.refresh()
-        if pending(self._folder, self._journal.answered):
+        if pending(self._folder, self._journal.state.answers):
             with suppress(UnreachableError), self._journal.turn():
                 if not self._is_handed_over():
                     self._answer()
@@ -242,7 +239,7 @@ class Control:
         return successor is not None and self._journal.has_begun(successor["name"])
 
     def _answer(self) -> None:
-        for command in pending(self._folder, self._journal.answered):
+        for command in pending(self._folder, self._journal.state.answers):
             state = self._journal.state
             try:
                 reason, details = self._apply(command, state)

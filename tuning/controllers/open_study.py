@@ -235,7 +235,7 @@ def _kept(
             file = _file_of_others(journal, file) if crew.others() else file
             begin_journal(journal, folder, file)
             inherit(folder, file, journal)
-            answered = len(journal.answered) if heard is None else heard
+            answered = len(journal.state.answers) if heard is None else heard
             return Kept(file, journal, crew, crew.join(answered), place)
     except BaseException:
         journal.close()

@@ -56,9 +56,9 @@ class Board:
         self._written = 0.0
         self._result_due = 0.0
         self.predictions: Callable[[], Document | None] = lambda: None
-        self._waiting: StudyState | None = None
+        self._is_waiting = False
         self._importance: tuple[int, Document] = (0, {})
-        self._shown: StudyState | None = None
+        self._shown = -1
         self._announced: set[int] = set()
         self.state, self.phase = "running", "baseline"
         #: What Optuna's database lacks, in words.
@@ -78,9 +78,9 @@ class Board:
 
     def show_others(self, study: StudyState) -> None:
         """Tell the display of trials that ended at other controllers."""
-        if study is self._shown:
+        if study.version == self._shown:
             return
-        self._shown = study
+        self._shown = study.version
         for trial in study.trials:
             if trial.outcome is not None and trial.number not in self._announced:
                 self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
@@ -101,12 +101,12 @@ class Board:
         self.show_others(study)
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
             self._write_status(study)
-        if self._waiting is not None:
-            self.result_changed(self._waiting)
+        if self._is_waiting:
+            self.result_changed(study)
 
     def result_changed(self, study: StudyState) -> None:
         """Write the result so far, or let it wait a little: with thousands of trials that takes a while."""
-        self._waiting = study
+        self._is_waiting = True
         began = time.monotonic()
         if began >= self._result_due:
             self.write_result(study)
@@ -115,7 +115,7 @@ class Board:
 
     def write_result(self, study: StudyState, last: bool = False) -> Document:
         """Write the result so far; the knobs' importance is in it, so that the page needs no optuna."""
-        self._waiting = None
+        self._is_waiting = False
         document = result(study, self.file, self.state)
         document["importance"] = self._importance_of(study, last)
         document["prior"] = self.predictions()

@@ -95,10 +95,7 @@ def board(state: StudyState, file: StudyFile) -> Document:
     """``endings``, a row for each ending, phase and kind of cause; ``rules``, which settings lead to them; ``line``,
     how many failed in words; ``advice``, what to change where nothing could be measured.
     """
-    known: tuple[StudyFile, Document] | None = state.lasting.get("failures")
-    if known is None or known[0] != file:
-        known = state.lasting["failures"] = (file, _board(state, file))
-    return known[1]
+    return state.once("failures", file, lambda: _board(state, file))
 
 
 def _board(state: StudyState, file: StudyFile) -> Document:

@@ -131,7 +131,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
 def _rows(state: StudyState, stands: Standing, file: StudyFile) -> Document:
     """All trials, those that measured one again apart."""
     yardstick = stands.baseline and (stands.baseline.number, stands.baseline.validation_loss)
-    known = state.marks.of("row", (file, yardstick))
+    known = state.cache("row", (file, yardstick))
     for trial in state.trials:
         if trial.number not in known:
             known[trial.number] = _whole_row(state, trial, stands, file)

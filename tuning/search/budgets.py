@@ -79,11 +79,8 @@ def _search(state: StudyState) -> StudyState:
     """The state without any confirmation."""
     if all(trial.confirms is None for trial in state.trials):
         return state
-    if "search" not in state.lasting:
-        searched = tuple(trial for trial in state.trials if trial.confirms is None)
-        state.lasting["search"] = replace(state, trials=searched)
-    found: StudyState = state.lasting["search"]
-    return found
+    searched = tuple(trial for trial in state.trials if trial.confirms is None)
+    return state.once("search", None, lambda: replace(state, trials=searched))
 
 
 def _kinds(file: StudyFile, wall: list[float], of_ranks: list[float]) -> dict[str, tuple[list[float], float]]:

@@ -48,10 +48,7 @@ class Proposer:
     def file(self) -> StudyFile:
         """The file, with what commands changed in it since."""
         state = self._journal.state
-        if "file" not in state.memo:
-            state.memo["file"] = effective_config.steered(self._given, state)
-        file: StudyFile = state.memo["file"]
-        return file
+        return state.once("file", None, lambda: effective_config.steered(self._given, state))
 
     @property
     def exhausted(self) -> bool:

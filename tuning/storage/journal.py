@@ -6,15 +6,14 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.config.errors import InputError
 from tuning.storage.lock import TURN, FileLock
-from tuning.storage.state import Folding, Line, StudyState, fold
+from tuning.storage.state import Line, StudyState
 
 Result = TypeVar("Result")
 #: Lines of these kinds are on disk before anything else happens.
@@ -26,7 +25,7 @@ class UnreachableError(Exception):
 
 
 class Journal:
-    """Appends lines, one ``write`` each, and keeps the state that they amount to.
+    """Appends lines, one ``write`` each, and keeps the ``state`` that they amount to, which changes with each of them.
 
     Several controllers may write one: what others appended is taken over before each line of ours and by
     :meth:`refresh`, so that all of them see the same lines in the same order.
@@ -35,24 +34,10 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = FileLock(path.with_name(TURN))
-        self._folding = Folding()
-        self._state: StudyState | None = None
-        self._damage: list[str] = []
+        self.state = StudyState()
         self._offset = self._lines = 0
         self._file = self._check(lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
         self._check(self._take_over)
-
-    @property
-    def state(self) -> StudyState:
-        """What the lines so far amount to."""
-        if self._state is None:
-            self._state = with_damage(self._folding.state(), self._damage)
-        return self._state
-
-    @property
-    def answered(self) -> Collection[str]:
-        """Ids of the commands that have their answer."""
-        return self._folding.answers.keys()
 
     def append(self, kind: str, **values: Any) -> None:
         """Write one line; it is on disk when this returns if it is one that must never be lost."""
@@ -104,8 +89,7 @@ class Journal:
                 os.fsync(self._file)
             self._offset += len(data)
             self._lines += 1
-            self._folding.take(line)
-            self._state = None
+            self.state.take([line])
 
     def _take_over(self) -> None:
         """Everything that is there, which ends with a whole line afterwards."""
@@ -122,22 +106,16 @@ class Journal:
             return False
         data = os.pread(self._file, size - self._offset, self._offset)
         whole = data[: data.rfind(b"\n") + 1]
-        lines, damage = parse(whole, self.path.name, self._lines + 1)
-        for line in lines:
-            self._folding.take(line)
         self._offset += len(whole)
-        self._lines += whole.count(b"\n")
-        self._damage += damage
-        if lines or damage:
-            self._state = None
-        return bool(lines or damage)
+        self._lines += take_text(self.state, whole, self.path.name, self._lines + 1)
+        return bool(whole)
 
     def _mend(self) -> None:
         """Cut off a half-written last line, or end a whole one: the next line must begin on its own. Whoever wrote it
         is gone, for we have the lock.
         """
         tail = os.pread(self._file, os.fstat(self._file).st_size - self._offset, self._offset)
-        if _parsed(tail) is None:
+        if line_in(tail) is None:
             os.ftruncate(self._file, self._offset)
         else:
             os.write(self._file, b"\n")
@@ -164,19 +142,21 @@ def read(path: Path) -> tuple[list[Line], list[str]]:
 
 
 def load(path: Path) -> StudyState:
-    """The state of a study, from its journal."""
-    lines, damage = read(path)
-    return with_damage(fold(lines), damage)
+    """The state of a study, from its journal; that of no study where it cannot be read."""
+    state = StudyState()
+    with suppress(OSError):
+        take_text(state, path.read_bytes(), path.name, 1)
+    return state
 
 
-def with_damage(state: StudyState, damage: list[str]) -> StudyState:
-    """The state, with what could not be read added to what could not be used."""
-    if not damage:
-        return state
-    found = replace(state, damage=(*damage, *state.damage))
-    object.__setattr__(found, "lasting", state.lasting)  # nothing of it is about damage
-    object.__setattr__(found, "marks", state.marks)
-    return found
+def take_text(state: StudyState, data: bytes, name: str, first: int) -> int:
+    """Let a state take the lines of a journal's text, of which the first has this number; how many ends of lines are
+    in it.
+    """
+    lines, damage = parse(data, name, first)
+    state.damage += tuple(damage)
+    state.take(lines)
+    return data.count(b"\n")
 
 
 def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
@@ -184,7 +164,7 @@ def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
     lines, damage = [], []
     pieces = data.split(b"\n")
     for number, piece in enumerate(pieces, start=first):
-        parsed = _parsed(piece)
+        parsed = line_in(piece)
         if parsed is not None:
             lines.append(parsed)
         elif piece.strip() and number < first + len(pieces) - 1:
@@ -192,12 +172,8 @@ def parse(data: bytes, name: str, first: int) -> tuple[list[Line], list[str]]:
     return lines, damage
 
 
-def is_line(piece: bytes) -> bool:
-    """Whether a line without its end is whole."""
-    return _parsed(piece) is not None
-
-
-def _parsed(piece: bytes) -> Line | None:
+def line_in(piece: bytes) -> Line | None:
+    """The line that a piece of a journal is; None for one that is half-written or damaged."""
     try:
         line = json.loads(piece)
     except ValueError:

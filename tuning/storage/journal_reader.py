@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tuning.storage.journal import is_line, parse, with_damage
-from tuning.storage.state import Folding, StudyState
+from tuning.storage.journal import line_in, take_text
+from tuning.storage.state import StudyState
 
 #: So much is read and folded at a time: a journal of 10,000 trials has 40 MB.
 _PIECE_BYTES = 1 << 22
@@ -40,14 +40,12 @@ class JournalReader:
     """The state that a journal amounts to by now, the same as :func:`tuning.storage.journal.load` says.
 
     A file that was replaced, shortened or written over is read anew. A half-written last line waits for its rest. May
-    be used by several threads; states share what was worked out of trials (``StudyState.lasting``).
+    be used by several threads: a state that was given out does not change any more, the next one begins as its copy.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._state: StudyState | None = None
-        self._mark: _Mark | None = None
         self._begin()
 
     def look(self) -> StudyState:
@@ -57,34 +55,25 @@ class JournalReader:
                 with self.path.open("rb") as file:
                     self._follow(file)
             except OSError:
-                self._begin()
-            if self._state is None:
-                self._state = with_damage(self._folding.state(), self._damage)
+                if self._mark is not None:
+                    self._begin()
             return self._state
 
     def _begin(self) -> None:
-        self._folding = Folding()
-        self._damage: list[str] = []
-        self._lines = 0
-        self._mark = self._state = None
+        self._state, self._lines = StudyState(), 0
+        self._mark: _Mark | None = None
 
     def _follow(self, file: BinaryIO) -> None:
         if self._mark is not None and not self._mark.holds(file):
             self._begin()
         start = size = self._mark.size if self._mark else 0
         while data := _next(file, size):
-            self._take(data)
+            if size == start:
+                self._state = self._state.copy()
+            self._lines += take_text(self._state, data, self.path.name, self._lines + 1)
             size += len(data)
         if self._mark is None or size > start:
             self._mark = _mark(file, size)
-
-    def _take(self, data: bytes) -> None:
-        lines, damage = parse(data, self.path.name, self._lines + 1)
-        for line in lines:
-            self._folding.take(line)
-        self._damage += damage
-        self._lines += data.count(b"\n")
-        self._state = None
 
 
 def _next(file: BinaryIO, offset: int) -> bytes:
@@ -95,7 +84,7 @@ def _next(file: BinaryIO, offset: int) -> bytes:
     cut = data.rfind(b"\n") + 1
     if cut:
         return data[:cut]
-    return data if is_line(data) else b""
+    return data if line_in(data) is not None else b""
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:

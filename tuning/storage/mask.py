@@ -71,11 +71,12 @@ class Narrowed(Space):
 
 def of_state(state: StudyState, space: Space) -> Mask:
     """The mask that a study's commands amount to."""
-    known: tuple[Space, Mask] | None = state.memo.get("mask")
-    if known is None or known[0] is not space:
+    known = state.cache("mask", space)
+    if None not in known:
         limits = [_from_document(space, key, value) for key, value in state.limits.items()]
-        known = state.memo["mask"] = (space, Mask(tuple(limit for limit in limits if limit)))
-    return known[1]
+        known[None] = Mask(tuple(limit for limit in limits if limit))
+    mask: Mask = known[None]
+    return mask
 
 
 def narrowed(space: Space, mask: Mask) -> Space:

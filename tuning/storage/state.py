@@ -1,36 +1,12 @@
-"""The state of a study: the journal's lines folded into trials, limits and commands. Pure."""
+"""The index of a study: what the lines of its journal amount to, and what was worked out of that."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
-
-class Marks:
-    """Answers by number of trial, for each kind of question; those of a trial hold until something is said about it."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[object, dict[int, Any]]] = {}
-
-    def of(self, what: str, asked: object) -> dict[int, Any]:
-        """The answers so far to what is ``asked``, to be added to: none once that is another thing."""
-        known = self._known.get(what)
-        if known is None or (known[0] is not asked and known[0] != asked):
-            known = self._known[what] = (asked, {})
-        return known[1]
-
-    def without(self, numbers: Collection[int]) -> Marks:
-        """Those of all other trials, apart from these: other threads may still add what an older state says."""
-        found = Marks()
-        for what, (asked, answers) in self._known.copy().items():
-            found._known[what] = (asked, answers.copy())
-            for number in numbers:
-                found._known[what][1].pop(number, None)
-        return found
-
-
+Result = TypeVar("Result")
 Line = dict[str, Any]
 
 
@@ -101,10 +77,13 @@ class Inherited:
     first: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class StudyState:
-    """Everything a journal says, folded. ``limits`` are of a mask (:mod:`tuning.storage.mask`), ``turned`` are keys of
-    the study file as commands set them since, ``continues`` names the studies whose trials these were, oldest first.
+    """Everything that a journal says by now: an index that :meth:`take` brings up to date with each line.
+
+    ``limits`` are of a mask (:mod:`tuning.storage.effective_config`), ``turned`` are keys of the study file as commands
+    set them since, ``continues`` names the studies whose trials these were, oldest first. What others work out of it
+    is kept in :meth:`cache` for as long as it holds.
     """
 
     file: dict[str, Any] | None = None
@@ -119,26 +98,29 @@ class StudyState:
     successor: dict[str, Any] | None = None
     inherited: tuple[Inherited, ...] = ()
     machine: str | None = None
-    #: What was worked out of this very state: it never changes, and is asked many times a trial.
-    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    #: The like, of what only changes when a trial ends or a command is answered: states share it until then.
-    lasting: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    #: The like of single trials.
-    marks: Marks = field(default_factory=Marks, init=False, compare=False, repr=False)
+    #: How many lines were taken: another number is another state of the study.
+    version: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        self._by_number = {trial.number: trial for trial in self.trials}
+        self._open = {trial.number for trial in self.trials if trial.outcome is None}
+        self._repeats = any(trial.confirms is not None or trial.retry_of is not None for trial in self.trials)
+        self._cache: dict[str, tuple[object, dict[int | None, Any]]] = {}
+
+    def copy(self) -> StudyState:
+        """Another index that says the same, to be brought up to date while somebody still reads this one."""
+        other = replace(self, answers=dict(self.answers), limits=dict(self.limits), turned=dict(self.turned))
+        other._cache = {what: (asked, known.copy()) for what, (asked, known) in self._cache.copy().items()}
+        return other
 
     def trial(self, number: int) -> Trial | None:
         """The trial of a number."""
-        place = bisect_left(self.trials, number, key=lambda trial: trial.number)
-        found = self.trials[place] if place < len(self.trials) else None
-        return found if found is not None and found.number == number else None
+        return self._by_number.get(number)
 
     @property
     def under_way(self) -> tuple[Trial, ...]:
         """Every proposal that has no end yet, oldest first: as many as there are controllers, at most."""
-        if "under_way" not in self.memo:
-            self.memo["under_way"] = tuple(trial for trial in self.trials if trial.outcome is None)
-        found: tuple[Trial, ...] = self.memo["under_way"]
-        return found
+        return tuple(self._by_number[number] for number in sorted(self._open))
 
     @property
     def running(self) -> Trial | None:
@@ -150,95 +132,66 @@ class StudyState:
         """A number that no trial has."""
         return self.trials[-1].number + 1 if self.trials else 0
 
+    def cache(self, question: str, asked: object = None) -> dict[int | None, Any]:
+        """What was worked out so far for a question, to be added to; empty once another thing is ``asked``.
 
-def fold(lines: Iterable[Line]) -> StudyState:
-    """The state that lines amount to. What is said twice counts once: the first of its kind."""
-    folding = Folding()
-    for line in lines:
-        folding.take(line)
-    return folding.state()
+        What is kept under a trial's number goes when a line says something about that trial, about one that measures
+        it again or about its next attempt. What is kept under None, of the whole study, goes when a line may change
+        how ended trials compare: that a new point is proposed or begins does not.
+        """
+        known = self._cache.get(question)
+        if known is None or (known[0] is not asked and known[0] != asked):
+            known = self._cache[question] = (asked, {})
+        return known[1]
 
+    def once(self, question: str, asked: object, work: Callable[[], Result]) -> Result:
+        """What ``work`` comes to for the whole study, worked out when it is not in the :meth:`cache`."""
+        known = self.cache(question, asked)
+        if None not in known:
+            known[None] = work()
+        result: Result = known[None]
+        return result
 
-class Folding:
-    """State in the making."""
+    def take(self, lines: Iterable[Line]) -> None:
+        """Bring the index up to date. What is said twice counts once: the first of its kind. An unknown kind of line
+        is from a newer writer and left alone; one that lacks something is named in ``damage``.
+        """
+        outdated: set[int | None] = set()
+        for line in lines:
+            self.version += 1
+            kind, number = line["kind"], line.get("number")
+            take = getattr(self, f"_take_{kind}", None)
+            self._repeats |= line.get("confirms") is not None or line.get("retry_of") is not None
+            if kind not in ("lease", "started", "note") and (kind != "proposal" or self._repeats):
+                outdated.add(None)
+            try:
+                outdated |= self._about(number)
+                if take:
+                    take(line)
+                outdated |= self._about(number)
+            except (KeyError, TypeError, ValueError) as error:
+                self.damage += (f"a {kind} line is incomplete ({error!r}) and is left out",)
+        self.trials = tuple(self._by_number.values())
+        for _, known in self._cache.values():
+            for key in outdated:
+                known.pop(key, None)
 
-    def __init__(self) -> None:
-        self._trials: dict[int, Trial] = {}
-        self.answers: dict[str, Answer] = {}
-        self._study: list[Line] = []
-        self._limits: dict[str, Any] = {}
-        self._turned: dict[str, Any] = {}
-        self._continues: tuple[str, ...] = ()
-        self._successor: dict[str, Any] | None = None
-        self._inherited: list[Inherited] = []
-        self._notes: list[str] = []
-        self._damage: list[str] = []
-        self._lasting: dict[str, Any] = {}
-        self._marks = Marks()
-        self._forgotten: set[int] = set()
-        self._again = False
-
-    def take(self, line: Line) -> None:
-        """Add one line; an unknown kind is from a newer writer and left alone."""
-        handler = getattr(self, f"_take_{line['kind']}", None)
-        if self._changes_standing(line):
-            self._lasting = {}
-        try:
-            if handler:
-                handler(line)
-            if "number" in line:
-                self._forget(line["number"])
-        except (KeyError, TypeError, ValueError) as error:
-            self._damage.append(f"a {line['kind']} line is incomplete ({error!r}) and is left out")
-
-    def _changes_standing(self, line: Line) -> bool:
-        """Whether a line may change how ended trials compare: that a new point is measured now does not."""
-        if line["kind"] in ("lease", "started", "note"):
-            return False
-        self._again = self._again or line.get("confirms") is not None or line.get("retry_of") is not None
-        return line["kind"] != "proposal" or self._again
-
-    def _forget(self, number: int) -> None:
-        """What was worked out of a trial, of the one that it measures again, and of the attempt before it."""
-        self._forgotten.add(number)
-        trial = self._trials.get(number)
-        for other in (trial.confirms, trial.retry_of) if trial else ():
-            if other is not None:
-                self._forget(other)
-
-    def state(self) -> StudyState:
-        """What the lines so far amount to."""
-        found = self._state()
-        object.__setattr__(found, "lasting", self._lasting)
-        self._marks, self._forgotten = self._marks.without(self._forgotten), set()
-        object.__setattr__(found, "marks", self._marks)
-        return found
-
-    def _state(self) -> StudyState:
-        return StudyState(
-            file=self._study[-1]["file"] if self._study else None,
-            fingerprint=self._study[0]["fingerprint"] if self._study else None,
-            trials=tuple(self._trials[number] for number in sorted(self._trials)),
-            answers=dict(self.answers),
-            notes=tuple(self._notes),
-            damage=tuple(self._damage),
-            limits=dict(self._limits),
-            turned=dict(self._turned),
-            continues=self._continues,
-            successor=self._successor,
-            inherited=tuple(self._inherited),
-            machine=self._study[-1]["machine"] if self._study else None,
-        )
+    def _about(self, number: Any) -> set[int | None]:
+        """The trial of a number, the one that it measures again, and the attempt before it."""
+        trial = self._by_number.get(number)
+        if trial is None:
+            return set()
+        return {number}.union(*(self._about(other) for other in (trial.confirms, trial.retry_of)))
 
     def _take_study(self, line: Line) -> None:
-        before = self._study[-1]["file"] if self._study else line["file"]
-        for key in [key for key in self._turned if before.get(key) != line["file"].get(key)]:
-            del self._turned[key]  # the file was changed after the command: what was said last holds
-        kept = {name: line[name] for name in ("file", "fingerprint")}
-        self._study.append(kept | {"machine": line.get("machine")})
+        file, fingerprint = line["file"], line["fingerprint"]
+        for key in [key for key in self.turned if (self.file or file).get(key) != file.get(key)]:
+            del self.turned[key]  # the file was changed after the command: what was said last holds
+        self.fingerprint = fingerprint if self.file is None else self.fingerprint
+        self.file, self.machine = file, line.get("machine")
 
     def _take_continues(self, line: Line) -> None:
-        self._continues = tuple(str(name) for name in line["studies"])
+        self.continues = tuple(str(name) for name in line["studies"])
 
     def _take_inherited(self, line: Line) -> None:
         names = frozenset(Trial.__dataclass_fields__)
@@ -247,12 +200,18 @@ class Folding:
             for row in line["trials"]
         )
         first = tuple(line["first"])
-        self._inherited.append(Inherited(line["study"], bool(line["same"]), line["words"], trials, first))
+        self.inherited += (Inherited(line["study"], bool(line["same"]), line["words"], trials, first),)
 
     def _take_proposal(self, line: Line) -> None:
         number = int(line["number"])
+        if number in self._by_number:
+            return
         known = {name: line[name] for name in _PROPOSED if name in line}
-        self._trials.setdefault(number, Trial(**known, proposed_unix=float(line["at_unix"])))
+        is_last = number > next(reversed(self._by_number), -1)
+        self._by_number[number] = Trial(**known, proposed_unix=float(line["at_unix"]))
+        self._open.add(number)
+        if not is_last:
+            self._by_number = dict(sorted(self._by_number.items()))
 
     def _take_lease(self, line: Line) -> None:
         where = {"host": line["host"]} if "host" in line else {}  # a study on one host did not say it
@@ -264,34 +223,40 @@ class Folding:
     def _take_tell(self, line: Line) -> None:
         known = {name: line[name] for name in _TOLD if name in line}
         known["samples"] = tuple(float(sample) for sample in known.get("samples") or ())
-        if self._trials[line["number"]].outcome is None:
+        if self._by_number[line["number"]].outcome is None:
             self._change(line, **known, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
+            self._open.discard(line["number"])
 
     def _take_withdrawn(self, line: Line) -> None:
         """It never ran, through a mistake that the user can mend: as if it had not been proposed."""
-        self._forget(line["number"])
-        del self._trials[line["number"]]
+        del self._by_number[line["number"]]
+        self._open.discard(line["number"])
 
     def _take_command(self, line: Line) -> None:
         known = {name: line[name] for name in Answer.__dataclass_fields__ if name in line}
-        if line["id"] not in self.answers:
-            answer = self.answers[line["id"]] = Answer(**known)
-            self._change_course(answer.changes or {})
-
-    def _change_course(self, changes: dict[str, Any]) -> None:
+        if line["id"] in self.answers:
+            return
+        answer = self.answers[line["id"]] = Answer(**known)
+        changes = answer.changes or {}
         for key, limit in changes.get("limits", {}).items():
-            self._limits.pop(key, None)
+            self.limits.pop(key, None)
             if limit is not None:
-                self._limits[key] = limit
-        self._turned |= changes.get("turned", {})
-        self._successor = changes.get("successor", self._successor)
+                self.limits[key] = limit
+        self.turned |= changes.get("turned", {})
+        self.successor = changes.get("successor", self.successor)
 
     def _take_note(self, line: Line) -> None:
-        self._notes.append(str(line["text"]))
+        self.notes += (str(line["text"]),)
 
     def _change(self, line: Line, **changes: Any) -> None:
-        number = line["number"]
-        self._trials[number] = replace(self._trials[number], **changes)
+        self._by_number[line["number"]] = replace(self._by_number[line["number"]], **changes)
+
+
+def fold(lines: Iterable[Line]) -> StudyState:
+    """The state that lines amount to."""
+    state = StudyState()
+    state.take(lines)
+    return state
 
 
 _PROPOSED = frozenset(

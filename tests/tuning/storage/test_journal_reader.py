@@ -16,6 +16,7 @@ from tuning.report.result import result
 from tuning.storage import journal, journal_reader, study_folder
 from tuning.storage.journal import Journal
 from tuning.storage.journal_reader import JournalReader
+from tuning.storage.state import StudyState
 from tuning.storage.study_folder import StudyReader, parts
 
 
@@ -75,10 +76,8 @@ def test_nothing_new_is_the_very_same_state(path: Path) -> None:
 def test_only_what_is_new_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, taken = JournalReader(path), list[dict[str, Any]]()
     reader.look()
-    fold = journal_reader.Folding.take
-    monkeypatch.setattr(
-        journal_reader.Folding, "take", lambda self, line: (taken.append(line), fold(self, line))[1]
-    )
+    take = StudyState.take
+    monkeypatch.setattr(StudyState, "take", lambda self, lines: (taken.extend(lines), take(self, lines))[1])
     add(path, text(lines(5, 1)))
     assert len(reader.look().trials) == 6
     assert [line["kind"] for line in taken] == ["proposal", "started", "tell"]

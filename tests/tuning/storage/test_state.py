@@ -12,7 +12,7 @@ from tuning.analysis import confirmation, leaderboard
 from tuning.report.result import result
 from tuning.search import policy
 from tuning.spec.study_file import StudyFile
-from tuning.storage.state import Folding, Line, StudyState, fold
+from tuning.storage.state import Line, StudyState, fold
 
 SPACE = {"parallel.tp": [1, 2], "compression.method": ["none", "topk"], "batch.micro_batch": [1, 2, 4]}
 STEPS = 60
@@ -79,20 +79,19 @@ def said(state: StudyState, file: StudyFile) -> dict[str, Any]:
 
 @pytest.mark.parametrize("file", [PLAIN, KEPT], ids=["plain", "constraints"])
 def test_growing_and_reading_agree(file: StudyFile) -> None:
-    author, folding = Author(drawn.SEED), Folding()
-    grown = folding.state()
+    author, grown = Author(drawn.SEED), StudyState()
     for _ in range(EVENTS):
+        before, grown = grown, grown.copy()
         for line in author.event():
-            folding.take(line)
-        before, grown = grown, folding.state()
+            grown.take([line])
         said(
             before, file
         )  # as another thread may that still looks at it: its answers are not those of the new one
         assert said(grown, file) == said(fold(author.lines), file)
-        assert said(grown, file) == said(folding.state(), file)
+        assert said(grown, file) == said(grown.copy(), file)
 
 
-def test_marks_are_for_what_was_asked() -> None:
+def test_the_cache_is_for_what_was_asked() -> None:
     author = Author(drawn.SEED)
     state = fold([line for _ in range(EVENTS) for line in author.event()])
     first = said(state, PLAIN), said(state, KEPT)

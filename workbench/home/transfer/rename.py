@@ -20,6 +20,7 @@ from tuning.space.yaml_loader import StrictLoader
 from tuning.spec import study_file
 from tuning.spec.study_file import NAME
 from tuning.storage import controllers, study_folder
+from tuning.storage.journal import line_in
 from tuning.storage.state import Line
 
 #: Name before -> name from now on, of a study and all that it continues.
@@ -34,7 +35,7 @@ def whole_lines(data: bytes) -> bytes:
 def lines(data: bytes) -> Iterator[Line]:
     """Every line that can be read."""
     for piece in data.split(b"\n"):
-        line = _line(piece)
+        line = line_in(piece)
         if line is not None:
             yield line
 
@@ -44,17 +45,8 @@ def renamed(data: bytes, names: Names) -> bytes:
     return b"\n".join(_renamed(piece, names) for piece in data.split(b"\n"))
 
 
-def _line(piece: bytes) -> Line | None:
-    try:
-        line = json.loads(piece)
-    except ValueError:
-        return None
-    known = isinstance(line, dict) and isinstance(line.get("kind"), str) and "at_unix" in line
-    return line if known else None
-
-
 def _renamed(piece: bytes, names: Names) -> bytes:
-    line = _line(piece)
+    line = line_in(piece)
     change = _CHANGES.get(line["kind"]) if line else None
     if line is None or change is None:
         return piece
