@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from profilers.gpu import amd_library, detection, torch_build
+from profilers.gpu import amd_library, detection
 from profilers.gpu.amd_smi import AmdSmi
 from profilers.gpu.nvml import Nvml
 from tests.support.gpu.fake_amdsmi import DRIVER_NOT_LOADED, AmdSmiLibraryException, FakeAmdSmi
@@ -100,7 +100,7 @@ def test_without_the_package_one_line_names_it(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_torch_is_built_for_is_known_without_it() -> None:
     script = (
-        "import sys; from profilers.gpu import torch_build; print(torch_build.rocm(), 'torch' in sys.modules)"
+        "import sys; from profilers.gpu import detection; print(detection.rocm(), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(torch.version.hip), "False"]
@@ -116,8 +116,8 @@ def test_rocm_s_version_is_read_from_torch_s_file(tmp_path: Path, monkeypatch: p
     monkeypatch.delitem(sys.modules, "torch.version")
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.syspath_prepend(str(tmp_path))
-    torch_build._told_by_file.cache_clear()
+    detection._told_by_file.cache_clear()
     try:
-        assert torch_build.rocm() == "7.0.2"
+        assert detection.rocm() == "7.0.2"
     finally:
-        torch_build._told_by_file.cache_clear()
+        detection._told_by_file.cache_clear()
