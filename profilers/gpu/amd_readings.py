@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
-from profilers.gpu.library import GpuLimits
+from profilers.gpu.library import GpuLibrary, GpuLimits
 
 Metrics = dict[str, Any]
 _MIB = 2**20
@@ -35,26 +35,12 @@ _UNKNOWN_REASON = 0x8
 _MOST_WATTS = 100_000
 
 
-class Door(Protocol):
-    """As much of ``amd_smi.AmdSmi`` as a reading needs."""
-
-    @property
-    def ranks(self) -> frozenset[int]:
-        """Process numbers of the run's ranks."""
-
-    def of(self, index: int, function: str, *arguments: Any) -> Any:
-        """What a function says of one GPU, or None."""
-
-    def constant(self, name: str) -> Any:
-        """One of amdsmi's enumerations, or None."""
-
-
-def metrics(door: Door, index: int) -> Metrics:
+def metrics(door: GpuLibrary, index: int) -> Metrics:
     """The driver's table of a GPU; empty if it has none."""
     return _dictionary(door.of(index, "amdsmi_get_gpu_metrics_info"))
 
 
-def fast(door: Door, index: int, table: Metrics, unit_joules: float | None) -> dict[str, Any]:
+def fast(door: GpuLibrary, index: int, table: Metrics, unit_joules: float | None) -> dict[str, Any]:
     """Load, memory, power, energy, temperature, clocks and links; ``unit_joules`` is that of the energy counter."""
     memory = _memory(door, index)
     watts, counter = _power(table), number(table.get("energy_accumulator"), 64)
@@ -75,7 +61,7 @@ def fast(door: Door, index: int, table: Metrics, unit_joules: float | None) -> d
     }
 
 
-def slow(door: Door, index: int) -> dict[str, Any]:
+def slow(door: GpuLibrary, index: int) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
     ecc = _dictionary(door.of(index, "amdsmi_get_gpu_total_ecc_count"))
     found = {
@@ -88,7 +74,7 @@ def slow(door: Door, index: int) -> dict[str, Any]:
     return found | _processes(door, index)
 
 
-def limits(door: Door, index: int) -> GpuLimits:
+def limits(door: GpuLibrary, index: int) -> GpuLimits:
     """What a GPU has and may do; nothing tells a clock that someone set."""
     memory = _memory(door, index)
     total, used = memory.get("vram_total"), memory.get("vram_used")
@@ -100,7 +86,7 @@ def limits(door: Door, index: int) -> GpuLimits:
     )
 
 
-def energy_unit_joules(door: Door, index: int) -> float | None:
+def energy_unit_joules(door: GpuLibrary, index: int) -> float | None:
     """What one count of a GPU's energy counter stands for."""
     told = number(_dictionary(door.of(index, "amdsmi_get_energy_count")).get("counter_resolution"))
     if not told:
@@ -134,7 +120,7 @@ def number(value: Any, bits: int = 16) -> float | None:
     return None if value == 2**bits - 1 else value
 
 
-def _memory(door: Door, index: int) -> dict[str, int]:
+def _memory(door: GpuLibrary, index: int) -> dict[str, int]:
     told = _dictionary(door.of(index, "amdsmi_get_gpu_vram_usage"))
     known = {name: number(told.get(name), 32) for name in ("vram_total", "vram_used")}
     return {name: int(mib) * _MIB for name, mib in known.items() if mib is not None}
@@ -158,27 +144,27 @@ def _links(kilobytes: Any) -> int | None:
     return int(sum(known)) * _LINK_UNIT_BYTES if known else None
 
 
-def _power_limit(door: Door, index: int) -> float | None:
+def _power_limit(door: GpuLibrary, index: int) -> float | None:
     told = number(_dictionary(door.of(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
     if not told:  # 0 on the second die of an MI250X
         return None
     return told * 1e-6 if told > _MOST_WATTS else float(told)
 
 
-def _highest_clock(door: Door, index: int) -> float | None:
+def _highest_clock(door: GpuLibrary, index: int) -> float | None:
     kinds = door.constant("AmdSmiClkType")
     told = None if kinds is None else door.of(index, "amdsmi_get_clock_info", kinds.GFX)
     return number(_dictionary(told).get("max_clk"), 32)
 
 
-def _critical_celsius(door: Door, index: int) -> float | None:
+def _critical_celsius(door: GpuLibrary, index: int) -> float | None:
     sensors, kinds = door.constant("AmdSmiTemperatureType"), door.constant("AmdSmiTemperatureMetric")
     if sensors is None or kinds is None:
         return None
     return number(door.of(index, "amdsmi_get_temp_metric", sensors.HOTSPOT, kinds.CRITICAL)) or None
 
 
-def _processes(door: Door, index: int) -> dict[str, int | None]:
+def _processes(door: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many processes use the GPU, and the memory of those that are ranks."""
     found = door.of(index, "amdsmi_get_gpu_process_list")
     if not isinstance(found, list):

@@ -8,7 +8,9 @@ can be. ``tensor_active``: share of time any tensor core worked. ``dram_active``
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
+
+from profilers.gpu.library import GpuLibrary
 
 _PERCENT, _MIB = 0.01, 2.0**20
 #: Field of GpuSample -> name of the metric in pynvml, and the factor of its documented unit: percent or MiB/s.
@@ -24,26 +26,10 @@ METRICS: dict[str, tuple[str, float]] = {
 }
 
 
-class Door(Protocol):
-    """As much of ``nvml.Nvml`` as is needed here."""
-
-    def ask(self, function: str, *arguments: Any, gpu: int | None = None) -> Any:
-        """What a function answers, or None."""
-
-    def of(self, index: int, function: str, *arguments: Any) -> Any:
-        """What a function says of one GPU, or None."""
-
-    def constant(self, name: str) -> Any:
-        """One of pynvml's numbers or structures, or None."""
-
-    def lacks(self, what: str, why: str) -> None:
-        """A function answered, but not this part of it."""
-
-
 class Gpm:
     """Keeps two samples of each GPU and takes them in turn."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: GpuLibrary) -> None:
         self._door = door
         self._supported: dict[int, bool] = {}
         self._samples: dict[int, tuple[Any, Any]] = {}

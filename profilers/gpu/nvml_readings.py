@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-from profilers.gpu.library import GpuLimits
+from profilers.gpu.library import GpuLibrary, GpuLimits
 
 #: NVML documents the PCIe throughput in KB/s and does not say whether that is 1000 or 1024 bytes.
 _PCIE_UNIT_BYTES = 1000
@@ -14,27 +14,7 @@ _NVLINK_UNIT_BYTES = 1024
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-class Door(Protocol):
-    """As much of ``nvml.Nvml`` as a reading needs."""
-
-    @property
-    def ranks(self) -> frozenset[int]:
-        """Process numbers of the run's ranks."""
-
-    def of(self, index: int, function: str, *arguments: Any) -> Any:
-        """What a function says of one GPU, or None."""
-
-    def constant(self, name: str) -> Any:
-        """One of pynvml's numbers or structures, or None."""
-
-    def forgive(self, function: str) -> None:
-        """Another function gave what this one did not."""
-
-    def lacks(self, what: str, why: str) -> None:
-        """A function answered, but not this part of it."""
-
-
-def fast(door: Door, index: int) -> dict[str, Any]:
+def fast(door: GpuLibrary, index: int) -> dict[str, Any]:
     """Load, memory, power, energy, temperature and clocks: fields of ``GpuSample``."""
     memory = door.of(index, "nvmlDeviceGetMemoryInfo")
     load = door.of(index, "nvmlDeviceGetUtilizationRates")
@@ -52,7 +32,7 @@ def fast(door: Door, index: int) -> dict[str, Any]:
     }
 
 
-def slow(door: Door, index: int, temperature: float | None) -> dict[str, Any]:
+def slow(door: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
     limit = door.of(index, "nvmlDeviceGetEnforcedPowerLimit")
     found = {
@@ -65,7 +45,7 @@ def slow(door: Door, index: int, temperature: float | None) -> dict[str, Any]:
     return found | _nvlink(door, index) | _processes(door, index)
 
 
-def limits(door: Door, index: int) -> GpuLimits:
+def limits(door: GpuLibrary, index: int) -> GpuLimits:
     """What a GPU has and may do; the clock that was set is the applications' clock."""
     memory = door.of(index, "nvmlDeviceGetMemoryInfo")
     return GpuLimits(
@@ -77,7 +57,7 @@ def limits(door: Door, index: int) -> GpuLimits:
     )
 
 
-def pcie(door: Door, index: int) -> dict[str, float | None]:
+def pcie(door: GpuLibrary, index: int) -> dict[str, float | None]:
     """Traffic during 20 ms each way, for which this waits."""
     counters = {"tx": "NVML_PCIE_UTIL_TX_BYTES", "rx": "NVML_PCIE_UTIL_RX_BYTES"}
     return {
@@ -88,7 +68,7 @@ def pcie(door: Door, index: int) -> dict[str, float | None]:
     }
 
 
-def _temperature(door: Door, index: int) -> int | None:
+def _temperature(door: GpuLibrary, index: int) -> int | None:
     """The old name is to go with CUDA 14; drivers before 560 know no other."""
     old, sensor = "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"
     celsius: int | None = _with(door, index, old, sensor)
@@ -99,7 +79,7 @@ def _temperature(door: Door, index: int) -> int | None:
     return celsius
 
 
-def _throttle_reasons(door: Door, index: int) -> int | None:
+def _throttle_reasons(door: GpuLibrary, index: int) -> int | None:
     """Drivers before 535 know only the old name."""
     new, old = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     mask = door.of(index, new)
@@ -111,7 +91,7 @@ def _throttle_reasons(door: Door, index: int) -> int | None:
     return int(mask)
 
 
-def _slowdown_celsius(door: Door, index: int, now: float | None) -> float | None:
+def _slowdown_celsius(door: GpuLibrary, index: int, now: float | None) -> float | None:
     """Where the hardware slows down; newer GPUs tell how far they are from there, which is good to a few degrees."""
     absolute = _with(door, index, "nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
     if absolute:
@@ -124,14 +104,14 @@ def _slowdown_celsius(door: Door, index: int, now: float | None) -> float | None
     return now + float(margin) - float(offset)
 
 
-def _ecc(door: Door, index: int, kind: str) -> int | None:
+def _ecc(door: GpuLibrary, index: int, kind: str) -> int | None:
     """Errors since the driver was loaded or the GPU was reset."""
     volatile = door.constant("NVML_VOLATILE_ECC")
     count = door.of(index, "nvmlDeviceGetTotalEccErrors", door.constant(kind), volatile)
     return None if count is None else int(count)
 
 
-def _nvlink(door: Door, index: int) -> dict[str, int | None]:
+def _nvlink(door: GpuLibrary, index: int) -> dict[str, int | None]:
     """Payload over all links since the driver was loaded."""
     links = int(fields(door, index, [("NVML_FI_DEV_NVLINK_LINK_COUNT", 0)])[0] or 0)
     found: dict[str, int | None] = {}
@@ -146,7 +126,7 @@ def _nvlink(door: Door, index: int) -> dict[str, int | None]:
     return found
 
 
-def fields(door: Door, index: int, asked: list[tuple[str, int]]) -> list[float | None]:
+def fields(door: GpuLibrary, index: int, asked: list[tuple[str, int]]) -> list[float | None]:
     """NVML's field values, each of a name and a scope (such as the number of a link)."""
     numbers = [(door.constant(name), scope) for name, scope in asked]
     if not asked or any(number is None for number, _ in numbers):
@@ -157,7 +137,7 @@ def fields(door: Door, index: int, asked: list[tuple[str, int]]) -> list[float |
     return [_value(door, name, answer) for (name, _), answer in zip(asked, answers, strict=True)]
 
 
-def _value(door: Door, name: str, answer: Any) -> float | None:
+def _value(door: GpuLibrary, name: str, answer: Any) -> float | None:
     if answer.nvmlReturn != 0:
         door.lacks(name, f"NVML error {answer.nvmlReturn}")
         return None
@@ -167,7 +147,7 @@ def _value(door: Door, name: str, answer: Any) -> float | None:
     return value
 
 
-def _processes(door: Door, index: int) -> dict[str, int | None]:
+def _processes(door: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many compute here, and what the run's ranks hold. In a container ranks may not be found: then None."""
     found = door.of(index, "nvmlDeviceGetComputeRunningProcesses")
     if found is None:
@@ -177,7 +157,7 @@ def _processes(door: Door, index: int) -> dict[str, int | None]:
     return {"processes": len(found), "ranks_memory_bytes": sum(known) if known else None}
 
 
-def _with(door: Door, index: int, function: str, constant: str) -> Any:
+def _with(door: GpuLibrary, index: int, function: str, constant: str) -> Any:
     return door.of(index, function, door.constant(constant))
 
 
