@@ -81,7 +81,11 @@ class Confirmed:
 
 def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     """Baseline, if it could run, best, and runners-up that overlap it; none where there is nothing to compare."""
-    return state.once("arms", file, lambda: _arms(state, file))
+    known = state.cache("arms", file)
+    if None not in known:
+        known[None] = _arms(state, file)
+    chosen: tuple[Trial, ...] = known[None]
+    return chosen
 
 
 def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:

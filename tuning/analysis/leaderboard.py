@@ -53,7 +53,11 @@ def counted(state: StudyState) -> list[Trial]:
 
 def retried(state: StudyState) -> set[int | None]:
     """Numbers of the trials that were tried again."""
-    return state.once("retried", None, lambda: {trial.retry_of for trial in state.trials})
+    known = state.cache("retried")
+    if None not in known:
+        known[None] = {trial.retry_of for trial in state.trials}
+    numbers: set[int | None] = known[None]
+    return numbers
 
 
 def measured(state: StudyState) -> list[Trial]:
@@ -145,7 +149,11 @@ class Standing:
 
 def standing(state: StudyState, file: StudyFile) -> Standing:
     """The best trials so far; a lossy one is the best only if the loss guard was satisfied."""
-    return state.once("standing", file, lambda: _standing(state, file))
+    known = state.cache("standing", file)
+    if None not in known:
+        known[None] = _standing(state, file)
+    stands: Standing = known[None]
+    return stands
 
 
 def _standing(state: StudyState, file: StudyFile) -> Standing:
