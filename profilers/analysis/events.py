@@ -92,14 +92,8 @@ PLAN_EVENT = "plan"
 
 def plan_rows(records: RunRecords) -> list[PlanRow]:
     """In order, as rank 0 told them; what cannot be read is left out."""
-    told = [event for event in records.events(0) if event.kind == PLAN_EVENT] if 0 in records.ranks() else []
-    found = []
-    for event in told:
-        try:
-            found.append(msgspec.convert(event.data, PlanRow))
-        except msgspec.ValidationError:
-            continue
-    return found
+    found = [_converted(data, PlanRow) for data in _events(records, PLAN_EVENT)]
+    return [row for row in found if row is not None]
 
 
 LOCAL_UPDATE_EVENT = "outer"
