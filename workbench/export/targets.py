@@ -17,13 +17,15 @@ class Target:
     """A trainer or launcher that trains an exported configuration.
 
     ``title`` is what it is for people. ``render`` makes the files, given the home and the run. ``start`` is the file of
-    the export that starts the training.
+    the export that starts the training. ``package`` is what has to be installed where it trains, beside this project;
+    None if that is all.
     """
 
     name: str
     title: str
     render: Callable[[Path, RunView], Bundle]
     start: str
+    package: str | None = None
 
 
 TARGETS: tuple[Target, ...] = (

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from workbench.export import targets
+
 if TYPE_CHECKING:
     from profilers.gpu.library import GpuLibrary
 
 Status = Literal["ok", "missing", "note"]
 
 PACKAGES = ("streamlit", "plotly", "optuna", "numpy", "pyarrow", "pydantic", "msgspec", "psutil")
-#: Trainers of others to which a configuration can be taken.
-PEERS = ("megatron-core", "deepspeed", "torchtitan", "accelerate")
 _GIB = 2**30
 _ROOM_BYTES = 2 * _GIB
 _UNTRIED = "which we have never run on an AMD GPU"
@@ -42,7 +42,7 @@ class Check:
 def examine(home: Path) -> list[Check]:
     """Every check, in the order people read them."""
     checks = [_python(), *_torch(), *_gpus(), _processors(), _memory(), _compiler(), _namespaces()]
-    return [*checks, _chromium(), _home(home), _calibration(home), *_packages(), *_peers()]
+    return [*checks, _chromium(), _home(home), _calibration(home), *_packages(), *_export_targets()]
 
 
 def document(home: Path, checks: list[Check]) -> dict[str, Any]:
@@ -191,12 +191,16 @@ def _packages() -> Iterator[Check]:
             yield Check(name, "missing", "", "reinstall with: make")
 
 
-def _peers() -> Iterator[Check]:
-    yield Check("export torchrun", "ok", "built in")
-    for name in PEERS:
+def _export_targets() -> Iterator[Check]:
+    """What a winner can be exported to, and whether its trainer is installed here; that is not needed to export."""
+    for target in targets.TARGETS:
+        name = f"export {target.name}"
+        if target.package is None:
+            yield Check(name, "ok", "built in")
+            continue
         try:
-            yield Check(
-                f"peer {name}", "note", importlib.metadata.version(name), "export to it is not built yet"
-            )
+            yield Check(name, "ok", importlib.metadata.version(target.package))
         except importlib.metadata.PackageNotFoundError:
-            yield Check(f"peer {name}", "missing", "", "not installed; export to it is not built yet")
+            yield Check(
+                name, "note", "", f"{target.package} is not installed here; exporting works without it"
+            )

@@ -12,6 +12,7 @@ from workbench.export import targets
 from workbench.export.bundle import Bundle
 from workbench.export.targets import TARGETS, Target
 from workbench.home.runs import RunView
+from workbench.services import doctor
 
 
 def render(home: Path, run: RunView) -> Bundle:
@@ -20,7 +21,7 @@ def render(home: Path, run: RunView) -> Bundle:
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target("abacus", "a trainer that counts by hand", render, "go.txt")
+    target = Target("abacus", "a trainer that counts by hand", render, "go.txt", package="abacus-trainer")
     monkeypatch.setattr(targets, "TARGETS", (*TARGETS, target))
 
 
@@ -45,3 +46,12 @@ def test_the_page_offers_it(own_home: Furnished) -> None:
     chooser.select("abacus").run()
     assert not app.exception
     assert any("--to abacus" in code.value for code in app.code)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_doctor_says_whether_its_trainer_is_installed(tmp_path: Path) -> None:
+    checks = {check.name: check for check in doctor.examine(tmp_path)}
+    assert (checks["export torchrun"].status, checks["export torchrun"].value) == ("ok", "built in")
+    assert checks["export abacus"].status == "note"
+    assert "abacus-trainer is not installed" in checks["export abacus"].why
+    assert doctor.usable(list(checks.values()))
