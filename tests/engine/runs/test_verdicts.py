@@ -67,7 +67,7 @@ def sleep_around(owner: Any, name: str) -> None:
 
 def slow_loader(rank: int) -> None:
     """Data takes its time on every rank."""
-    sleep_around(loop, "training_batches")
+    sleep_around(loop, "micro_batches")
 
 
 def slow_rank(rank: int) -> None:
