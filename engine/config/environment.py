@@ -20,6 +20,7 @@ _TORCH_CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 _CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
 _OPENMP = "https://www.openmp.org/specifications/"
 _GLIBC = "https://man7.org/linux/man-pages/man3/mallopt.3.html"
+_KIB, _MIB = 2**10, 2**20
 
 Channels = Annotated[int, Field(ge=1, le=64)]
 Level = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
@@ -33,38 +34,42 @@ Read = Literal["first use", "start"]
 class Variable:
     """What is known of a setting. ``since`` is a library's version, "any" where its documentation names none that is
     younger than what this package needs; ``part`` is its key within ``name``, where a variable holds several settings.
+    ``offered`` are the values that a search is offered beside "as the machine has it": what can corrupt data or needs
+    rare hardware is left to whoever types it in.
     """
 
     does: str
     since: str
     source: str
+    offered: tuple[Any, ...] = ()
     acts: Where = "anywhere"
     read: Read = "first use"
     name: str | None = None
     part: str | None = None
 
 
-def _nccl(does: str, since: str) -> Variable:
-    return Variable(does, since if since == "any" else f"NCCL {since}", _NCCL, "nccl")
+def _nccl(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
+    return Variable(does, since if since == "any" else f"NCCL {since}", _NCCL, offered, "nccl")
 
 
-def _torch_nccl(does: str, since: str) -> Variable:
-    return Variable(does, f"torch {since}", _TORCH_NCCL, "nccl")
+def _torch_nccl(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
+    return Variable(does, f"torch {since}", _TORCH_NCCL, offered, "nccl")
 
 
-def _allocator(does: str, since: str, part: str) -> Variable:
+def _allocator(does: str, since: str, part: str, offered: tuple[Any, ...] = ()) -> Variable:
     return Variable(
         does,
         since if since == "any" else f"torch {since}",
         _TORCH_CUDA,
+        offered,
         "gpu",
         name="PYTORCH_ALLOC_CONF",
         part=part,
     )
 
 
-def _malloc(does: str, since: str) -> Variable:
-    return Variable(does, since if since == "any" else f"glibc {since}", _GLIBC, read="start")
+def _malloc(does: str, since: str, offered: tuple[Any, ...] = ()) -> Variable:
+    return Variable(does, since if since == "any" else f"glibc {since}", _GLIBC, offered, read="start")
 
 
 class Environment(Section):
@@ -80,105 +85,141 @@ class Environment(Section):
     ] = None
     MALLOC_ARENA_MAX: Annotated[
         Annotated[int, Field(ge=1, le=64)] | None,
-        _malloc("most arenas of malloc: fewer waste less memory, and threads wait for each other", "2.10"),
+        _malloc(
+            "most arenas of malloc: fewer waste less memory, and threads wait for each other",
+            "2.10",
+            (1, 2, 4),
+        ),
     ] = None
     MALLOC_MMAP_THRESHOLD_: Annotated[
         Annotated[int, Field(ge=4096, le=2**25)] | None,
-        _malloc("bytes from which on malloc maps memory by itself, and gives it back at once", "any"),
+        _malloc(
+            "bytes from which on malloc maps memory by itself, and gives it back at once",
+            "any",
+            (128 * _KIB, 32 * _MIB),
+        ),
     ] = None
     MALLOC_TRIM_THRESHOLD_: Annotated[
         Annotated[int, Field(ge=4096, le=2**31 - 1)] | None,
-        _malloc("bytes that may lie free at the top of malloc's heap before they are given back", "any"),
+        _malloc(
+            "bytes that may lie free at the top of malloc's heap before they are given back",
+            "any",
+            (128 * _KIB, 256 * _MIB),
+        ),
     ] = None
     NCCL_ALGO: Annotated[
         Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"] | None,
-        _nccl("the only algorithm; from 2.24 on operations fail that it cannot do", "2.5"),
+        _nccl("the only algorithm; from 2.24 on operations fail that it cannot do", "2.5", ("Ring", "Tree")),
     ] = None
     NCCL_PROTO: Annotated[
         Literal["LL", "LL128", "Simple"] | None,
-        _nccl("the only protocol; LL128 can corrupt data where NCCL would not choose it itself", "2.5"),
+        _nccl(
+            "the only protocol; LL128 can corrupt data where NCCL would not choose it itself",
+            "2.5",
+            ("LL", "Simple"),
+        ),
     ] = None
     NCCL_MIN_NCHANNELS: Annotated[
-        Channels | None, _nccl("fewest channels: thread blocks that send", "2.5")
+        Channels | None, _nccl("fewest channels: thread blocks that send", "2.5", (4, 8, 16))
     ] = None
-    NCCL_MAX_NCHANNELS: Annotated[Channels | None, _nccl("most channels: thread blocks that send", "2.5")] = (
+    NCCL_MAX_NCHANNELS: Annotated[
+        Channels | None, _nccl("most channels: thread blocks that send", "2.5", (2, 4, 8))
+    ] = None
+    NCCL_MIN_CTAS: Annotated[Channels | None, _nccl("fewest thread blocks that send", "2.17", (4, 8, 16))] = (
         None
     )
-    NCCL_MIN_CTAS: Annotated[Channels | None, _nccl("fewest thread blocks that send", "2.17")] = None
-    NCCL_MAX_CTAS: Annotated[Channels | None, _nccl("most thread blocks that send", "2.17")] = None
+    NCCL_MAX_CTAS: Annotated[Channels | None, _nccl("most thread blocks that send", "2.17", (2, 4, 8))] = None
     NCCL_NTHREADS: Annotated[
-        Literal[64, 128, 256, 512] | None, _nccl("threads of a thread block that sends", "any")
+        Literal[64, 128, 256, 512] | None, _nccl("threads of a thread block that sends", "any", (256, 512))
     ] = None
     NCCL_BUFFSIZE: Annotated[
         Annotated[int, Field(ge=1024, le=2**30)] | None,
-        _nccl("bytes of the buffer between two GPUs; powers of two", "any"),
+        _nccl("bytes of the buffer between two GPUs; powers of two", "any", (2 * _MIB, 8 * _MIB)),
     ] = None
-    NCCL_P2P_LEVEL: Annotated[Level | None, _nccl("how far apart GPUs may be to copy directly", "2.3.4")] = (
-        None
-    )
-    NCCL_P2P_DISABLE: Annotated[bool | None, _nccl("no direct copies between GPUs", "any")] = None
-    NCCL_SHM_DISABLE: Annotated[bool | None, _nccl("no shared memory between GPUs of a host", "any")] = None
+    NCCL_P2P_LEVEL: Annotated[
+        Level | None, _nccl("how far apart GPUs may be to copy directly", "2.3.4", ("NVL", "PHB", "SYS"))
+    ] = None
+    NCCL_P2P_DISABLE: Annotated[bool | None, _nccl("no direct copies between GPUs", "any", (True,))] = None
+    NCCL_SHM_DISABLE: Annotated[
+        bool | None, _nccl("no shared memory between GPUs of a host", "any", (True,))
+    ] = None
     NCCL_NET_GDR_LEVEL: Annotated[
         Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None,
-        _nccl("how far a network card may be from a GPU to read its memory", "2.4.0"),
+        _nccl("how far a network card may be from a GPU to read its memory", "2.4.0", ("PIX", "PHB", "SYS")),
     ] = None
     NCCL_IB_QPS_PER_CONNECTION: Annotated[
-        Annotated[int, Field(ge=1, le=128)] | None, _nccl("InfiniBand queue pairs of two ranks", "2.10")
+        Annotated[int, Field(ge=1, le=128)] | None,
+        _nccl("InfiniBand queue pairs of two ranks", "2.10", (2, 4)),
     ] = None
     NCCL_IB_SPLIT_DATA_ON_QPS: Annotated[
-        bool | None, _nccl("splits a message over queue pairs, instead of taking them in turns", "2.18")
+        bool | None,
+        _nccl("splits a message over queue pairs, instead of taking them in turns", "2.18", (True,)),
     ] = None
     NCCL_CROSS_NIC: Annotated[
         Literal[0, 1, 2] | None,
-        _nccl("rings through several network cards: never, allowed, if faster", "any"),
+        _nccl("rings through several network cards: never, allowed, if faster", "any", (0, 1)),
     ] = None
     NCCL_NVLS_ENABLE: Annotated[
-        Literal[0, 1, 2] | None, _nccl("sums within NVLink switches: off, on, if supported", "2.17")
+        Literal[0, 1, 2] | None, _nccl("sums within NVLink switches: off, on, if supported", "2.17", (0, 1))
     ] = None
     NCCL_PXN_DISABLE: Annotated[
-        bool | None, _nccl("no detour through another GPU to its network card", "2.12")
+        bool | None, _nccl("no detour through another GPU to its network card", "2.12", (True,))
     ] = None
     NCCL_P2P_NET_CHUNKSIZE: Annotated[
         Annotated[int, Field(ge=4096, le=2**30)] | None,
-        _nccl("bytes of a message of send and recv over the network", "2.14"),
+        _nccl("bytes of a message of send and recv over the network", "2.14", (256 * _KIB, 512 * _KIB)),
     ] = None
     NCCL_SOCKET_NTHREADS: Annotated[
-        Annotated[int, Field(ge=1, le=16)] | None, _nccl("processor threads of a socket connection", "2.4.8")
+        Annotated[int, Field(ge=1, le=16)] | None,
+        _nccl("processor threads of a socket connection", "2.4.8", (2, 4)),
     ] = None
     NCCL_NSOCKS_PERTHREAD: Annotated[
         Annotated[int, Field(ge=1, le=64)] | None,
-        _nccl("sockets of such a thread; the product is at most 64", "2.4.8"),
+        _nccl("sockets of such a thread; the product is at most 64", "2.4.8", (2, 4)),
     ] = None
     TORCH_NCCL_HIGH_PRIORITY: Annotated[
-        bool | None, _torch_nccl("collectives run on a stream of high priority", "2.2")
+        bool | None, _torch_nccl("collectives run on a stream of high priority", "2.2", (True,))
     ] = None
     TORCH_NCCL_CUDA_EVENT_CACHE: Annotated[
-        bool | None, _torch_nccl("uses the events of ended collectives again", "2.6")
+        bool | None, _torch_nccl("uses the events of ended collectives again", "2.6", (False, True))
     ] = None
     CUDA_DEVICE_MAX_CONNECTIONS: Annotated[
         Annotated[int, Field(ge=1, le=32)] | None,
-        Variable("queues from the host to a GPU; with 1 kernels start in order", "CUDA 5.0", _CUDA, "gpu"),
+        Variable(
+            "queues from the host to a GPU; with 1 kernels start in order", "CUDA 5.0", _CUDA, (1, 32), "gpu"
+        ),
     ] = None
     allocator_max_split_size_mb: Annotated[
         Annotated[int, Field(ge=21)] | None,
-        _allocator("larger blocks of the GPU allocator are not split", "any", "max_split_size_mb"),
+        _allocator(
+            "larger blocks of the GPU allocator are not split", "any", "max_split_size_mb", (128, 512)
+        ),
     ] = None
     allocator_expandable_segments: Annotated[
         bool | None,
         _allocator(
-            "segments of the GPU allocator grow, so less lies idle between", "2.1", "expandable_segments"
+            "segments of the GPU allocator grow, so less lies idle between",
+            "2.1",
+            "expandable_segments",
+            (True,),
         ),
     ] = None
     allocator_garbage_collection_threshold: Annotated[
         Annotated[float, Field(gt=0, lt=1)] | None,
         _allocator(
-            "used share of memory from which on unused blocks go back", "any", "garbage_collection_threshold"
+            "used share of memory from which on unused blocks go back",
+            "any",
+            "garbage_collection_threshold",
+            (0.6, 0.8),
         ),
     ] = None
     allocator_roundup_power2_divisions: Annotated[
         Literal[1, 2, 4, 8, 16, 32, 64] | None,
         _allocator(
-            "parts between powers of two that sizes are rounded up to", "any", "roundup_power2_divisions"
+            "parts between powers of two that sizes are rounded up to",
+            "any",
+            "roundup_power2_divisions",
+            (4, 8),
         ),
     ] = None
 

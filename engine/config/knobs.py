@@ -26,6 +26,10 @@ LONG_SEQUENCE = 8_192
 MANY_RANKS = 9
 #: Widths of hybrid sharding that are offered: no wider than one usual machine.
 WIDEST_SHARD = 8
+#: Sections that a fair comparison needs to hold still as a whole.
+_FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
+#: An environment variable that stays as the machine has it.
+UNSET = "unset"
 #: Sections whose keys act only beside a value that loses something.
 _SECTIONS = ("compression.", "outer.")
 #: Left out where two runs are compared: they change nothing that is learned.
@@ -49,10 +53,6 @@ class Search(NamedTuple):
         return [degree for degree in range(1, self.ranks + 1) if self.ranks % degree == 0]
 
 
-def _always(now: Values) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class KnobFacts:
     """All that is said of one key.
@@ -65,13 +65,17 @@ class KnobFacts:
     study that names none, as its file has them (None: no such knob there), and ``usual`` tells whether such a study
     turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
     tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
+
+    A ``fixed`` key stays the same inside a study, or its trials could not be compared; a ``derived`` one follows from
+    other keys. A ``degree`` is a count of ranks. A form lets people ``extend`` the values that it offers. ``unset`` is
+    the word for no value.
     """
 
     title: str = ""
     short: str = ""
     label: str = ""
     named_anyway: bool = False
-    acts: Callable[[Values], bool] = _always
+    acts: Callable[[Values], bool] = lambda now: True
     at_rest: Any = UNSAID
     plain: Any = UNSAID
     exact: Any = UNSAID
@@ -79,6 +83,11 @@ class KnobFacts:
     usual: Callable[[Search], bool] = lambda search: True
     live: str = ""
     decides: int = 0
+    fixed: bool = False
+    derived: bool = False
+    degree: bool = False
+    extend: bool = False
+    unset: str = ""
 
 
 def data_ranks(now: Values) -> int:
@@ -168,8 +177,7 @@ def _is_planned(now: Values) -> bool:
 
 
 def _plans(now: Values) -> bool:
-    is_whole = now["parallel.zero_stage"] == 0
-    return is_whole and _is_planned(now) and now["compression.plan"] != "none"
+    return _is_planned(now) and now["parallel.zero_stage"] == 0 and now["compression.plan"] != "none"
 
 
 def _never(search: Search) -> bool:
@@ -203,11 +211,12 @@ def _of_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
     return lambda search: None if search.base.model.experts is None else values(search)
 
 
+_NO_FACTS, _FIXED = KnobFacts(), KnobFacts(fixed=True)
 #: By dotted key, in the order in which forms and spaces have them.
 KNOBS: dict[str, KnobFacts] = {
-    "parallel.tp": KnobFacts("Tensor parallel (tp)", offered=_degrees),
-    "parallel.pp": KnobFacts("Pipeline parallel (pp)", offered=_degrees),
-    "parallel.cp": KnobFacts("Context parallel (cp)", offered=_degrees, usual=_splits_sequences),
+    "parallel.tp": KnobFacts("Tensor parallel (tp)", degree=True, offered=_degrees),
+    "parallel.pp": KnobFacts("Pipeline parallel (pp)", degree=True, offered=_degrees),
+    "parallel.cp": KnobFacts("Context parallel (cp)", degree=True, offered=_degrees, usual=_splits_sequences),
     "parallel.cp_method": KnobFacts(
         "Context parallel by",
         "cp method",
@@ -218,6 +227,7 @@ KNOBS: dict[str, KnobFacts] = {
     ),
     "parallel.ep": KnobFacts(
         "Expert parallel (ep)",
+        degree=True,
         acts=lambda now: now["model.experts"] is not None and _shares_data(now),
         at_rest=1,
         offered=_of_experts(_degrees),
@@ -228,6 +238,8 @@ KNOBS: dict[str, KnobFacts] = {
     "parallel.shard_ranks": KnobFacts(
         "Ranks per sharded copy",
         "shard ranks",
+        degree=True,
+        unset="all",
         acts=_shards,
         at_rest=None,
         plain=None,
@@ -240,7 +252,9 @@ KNOBS: dict[str, KnobFacts] = {
     ),
     "parallel.reduce_every_micro_batch": KnobFacts(acts=_shards, at_rest=False, plain=False),
     "parallel.tp_regather": KnobFacts(acts=_splits_matrices, at_rest=False, plain=False),
-    "batch.micro_batch": KnobFacts("Micro-batch", "micro-batch", offered=_micro_batches, live=SCHEDULE),
+    "batch.micro_batch": KnobFacts(
+        "Micro-batch", "micro-batch", extend=True, offered=_micro_batches, live=SCHEDULE
+    ),
     "memory.recompute": KnobFacts(
         "Recompute",
         "recompute",
@@ -249,7 +263,9 @@ KNOBS: dict[str, KnobFacts] = {
         offered=_always_offered("none", "selective", "full"),
         live=ACTIVATIONS,
     ),
-    "memory.recompute_layers": KnobFacts("Recomputed layers", "recomputed layers", live=ACTIVATIONS),
+    "memory.recompute_layers": KnobFacts(
+        "Recomputed layers", "recomputed layers", unset="all", live=ACTIVATIONS
+    ),
     "memory.offload": KnobFacts("Offload to host", "offload"),
     "memory.parameters": KnobFacts("Parameters in", "parameters"),
     "compile": KnobFacts(
@@ -350,6 +366,7 @@ KNOBS: dict[str, KnobFacts] = {
     "overlap.bucket_mb": KnobFacts(
         "Bucket size, MB",
         "bucket MB",
+        extend=True,
         acts=_buckets,
         offered=_between_ranks(1.0, 5.0, 25.0),
         live=GRADIENTS,
@@ -413,14 +430,16 @@ KNOBS: dict[str, KnobFacts] = {
         offered=_of_experts(_between_ranks("none", "bf16", "int8")),
         usual=_never,
     ),
-    **{f"{SECTION}.{name}": KnobFacts(acts=_reaches(name), at_rest=None) for name in VARIABLES},
+    **{f"{SECTION}.{name}": KnobFacts(acts=_reaches(name), at_rest=None, unset=UNSET) for name in VARIABLES},
+    **dict.fromkeys(("batch.global_batch", "precision", "device", "memory.limit_gib"), _FIXED),
+    **dict.fromkeys(("schedule.stage_layers", "parallel.placement"), _FIXED),
+    **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
 }
-_NO_FACTS = KnobFacts()
 
 
 def facts_of(key: str) -> KnobFacts:
-    """What is said of a key; of one that has no entry nothing is, and it acts."""
-    return KNOBS.get(key, _NO_FACTS)
+    """What is said of a key; of one that has no entry only whether its section is fixed, and it acts."""
+    return KNOBS.get(key) or (_FIXED if f"{key}.".startswith(_FIXED_SECTIONS) else _NO_FACTS)
 
 
 def acts(key: str, now: Values) -> bool:

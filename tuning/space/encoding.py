@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from engine.config.knobs import facts_of
 from tuning.space.knobs import Knob
 from tuning.space.points import Point
 from tuning.space.space import Space
 
 LAYOUT = "layout"
 EXPONENT = "log2_"
-#: Knobs whose missing value means all there are, the most.
-WIDTHS = ("parallel.shard_ranks",)
 #: From this many ordered numbers on, their order says more than their names.
 ORDERED_CHOICES = 3
 
@@ -136,7 +135,8 @@ def _varies(knob: Knob) -> bool:
 
 
 def _is_ordered(knob: Knob) -> bool:
-    known = [choice for choice in knob.choices if choice is not None or knob.key not in WIDTHS]
+    is_degree = facts_of(knob.key).degree  # without a value it is all there are, the most
+    known = [choice for choice in knob.choices if choice is not None or not is_degree]
     numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in known)
     return numbers and len(knob.choices) >= ORDERED_CHOICES
 

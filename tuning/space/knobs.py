@@ -1,4 +1,4 @@
-"""Knobs: which keys of a run's configuration a study may turn, and between which values."""
+"""Knobs: which keys of a run's configuration a study may turn, between which values, and which it turns by default."""
 
 from __future__ import annotations
 
@@ -6,22 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
+from engine.config.knobs import KNOBS, Search, facts_of
 from engine.config.run_config import RunConfig
 
-#: What a fair comparison needs to hold still; a space that turns one of these is refused.
-FIXED_SECTIONS = ("model", "data", "train", "profile")
-FIXED_KEYS = (
-    "batch.global_batch",
-    "precision",
-    "device",
-    "memory.limit_gib",
-    "schedule.stage_layers",
-    "parallel.placement",
-)
-DERIVED_KEYS = ("parallel.dp", "parallel.world_size")
-#: Counts of ranks: a range of them is every whole number in it.
-DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "parallel.shard_ranks")
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
 STUDY_KEYS = ("ranks", "batch.accumulation")
 GRID_POINTS = 5
@@ -119,28 +108,25 @@ def _counts(key: str, value: Any) -> Knob:
 
 
 def _check_key(key: str, value: Any, base: RunConfig) -> None:
-    known = base.flat()
-    if key.split(".", maxsplit=1)[0] in FIXED_SECTIONS or key in FIXED_KEYS:
+    facts, known = facts_of(key), base.flat()
+    if facts.fixed:
         remedy = "stays the same inside a study, or trials could not be compared; set it in base"
         raise InputError(f"space.{key}", value, remedy)
-    if key in DERIVED_KEYS:
+    if facts.derived:
         remedy = "follows from ranks / (tp * pp * cp); give parallel.tp, parallel.pp and parallel.cp"
         raise InputError(f"space.{key}", value, remedy)
     if key not in known:
-        allowed = [*STUDY_KEYS, *(name for name in known if _may_vary(name))]
-        raise InputError(f"space.{key}", value, f"unknown key; a study can turn {', '.join(allowed)}")
-
-
-def _may_vary(key: str) -> bool:
-    return key.split(".", maxsplit=1)[0] not in FIXED_SECTIONS and key not in FIXED_KEYS + DERIVED_KEYS
+        allowed = [name for name in known if not facts_of(name).fixed and not facts_of(name).derived]
+        remedy = f"unknown key; a study can turn {', '.join([*STUDY_KEYS, *allowed])}"
+        raise InputError(f"space.{key}", value, remedy)
 
 
 def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
     unknown = sorted(set(map(str, value)) - {"low", "high", "log"})
     if unknown or not {"low", "high"} <= set(value):
         raise InputError(f"space.{key}", value, "a range is {low: .., high: .., log: true or false}")
-    now = base.flat()[key]
-    if key not in DEGREES and (isinstance(now, bool) or not isinstance(now, int | float)):
+    now, is_degree = base.flat()[key], facts_of(key).degree
+    if not is_degree and (isinstance(now, bool) or not isinstance(now, int | float)):
         raise InputError(f"space.{key}", value, "has no numbers to range over; give a list of choices")
     low, high = (_end(key, end, value[end], base) for end in ("low", "high"))
     log = value.get("log", False)
@@ -150,7 +136,7 @@ def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
         raise InputError(f"space.{key}", value, "low must be below high")
     if log and low <= 0:
         raise InputError(f"space.{key}.low", low, "must be above 0 for a logarithmic range")
-    if key in DEGREES:
+    if is_degree:  # every whole number in between
         return Knob(key, tuple(range(low, high + 1)))
     return Knob(key, low=low, high=high, log=log, integer=isinstance(now, int))
 
@@ -178,3 +164,45 @@ def _normal(key: str, value: Any, base: RunConfig) -> Any:
         return checked_value(key, value, base)
     except InputError as error:
         raise InputError(f"space.{key}", value, error.remedy) from None
+
+
+def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
+    """A sensible space for a machine: layouts and how they communicate, or on one device what is left.
+
+    Context parallelism is in it from 8,192 tokens a sequence on, or when a step has fewer sequences than ranks;
+    expert parallelism when the model has experts; hybrid sharding from nine ranks on. Outer loops never are: what they
+    do to the loss shows after more steps than a usual trial has.
+    """
+    search = Search(base, ranks)
+    return {key: values for key, values in offered_space(base, ranks).items() if KNOBS[key].usual(search)}
+
+
+def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
+    """Every knob with sensible values, also those that are not turned unless somebody asks for them."""
+    search = Search(base, ranks)
+    values = {key: knob.offered(search) for key, knob in KNOBS.items()}
+    return {key: found for key, found in values.items() if found is not None}
+
+
+def space_note(ranks: int, given: bool) -> str:
+    """What the space covers and why, in words; of one that the user gave only that it has no layouts."""
+    if ranks == 1:
+        turned = "" if given else "; the study turns micro-batch, recomputation and compile"
+        return f"one device: there is no layout to choose{turned}"
+    if given:
+        return ""
+    return f"no space given: the study turns layout, batch, memory and communication knobs for {ranks} ranks"
+
+
+def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any]]:
+    """Variables that can act on ranks of a kind of device (``cpu``, ``cuda``), as a study's ``space`` has them.
+
+    None comes first: a variable as the machine has it. Threads go up to what each rank has of ``cores``, at least 2.
+    """
+    most_threads = max(2, cores // ranks)
+    threads = tuple(2**power for power in range(most_threads.bit_length()))
+    return {
+        f"{SECTION}.{name}": [None, *(threads if name == "OMP_NUM_THREADS" else known.offered)]
+        for name, known in VARIABLES.items()
+        if silent(name, kind, ranks) is None
+    }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config.environment import SECTION
 from engine.config.knobs import UNSAID, facts_of
 from tuning.space.points import (
     ACCUMULATION,
@@ -19,8 +18,6 @@ from tuning.space.points import (
     Points,
 )
 
-#: An environment variable that stays as the machine has it.
-UNSET = "unset"
 NAMED_FIRST = (
     "parallel.dp",
     *NAMED_DEGREES,
@@ -42,7 +39,7 @@ def label(points: Points, point: Point) -> str:
         said = key in NAMED_FIRST or (now[key] == points.base_values[key] and not facts_of(key).named_anyway)
         if not said and points.is_active(key, point) and now[key] != "none":
             name = facts_of(key).label or key.rpartition(".")[2]
-            words.append(f"{name}={UNSET if _is_unset(key, now[key]) else _short(now[key])}")
+            words.append(f"{name}={_short(key, now[key])}")
     return " ".join(words)
 
 
@@ -53,13 +50,9 @@ def _degrees(points: Points, now: Point) -> list[str]:
     return [*ranks, *(f"{key[-2:]}={now[key]}" for key in keys), f"zero={now['parallel.zero_stage']}"]
 
 
-def _is_unset(key: str, value: Any) -> bool:
-    return value is None and key.startswith(f"{SECTION}.")
-
-
-def _short(value: Any) -> str:
+def _short(key: str, value: Any) -> str:
     if value is None:
-        return "all"
+        return facts_of(key).unset or "all"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

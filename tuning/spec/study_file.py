@@ -17,8 +17,7 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
-from tuning.space.defaults import default_space, space_note
-from tuning.space.knobs import DERIVED_KEYS, STUDY_KEYS, Knob, parse_space
+from tuning.space.knobs import STUDY_KEYS, Knob, default_space, parse_space, space_note
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
 from tuning.spec import environment, sampler_choice
@@ -252,9 +251,9 @@ def _check(file: StudyFile) -> None:
     base = file.config.flat()
     others = base["parallel.tp"] * base["parallel.pp"] * base["parallel.cp"]
     wanted = {"parallel.dp": file.ranks // others, "parallel.world_size": file.ranks}
-    for key in DERIVED_KEYS:
+    for key, follows in wanted.items():
         given = file.base.get("parallel", {}).get(key.rpartition(".")[2])
-        if given not in (None, wanted[key]):
+        if given not in (None, follows):
             raise InputError(
                 f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp * cp; leave it out"
             )

@@ -149,9 +149,8 @@ def layout(degrees: Mapping[str, Any] | None) -> str:
     return " · ".join(parts + sharding) or "1 rank"
 
 
-#: Keys of environment variables, and one that stays as the machine has it: as in ``tuning.space.labels``, which takes
-#: long to load.
-VARIABLES, UNSET = "environment.", "unset"
+#: How keys of environment variables begin.
+VARIABLES = "environment."
 
 
 def short(key: str) -> str:
@@ -171,15 +170,13 @@ def value(item: Any) -> str:
     return f"{item:.4g}" if isinstance(item, float) else NOTHING if item is None else str(item)
 
 
-#: Keys that mean all there are where they have no value.
-ALL_IF_UNSET = ("parallel.shard_ranks", "memory.recompute_layers")
-
-
 def choice(key: str, item: Any) -> str:
     """A value that a knob can have."""
-    if item is None and key.startswith(VARIABLES):
-        return UNSET
-    return "all" if item is None and key in ALL_IF_UNSET else value(item)
+    if item is not None:
+        return value(item)
+    from engine.config.knobs import facts_of  # as in short
+
+    return facts_of(key).unset or value(item)
 
 
 def point(values: Mapping[str, Any]) -> str:

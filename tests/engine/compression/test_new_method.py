@@ -30,7 +30,7 @@ from profilers.records.schema import CommSample, StepSample
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
 from tuning.predict.model.cases import reduce_bytes
-from tuning.space.defaults import offered_space
+from tuning.space.knobs import offered_space
 from workbench.pages.widgets.forms import field
 
 NAME = "double"

@@ -25,7 +25,7 @@ from tests.support.approximate import about
 from tests.support.engine.schedule_checker import problems as problems_of_plan
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
-from tuning.space.defaults import offered_space
+from tuning.space.knobs import offered_space
 from workbench.pages.widgets.forms import field
 
 NAME = "last_first"

@@ -16,7 +16,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from tests.support.runs import small
 from tuning.space import labels
-from tuning.space.defaults import default_space, offered_space
+from tuning.space.knobs import default_space, offered_space
 from tuning.spec.study_file import parse
 from workbench.pages.study import new_knobs
 from workbench.text import words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import environment
-from tuning.space import labels
+from engine.config.knobs import UNSET
 from workbench.text import words
 
 
@@ -48,7 +48,7 @@ def test_a_choice_without_a_value_means_all_where_it_does() -> None:
 def test_a_variable_keeps_its_name_and_is_unset_where_the_machine_decides() -> None:
     key = f"{environment.SECTION}.OMP_NUM_THREADS"
     assert words.short(key) == "OMP_NUM_THREADS"
-    assert (words.choice(key, None), words.choice(key, 2)) == (labels.UNSET, "2")
+    assert (words.choice(key, None), words.choice(key, 2)) == (UNSET, "2")
     assert words.point({key: None}) == "OMP_NUM_THREADS unset"
 
 

@@ -14,7 +14,7 @@ from engine.config.presets import PRESETS, resolve
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.execution import device_slices
-from tuning.space.defaults import default_space, offered_space
+from tuning.space.knobs import default_space, offered_space
 from tuning.spec import environment, study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder

@@ -14,11 +14,10 @@ import streamlit as st
 
 from engine.config.environment import VARIABLES, silent
 from engine.config.errors import InputError
-from engine.config.knobs import facts_of
+from engine.config.knobs import UNSET, facts_of
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
-from tuning.space.defaults import offered_environment
-from tuning.space.knobs import parse_space
+from tuning.space.knobs import offered_environment, parse_space
 from workbench.pages.widgets import forms
 from workbench.pages.widgets.shared import grid, wrong_value
 from workbench.text import words
@@ -57,15 +56,11 @@ def _values(place: Any, key: str, offered: Any) -> Any:
         default=offered,
         key=f"new-space-{words.identifier(key)}",
         format_func=partial(words.choice, key),
-        accept_new_options=_takes_more(key),
+        accept_new_options=facts_of(key).extend,
         help=f"`{key}`",
         wrap=True,
     )
     return [number(item) for item in chosen]
-
-
-def _takes_more(key: str) -> bool:
-    return key in ("batch.micro_batch", "overlap.bucket_mb")
 
 
 def number(item: Any) -> Any:
@@ -189,4 +184,4 @@ def _allowed(key: str, field: forms.FormField) -> str:
 
 def _help(key: str) -> str:
     known = VARIABLES[key.rpartition(".")[2]]
-    return f"{words.UNSET}: as the machine has it. [Documentation]({known.source}) (`{key}`)"
+    return f"{UNSET}: as the machine has it. [Documentation]({known.source}) (`{key}`)"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from engine.config.environment import VARIABLES
 from engine.config.run_config import RunConfig
-from tuning.space.defaults import offered_environment
-from tuning.space.knobs import parse_space
+from tuning.space.knobs import offered_environment, parse_space
 from tuning.spec import environment
 
 GPUS = offered_environment("cuda", 2, 16)
