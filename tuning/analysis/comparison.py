@@ -2,7 +2,9 @@
 
 A run's steps agree with each other better than two runs of one configuration do, so an interval from one run's
 steps is too narrow. How far runs stray is taken from every configuration that was measured more than once, all of them
-together, and Student's t says what so few runs leave open. ``benchmarks/confirmation.py`` tries it on made-up studies.
+together, and Student's t (Student 1908, "The probable error of a mean") says what so few runs leave open.
+``benchmarks/confirmation.py`` tries it on made-up studies. Of what a run gives one value of, such as its energy, only
+repeated runs tell how sure it is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from profilers.analysis.statistics import Interval, bootstrap_medians
-from tuning.analysis.quantiles import student
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -90,6 +91,31 @@ def compare(
     )
 
 
+def compare_single(arm: Runs, baseline: Runs, earlier: Runs = ()) -> Comparison:
+    """Compare two configurations by what each run gives one value of.
+
+    Args:
+        arm: the value of each run of the configuration, as a list of one.
+        baseline: the same of the baseline.
+        earlier: further runs of the configuration, used only to see how far runs stray.
+    """
+    strays = spread_of([[*arm, *earlier], baseline])
+    error = math.sqrt(strays.variance) if strays.degrees else None
+    quantile = student(LEVEL, max(1, strays.degrees))
+
+    def interval(centre: float, size: float) -> Interval:
+        return _interval(centre, None if error is None else error * math.sqrt(size), quantile)
+
+    first, second = _centre(arm), _centre(baseline)
+    both = interval(first - second, 1 / len(arm) + 1 / len(baseline))
+    return Comparison(
+        interval(first, 1 / len(arm)),
+        interval(second, 1 / len(baseline)),
+        Interval(1.0, 1.0, 1.0) if arm is baseline else both,
+        strays.degrees > 0,
+    )
+
+
 def spread_of(groups: Sequence[Runs]) -> Spread:
     """What configurations that were measured several times say together."""
     logs = [_logs(runs) for runs in groups if len(runs) > 1]
@@ -129,3 +155,17 @@ def _interval(centre: float, error: float | None, quantile: float) -> Interval:
         return Interval(math.exp(centre), None, None)
     half = quantile * error
     return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+
+
+@lru_cache(maxsize=4096)
+def student(level: float, degrees: int) -> float:
+    """The t beyond which, on both sides together, ``1 - level`` of Student's distribution lies.
+
+    Raises:
+        ValueError: there are no degrees of freedom, or the level is not between 0 and 1.
+    """
+    if degrees < 1 or not 0 < level < 1:
+        raise ValueError("a quantile needs a level between 0 and 1 and at least one degree of freedom")
+    from scipy.special import stdtrit  # takes 0.2 s to load, and most commands need no quantile
+
+    return float(stdtrit(degrees, (1 + level) / 2))

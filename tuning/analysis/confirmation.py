@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tuning.analysis import early_stop, leaderboard, single_values
-from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, Runs, compare
+from tuning.analysis import early_stop, leaderboard
+from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, Runs, compare, compare_single
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 
@@ -69,7 +69,7 @@ class Confirmed:
     def between(self, one: Arm, other: Arm, level: float | None = None) -> Comparison:
         """Two arms; what all of them say about the noise counts."""
         if self.single:
-            return single_values.compare(one.runs, other.runs, one.earlier)
+            return compare_single(one.runs, other.runs, one.earlier)
         noise = [arm.seen for arm in self.arms]
         return compare(one.runs, other.runs, self.seed, noise, level or self.level)
 

@@ -29,8 +29,7 @@ from profilers.analysis.warmup import MINIMUM_STEPS, warmup_steps
 from profilers.records.reader import Tail
 from profilers.records.schema import StepSample
 from tuning.analysis import leaderboard
-from tuning.analysis.comparison import NORMAL, spread_of
-from tuning.analysis.quantiles import student
+from tuning.analysis.comparison import NORMAL, spread_of, student
 from tuning.analysis.scoring import is_lossy
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import Racing

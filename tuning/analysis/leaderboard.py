@@ -1,13 +1,17 @@
-"""Who is who in a study: which trials count, which must be tried again, and which one is best. Pure."""
+"""Who is who in a study: which trials count, which must be tried again, which one is best, and which no
+other one beats in every objective. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
 from tuning.analysis.constraints import Checked, checked, is_about, worst
 from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.space.points import Point, Points, point_key
+from tuning.spec.objectives import Aim
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 
@@ -221,3 +225,39 @@ def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
 def _feasible(trial: Trial) -> bool:
     about = (name for name, value in trial.constraints.items() if value > 0)
     return all(name.startswith(LOSS_GUARD) or is_about(name) for name in about)
+
+
+def pareto_front(trials: Sequence[Trial], aims: Sequence[Aim]) -> list[Trial]:
+    """The trials that are not dominated, the best by the first aim first; what is not measured in full is left out."""
+    known = [(trial, point) for trial in trials if (point := _measured_aims(trial, aims)) is not None]
+    points = [point for _, point in known]
+    found = [
+        (trial, point) for trial, point in known if not any(_dominates(other, point) for other in points)
+    ]
+    return [
+        trial for trial, _ in sorted(found, key=lambda one: ([-value for value in one[1]], one[0].number))
+    ]
+
+
+def _measured_aims(trial: Trial, aims: Sequence[Aim]) -> tuple[float, ...] | None:
+    """What a trial measured of each aim, larger being better; None if one of them is not known."""
+    found = [(aim, (trial.measures.get(aim.name) or {}).get("value")) for aim in aims]
+    kept = tuple(aim.kept(value) for aim, value in found if value)
+    return kept if len(kept) == len(found) else None
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether a point is nowhere worse than another one, and somewhere better."""
+    return all(mine >= theirs for mine, theirs in zip(one, other, strict=True)) and one != other
+
+
+def pareto_note(aims: Sequence[Aim]) -> str:
+    """Which objectives cannot disagree within one study; empty if all of them can."""
+    pairs = [pair for pair in combinations(aims, 2) if all(aim.objective.by_time for aim in pair)]
+    if not pairs:
+        return ""
+    first, second = pairs[0]
+    return (
+        f"{first.name} and {second.name} rank trials alike: ranks and tokens a step are the same in all of them, "
+        "so the time of a step decides both"
+    )

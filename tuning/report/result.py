@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
-from tuning.analysis import confirmation, leaderboard, pareto, single_values
-from tuning.analysis.comparison import Comparison, compare
+from tuning.analysis import confirmation, leaderboard
+from tuning.analysis.comparison import Comparison, compare, compare_single
 from tuning.analysis.confirmation import Confirmed
 from tuning.analysis.leaderboard import Standing
 from tuning.analysis.tie_break import Decision, decide
@@ -62,9 +62,9 @@ def front(state: StudyState, stands: Standing, file: StudyFile) -> Document:
             "decides": stands.best is not None and trial.number == stands.best.number,
             "objectives": {name: trial.measures[name] for name in names},
         }
-        for trial in pareto.front(leaderboard.may_win(state, file), file.aims)
+        for trial in leaderboard.pareto_front(leaderboard.may_win(state, file), file.aims)
     ]
-    return {"pareto": points, "pareto_note": "" if file.turns_work else pareto.note(file.aims)}
+    return {"pareto": points, "pareto_note": "" if file.turns_work else leaderboard.pareto_note(file.aims)}
 
 
 Document = dict[str, Any]
@@ -172,11 +172,9 @@ def _compare(
         return None
     if stands.best.config == stands.baseline.config:
         same = _runs(state, stands.baseline)
-        return (
-            single_values.compare(same, same) if file.aim.objective.single else compare(same, same, file.seed)
-        )
+        return compare_single(same, same) if file.aim.objective.single else compare(same, same, file.seed)
     if file.aim.objective.single:
-        return single_values.compare([stands.best.samples], [stands.baseline.samples])
+        return compare_single([stands.best.samples], [stands.baseline.samples])
     return compare([stands.best.samples], [stands.baseline.samples], file.seed)
 
 

@@ -1,14 +1,14 @@
 """Optuna's samplers by their names here. Nothing else of the tuner imports torch, which the page must not.
 
-NSGA-II over all that a study knows: whoever proposed a trial, and whoever measured it, it may become a parent. TPE
-that draws many times for one trial at little more than the price of once.
+NSGA-II selects parents among all that a study knows, whoever proposed a trial and whoever measured it. Private names of
+Optuna stand in this file alone; ``tests/tuning/sampling/test_optuna_private.py`` calls each.
 """
 
 from __future__ import annotations
 
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.samplers import NSGAIISampler, TPESampler
@@ -17,9 +17,6 @@ from optuna.trial import FrozenTrial, TrialState
 from tuning.spec.sampler_choice import population, sampler_named
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
     from optuna.trial import FrozenTrial
@@ -64,56 +61,6 @@ def _completed(study: Study) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
-#: So many draws are made at a time at most: two once the first could not be kept, then twice as many each time.
-AT_ONCE = 24
-
-
-class Redrawing(TPESampler):
-    """Optuna's TPE. What it knows does not change while points for one trial are drawn again because they were illegal
-    or known: both densities are kept until the next trial, and draws are made several at a time. Each is what it was:
-    the best of ``n_ei_candidates``.
-    """
-
-    def __init__(self, seed: int, startup_trials: int) -> None:
-        # One controller asks for one point at a time: there is no other worker to tell lies to.
-        super().__init__(seed=seed, n_startup_trials=startup_trials, constant_liar=False)
-        self._drawing: tuple[int, tuple[str, ...]] | None = None
-        self._densities: list[Any] = []
-        self._drawn: list[dict[str, Any]] = []
-        self._next = 1
-
-    def _build_parzen_estimator(self, *given: Any, **named: Any) -> Any:
-        self._densities.append(super()._build_parzen_estimator(*given, **named))
-        return self._densities[-1]
-
-    def _sample(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        drawing = trial.number, tuple(search_space)
-        if drawing != self._drawing:
-            self._drawing, self._densities, self._drawn, self._next = drawing, [], [], 1
-            return super()._sample(study, trial, search_space)
-        if (
-            len(self._densities) != 2
-        ):  # another Optuna may estimate them elsewhere, and is asked anew each time
-            return super()._sample(study, trial, search_space)
-        if not self._drawn:
-            self._next = min(2 * self._next, AT_ONCE)
-            self._drawn = self._draws(self._next)
-        found = self._drawn.pop()
-        return {name: kind.to_external_repr(found[name]) for name, kind in search_space.items()}
-
-    def _draws(self, count: int) -> list[dict[str, Any]]:
-        below, above = self._densities
-        each = self._n_ei_candidates
-        candidates: dict[str, NDArray[np.float64]] = below.sample(self._rng.rng, count * each)
-        worth = self._compute_acquisition_func(candidates, below, above).reshape(count, each)
-        best = [
-            first + int(row.argmax()) for first, row in zip(range(0, worth.size, each), worth, strict=True)
-        ]
-        return [{name: values[place].item() for name, values in candidates.items()} for place in best]
-
-
 def _one_thread() -> None:
     """Fits of a few dozen points gain nothing from threads, and wait long for cores that ranks keep busy."""
     import torch
@@ -138,8 +85,9 @@ def make(name: str, seed: int, startup_trials: int, trials: int) -> BaseSampler:
 
 
 def tpe(seed: int, startup_trials: int, trials: int) -> BaseSampler:
-    """TPE that draws again cheaply."""
-    return Redrawing(seed, startup_trials)
+    """Tree-structured Parzen estimator."""
+    # One controller asks for one point at a time: there is no other worker to tell lies to.
+    return TPESampler(seed=seed, n_startup_trials=startup_trials, constant_liar=False)
 
 
 def gaussian_process(seed: int, startup_trials: int, trials: int) -> BaseSampler:

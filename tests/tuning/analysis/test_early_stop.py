@@ -17,9 +17,8 @@ from tests.support.samples import step_sample
 from tests.support.studies.fake import study
 from tests.support.studies.racing import Recording
 from tuning.analysis import early_stop
-from tuning.analysis.comparison import spread_of
+from tuning.analysis.comparison import spread_of, student
 from tuning.analysis.early_stop import Leader, Rules, Steps
-from tuning.analysis.quantiles import student
 from tuning.spec import study_file
 from tuning.storage import journal, study_folder
 from tuning.storage.state import StudyState, Trial

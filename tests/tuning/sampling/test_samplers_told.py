@@ -1,6 +1,5 @@
 """What a sampler makes of trials that it did not propose, and of points that it has to draw again."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import pytest
 
 from tests.support.studies.fake import seconds, study
 from tests.support.studies.weighed import Weighed, asked
-from tuning.sampling.optuna_study import Index, distributions
-from tuning.sampling.samplers import Evolution, Redrawing
+from tuning.sampling.optuna_study import Index
+from tuning.sampling.samplers import Evolution
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
 from tuning.space.space import Space
@@ -85,35 +84,6 @@ def test_nsga2_selects_again_when_a_generation_is_full() -> None:
     assert seen[:size] == [set()] * size
     assert set(changes) <= {size, 2 * size}
     assert changes[0] == size
-
-
-def drawn(sampler: optuna.samplers.BaseSampler, times: int) -> list[dict[str, Any]]:
-    """Draws for one trial after twenty others."""
-    space = file().search_space
-    encoding = Encoding(space)
-    kinds = distributions(encoding)
-    known = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-    for number, point in enumerate(space.legal_points[:20]):
-        one = told(space, number, point)
-        values = [one.measures[name]["value"] for name in SEVERAL]
-        params = encoding.encode(point)
-        known.add_trial(optuna.create_trial(values=values, params=params, distributions=kinds))
-    trial = known.ask()
-    frozen = known.get_trials(deepcopy=False)[trial.number]
-    return [sampler.sample_relative(known, frozen, kinds) for _ in range(times)]
-
-
-def test_points_that_are_drawn_again_are_tpe_s_own() -> None:
-    """The first is the very same; the others fall as those of Optuna's do, and keep to the space."""
-    plain = drawn(optuna.samplers.TPESampler(seed=5, n_startup_trials=3, constant_liar=False), 300)
-    ours = drawn(Redrawing(5, 3), 300)
-    assert ours[0] == plain[0]
-    assert ours[1:] != plain[1:]
-    kinds = distributions(Encoding(file().search_space))
-    for name, kind in kinds.items():
-        assert all(kind._contains(kind.to_internal_repr(one[name])) for one in ours)
-        mine, theirs = (Counter(one[name] for one in found) for found in (ours, plain))
-        assert all(abs(mine[value] - theirs[value]) < 45 for value in mine | theirs)
 
 
 def test_auto_hands_over_inside_a_study_of_several_objectives(

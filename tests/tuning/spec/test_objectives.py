@@ -13,7 +13,7 @@ from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.gpu.fake_nvml import NOT_SUPPORTED, NVMLError, nvml_door
 from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.weighed import GIB, asked
-from tuning.analysis import constraints, pareto
+from tuning.analysis import constraints, leaderboard
 from tuning.analysis.constraints import checked
 from tuning.analysis.measures import headroom, measure, measures
 from tuning.execution import preflight
@@ -141,10 +141,12 @@ def test_a_front_holds_what_nothing_beats() -> None:
         trial(4, tokens_per_second=99.0, peak_memory_bytes=None),
         trial(5, tokens_per_second=1.0, peak_memory_bytes=1.0),
     ]
-    assert [one.number for one in pareto.front(trials, aims)] == [1, 3, 0, 5]
-    assert pareto.front([], aims) == []
-    assert not pareto.note(aims)
-    assert "step_seconds and mfu rank trials alike" in pareto.note([Aim("step_seconds"), aims[1], Aim("mfu")])
+    assert [one.number for one in leaderboard.pareto_front(trials, aims)] == [1, 3, 0, 5]
+    assert leaderboard.pareto_front([], aims) == []
+    assert not leaderboard.pareto_note(aims)
+    assert "step_seconds and mfu rank trials alike" in leaderboard.pareto_note(
+        [Aim("step_seconds"), aims[1], Aim("mfu")]
+    )
 
 
 @pytest.mark.parametrize(
