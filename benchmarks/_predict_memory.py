@@ -16,8 +16,9 @@ from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import Peaks, fit_peaks
 from benchmarks.published.risk import Risk, Scores, fit_risk, scores
 from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, stalled
-from tuning.predict.model import priors, step_time
+from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array, Cases
+from tuning.predict.model.constants import FREE, START
 
 _CLUSTER = "dgx-h100"
 _FEWEST = 5
@@ -65,7 +66,7 @@ def learned(trials: Columns, own: Cases, refused: NDArray[np.bool_], rows: NDArr
     machine = _published.on(_CLUSTER, 64)
     ran = rows & ~trials["failed"]
     finished, seconds = own.take(ran), trials["iteration_seconds"][ran]
-    constants = fit_without(finished, seconds, machine, priors.START, priors.FREE)
+    constants = fit_without(finished, seconds, machine, START, FREE)
     without = step_time.step(own, machine, constants).seconds
     peaks = fit_peaks(finished, trials["memory_bytes"][ran], stalled(finished, seconds, without[ran]))
     risk = fit_risk(

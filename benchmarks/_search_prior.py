@@ -15,7 +15,7 @@ from benchmarks.published.peaks import Peaks, fit_peaks
 from benchmarks.published.risk import Risk, fit_risk
 from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, messages, stalled
 from tuning.predict.fit.least_squares import fit
-from tuning.predict.model import priors, step_time
+from tuning.predict.model import constants, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants
 from tuning.search.surrogate import Belief
@@ -100,14 +100,14 @@ def _machine() -> step_time.Machine:
 def _constants(finished: Cases, seconds: Array, near: Constants | None) -> Constants:
     machine = _machine()
     if near is None:
-        return fit_without(finished, seconds, machine, priors.START, priors.FREE)
+        return fit_without(finished, seconds, machine, constants.START, constants.FREE)
     kept = np.log(seconds / step_time.step(finished, machine, near).seconds) < _SLOWER
     some, measured = finished.take(kept), seconds[kept]
 
     def residuals(tried: Constants) -> Array:
         return np.asarray(np.log(step_time.step(some, machine, tried).seconds / measured), np.float64)
 
-    return fit(residuals, priors.START, priors.FREE, guess=near, steps=_REFIT_STEPS).constants
+    return fit(residuals, constants.START, constants.FREE, guess=near, steps=_REFIT_STEPS).constants
 
 
 def _spread(finished: Cases, seconds: Array, without: Array, stalls: Stalls) -> float:

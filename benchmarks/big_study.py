@@ -29,7 +29,7 @@ from workbench.figures import study
 from workbench.figures.study import trial_series
 from workbench.figures.thinning import thinned
 from workbench.home.store import Store
-from workbench.text import trial_list
+from workbench.text.study import all_rows, as_csv, window
 
 SIZES = (1_000, 3_000, 10_000)
 REFRESHES = 5
@@ -75,7 +75,7 @@ def page(big: Big) -> dict[str, Took]:
     )
     document = followed.seen().document
     found["page: figure and table of trials"] = took(lambda: _drawn(document))
-    found["page: all trials as CSV"] = took(lambda: trial_list.as_csv(document))
+    found["page: all trials as CSV"] = took(lambda: as_csv(document))
     found["page: what mattered"] = took(lambda: mattered(followed.seen().view))
     found["page: lists of runs and studies, first"] = took(store.lists)
     found["page: lists of runs and studies, again"] = took(store.lists)
@@ -89,7 +89,7 @@ def _refreshed(big: Big, followed: Any) -> Took:
 
 def _drawn(document: Any) -> None:
     study.trials(thinned(trial_series(document))).to_plotly_json()
-    trial_list.window(trial_list.all_rows(document))
+    window(all_rows(document))
 
 
 def commands(big: Big, out: Path) -> dict[str, Took]:

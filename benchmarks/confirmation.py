@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._noise import Array, Machine, Noise, recorded
 from engine.run.outcome import EarlyEnd
-from tuning.analysis import confirmation, early_stop, tie_break
+from tuning.analysis import confirmation, early_stop
 from tuning.analysis.early_stop import Steps
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.state import StudyState, Trial
@@ -209,7 +209,7 @@ class MadeUp:
     def told(self, measured: float, searched: float) -> Told:
         """What it claims, beside the truth and another measurement."""
         found = confirmation.confirmed(self.state, self.file)
-        chosen = tie_break.decide(found, self.file).arm.trial.number if found else 0
+        chosen = confirmation.decide(found, self.file).arm.trial.number if found else 0
         best = found.fastest.trial.number if found else 0
         ratio = found.against(found.baseline).ratio if found else None
         claimed = bool(ratio and ratio.low is not None and ratio.low > 1 and best)

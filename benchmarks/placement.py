@@ -38,8 +38,8 @@ from profilers.model.run_summary import RunSummary
 from tuning.predict.placement.cost import Costs
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import of_lab
-from tuning.predict.placement.orders import crossing_bytes, crossing_groups
 from tuning.predict.placement.place import LOOPBACK
+from tuning.predict.placement.search import crossing_bytes, crossing_groups
 from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 NAME = "placement"

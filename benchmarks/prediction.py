@@ -25,9 +25,9 @@ from benchmarks._scores import mean_error, one_efficiency, score
 from benchmarks.published import megatron
 from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Measured, select
-from tuning.predict.model import priors, step_time
+from tuning.predict.model import step_time
 from tuning.predict.model.cases import FULL, Array
-from tuning.predict.model.constants import Constants
+from tuning.predict.model.constants import START, Constants
 
 HEADER = (
     "predicted",
@@ -176,7 +176,7 @@ def held_share() -> Iterator[Split]:
     many = published.multi(published.FILES["vtrain_multi"])
     known = published.recomputation(published.FILES["megatron_2205_table3_table5"])
     for share in (0.74, 0.78, 0.82):
-        constants = calibrate.fitted(one, priors.START.put(gemm_share=share))
+        constants = calibrate.fitted(one, START.put(gemm_share=share))
         for name, other in (("vTrain, 64 to 512", many), ("Megatron 2205", known)):
             found = predicted(other, constants)
             yield Split(name, f"vTrain's 1 node, gemm_share {share}", found, other.seconds)

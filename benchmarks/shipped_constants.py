@@ -17,7 +17,7 @@ from benchmarks import _published as published
 from benchmarks import _table as table
 from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Calibrated, Measured
-from tuning.predict.model import priors
+from tuning.predict.model import constants
 from tuning.predict.model.cases import Cases
 
 HEADER = ("constant", "fitted", "believed before", "may move by")
@@ -46,7 +46,7 @@ def measured() -> Measured:
 
 def rows(found: Calibrated) -> list[list[str]]:
     """A line for each constant; a factor says how far its belief let it move, at one standard deviation."""
-    believed = asdict(priors.START)
+    believed = asdict(constants.START)
     return [
         [name, f"{value:.3g}", f"{believed[name]:.3g}", _freedom(name)]
         for name, value in asdict(found.constants).items()
@@ -54,7 +54,7 @@ def rows(found: Calibrated) -> list[list[str]]:
 
 
 def _freedom(name: str) -> str:
-    deviation = priors.FREE.get(name)
+    deviation = constants.FREE.get(name)
     return "held" if deviation is None else f"x {np.exp(deviation):.2f}"
 
 

@@ -43,7 +43,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
         "registry": "one for each kind of thing",
         "store": "between ranks, and of calibrations on disk",
     },
-    "tuning": dict.fromkeys(("controllers", "journal"), "in a folder, in PostgreSQL")
+    "tuning": {"journal": "in a folder, in PostgreSQL"}
     | {
         "commands": "as files, and applied to a study",
     },

@@ -19,7 +19,7 @@ from tuning.controllers import coordination, open_study, warm_start
 from tuning.controllers.commands import POLL_SECONDS, Control
 from tuning.controllers.open_study import Kept
 from tuning.controllers.status import Board, Update
-from tuning.execution import trial_result
+from tuning.execution import executor
 from tuning.execution.device_slices import Beside
 from tuning.execution.executor import Execute
 from tuning.execution.processor_clock import ProcessorClock
@@ -29,8 +29,7 @@ from tuning.search.policy import Step
 from tuning.search.prediction_prior import Foresee
 from tuning.space.encoding import Encoding
 from tuning.spec.study_file import StudyFile
-from tuning.storage.journal import Journal, UnreachableError, load
-from tuning.storage.lock import TURN, FileLock
+from tuning.storage.journal import TURN, FileLock, Journal, UnreachableError, load
 from tuning.storage.state import Trial
 from tuning.storage.study_folder import JOURNAL
 
@@ -70,7 +69,7 @@ class Measuring:
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)
-        told = trial_result.told(trial, outcome, summary, self._journal.state, self._file)
+        told = executor.told(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
@@ -274,7 +273,7 @@ class Study:
         for trial in self._journal.state.under_way:
             if self._crew.may_be_gone(trial.lease):
                 home = self._folder.parent.parent
-                found = trial_result.left_behind(trial, home, self._journal.state, self._file)
+                found = executor.left_behind(trial, home, self._journal.state, self._file)
                 self._journal.append("tell", number=trial.number, **found)
 
     def _idle(self, found: str, interruption: Interruption) -> None:

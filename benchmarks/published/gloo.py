@@ -19,7 +19,7 @@ from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from profilers.collectives.wire_bytes import EXCHANGE, GLOO_MESSAGE_BYTES, message_bytes, wire_bytes
 from tuning.predict.cluster.this_machine import payload_rate
-from tuning.predict.model import priors
+from tuning.predict.model import constants
 from tuning.predict.model.compute import Device
 from tuning.predict.model.constants import Constants
 from tuning.predict.traffic.calls import Call
@@ -69,7 +69,7 @@ START = CoreConstants(
 )
 #: What seconds of a core tell, and how far each may move; see ``beliefs.FREE``.
 OF_WORK: Mapping[str, float] = {
-    **{name: priors.FREE[name] for name in ("gemm_half_width", "block_seconds", "step_seconds")},
+    **{name: constants.FREE[name] for name in ("gemm_half_width", "block_seconds", "step_seconds")},
     **dict.fromkeys(("gemm_share", "attention_share", "block_passes", "update_passes"), 0.5),
     **dict.fromkeys(
         ("action_seconds", "message_seconds", "hop_seconds", "byte_seconds", "waiting_share"), 1.0

@@ -11,8 +11,8 @@ from engine.config.run_config import RunConfig
 from engine.rank.environment_report import InterfaceLog
 from profilers.records.schema import StepSample
 from profilers.steps.pipeline_actions import Done
+from profilers.steps.resolve import SpanChoice, every_span, span_samples
 from profilers.steps.sampling_budget import MARK_SECONDS, SAMPLING_EVENT, DetailChoice
-from profilers.steps.spans import SpanChoice, every_span, span_samples
 from profilers.steps.timer import StepTimes
 from profilers.system import memory, memory_timeline
 from profilers.system.memory import Reading

@@ -8,8 +8,8 @@ import numpy as np
 
 from profilers.analysis.exposed import seconds_by_axis
 from profilers.analysis.pipeline import pipeline_of
+from profilers.analysis.statistics import warmup_steps
 from profilers.analysis.steps import JoinedSteps, busy_seconds, gap_rows, slowest_seconds, typical
-from profilers.analysis.warmup import warmup_steps
 from profilers.model.rows import ClockRow
 from profilers.model.run_summary import RunFacts
 from profilers.records.reader import RunRecords

@@ -1,4 +1,7 @@
-"""Medians with intervals from a moving-block bootstrap, because a step depends on the step before."""
+"""Medians with intervals from a moving-block bootstrap, because a step depends on the step before.
+
+How many steps a run needed to settle; pure. What is measured stays as it was configured.
+"""
 
 from __future__ import annotations
 
@@ -91,3 +94,63 @@ def _checked(values: Values) -> _Array:
     if not np.isfinite(data).all():
         raise ValueError("values must be finite; leave unknown ones out")
     return data
+
+
+#: Fewer steps say nothing.
+MINIMUM_STEPS = 10
+#: Hiccups count as no more than so many deviations.
+_CLIP_DEVIATIONS = 5.0
+#: Steps of the warm-up differ from the others by so many deviations, and by so much of a step.
+_DEVIATIONS = 3.0
+LEAST_FRACTION = 0.05
+#: Makes a median absolute deviation a standard deviation of normal values.
+_NORMAL = 1.4826
+
+
+def warmup_steps(seconds: Values) -> int | None:
+    """Steps at the start that do not belong to the rest; 0 if none does, None if too few or if they never settle.
+
+    The cut d is where the standard error of the mean of what remains is least: MSER, the marginal standard error rule
+    (White 1997, "An effective truncation heuristic for bias reduction in simulation output"), over the first half.
+    The rule alone cuts noise and hiccups, too. So values are clipped at five deviations of the second half, and of the
+    steps before the cut only those count that are, for the most part, further from the second half's median than 5 %
+    and three deviations. If that reaches the end of the first half, or the two parts of the second half differ by 5 %
+    and three standard errors, the run was too short to settle.
+    """
+    values = np.asarray(seconds, dtype=np.float64)
+    count = len(values)
+    if count < MINIMUM_STEPS:
+        return None
+    level, deviation = _settled(values[count // 2 :])
+    reach = max(_CLIP_DEVIATIONS * deviation, 2 * LEAST_FRACTION * level)
+    clipped = np.clip(values, level - reach, level + reach)
+    cut = int(np.argmin(standard_errors(clipped)[: count // 2 + 1]))
+    found = _strangers(clipped[:cut], level, max(LEAST_FRACTION * level, _DEVIATIONS * deviation))
+    return found if found < count // 2 and not _drifts(values[count // 2 :], level, deviation) else None
+
+
+def standard_errors(values: _Array) -> _Array:
+    """Of the mean of ``values[d:]``, squared, for each d up to the last but one: sum((y - mean)^2) / (n - d)^2."""
+    counts = np.arange(len(values), 1, -1)
+    sums = np.cumsum(values[::-1])[::-1][:-1]
+    squares = np.cumsum(values[::-1] ** 2)[::-1][:-1]
+    return np.asarray(np.maximum(squares - sums**2 / counts, 0.0) / counts**2)
+
+
+def _settled(values: _Array) -> tuple[float, float]:
+    """Median, and standard deviation by the median absolute deviation."""
+    level = float(np.median(values))
+    return level, _NORMAL * float(np.median(np.abs(values - level)))
+
+
+def _drifts(values: _Array, level: float, deviation: float) -> bool:
+    half = len(values) // 2
+    change = abs(float(np.median(values[:half]) - np.median(values[half:])))
+    return bool(change > max(LEAST_FRACTION * level, _DEVIATIONS * deviation / half**0.5))
+
+
+def _strangers(values: _Array, level: float, least: float) -> int:
+    """The most first values of which the last one and at least half are further than ``least`` from the level."""
+    far = np.abs(values - level) > least
+    most = far & (2 * np.cumsum(far) >= np.arange(1, len(far) + 1))
+    return int(np.flatnonzero(most)[-1]) + 1 if most.any() else 0

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from profilers.records.append_file import AppendFile
-from profilers.records.frames import pack_frame, scan_frames
+from profilers.records.append_file import AppendFile, pack_frame, scan_frames
 
 #: Ids are uint16 in a record. All names beyond the last id share it.
 LAST_ID = 65_535

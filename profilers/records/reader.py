@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from profilers.records.append_file import scan_frames
 from profilers.records.codec import (
     MAGIC,
     MAX_FIELDS,
@@ -18,7 +19,6 @@ from profilers.records.codec import (
     known_fields,
     record_dtype,
 )
-from profilers.records.frames import scan_frames
 from profilers.records.names import Names
 from profilers.records.schema import STREAMS, Event
 from profilers.records.table import Table, empty_table

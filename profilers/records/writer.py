@@ -12,9 +12,8 @@ from typing import Any, Self
 
 import msgspec
 
-from profilers.records.append_file import AppendFile
+from profilers.records.append_file import AppendFile, pack_frame
 from profilers.records.codec import STREAM_OF, Encoder, Header, encode_header, fields_of, record_struct
-from profilers.records.frames import pack_frame
 from profilers.records.names import NameTable
 from profilers.records.schema import Event, FixedRecord
 

@@ -25,7 +25,7 @@ import numpy as np
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import EarlyEnd, Ending
-from profilers.analysis.warmup import MINIMUM_STEPS, warmup_steps
+from profilers.analysis.statistics import MINIMUM_STEPS, warmup_steps
 from profilers.records.reader import Tail
 from profilers.records.schema import StepSample
 from tuning.analysis import leaderboard
@@ -37,7 +37,8 @@ from tuning.storage.controllers import on_this_host
 from tuning.storage.state import StudyState, Trial
 
 ERROR = 0.05
-#: As in ``profilers/analysis/warmup.py``: a hiccup counts as so many deviations, and a tenth of a step at the least.
+#: As in ``profilers/analysis/statistics.py``: a hiccup counts as so many deviations,
+#: and a tenth of a step at the least.
 _CLIP_DEVIATIONS, _CLIP_LEAST = 5.0, 0.1
 _NORMAL_DEVIATION = 1.4826
 _MOST_ALIKE = 0.9

@@ -21,11 +21,10 @@ from tuning.space.points import Point, point_key
 from tuning.spec import sampler_choice
 from tuning.spec.study_file import MAY_CHANGE, StudyFile
 from tuning.spec.terms import Budget, check_price
-from tuning.storage import effective_config, mask
+from tuning.storage import effective_config
 from tuning.storage.commands import Command, pending
-from tuning.storage.effective_config import NO_BUDGET, changed, steered
+from tuning.storage.effective_config import NO_BUDGET, Mask, changed, steered
 from tuning.storage.journal import Journal, UnreachableError
-from tuning.storage.mask import Mask
 from tuning.storage.state import StudyState
 
 Arguments = dict[str, Any]
@@ -40,7 +39,10 @@ def pin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: no such value was declared, or no point would be left.
     """
     for key, value in _given("pin", arguments, "parallel.tp=2").items():
-        if mask.is_range(value) or len(mask.wanted_values(file.search_space, key, value)) != 1:
+        if (
+            effective_config.is_range(value)
+            or len(effective_config.wanted_values(file.search_space, key, value)) != 1
+        ):
             raise InputError(key, value, f"pin takes one value; give several to narrow {key}=..")
     return narrow(arguments, state, file)
 
@@ -53,7 +55,9 @@ def narrow(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     """
     space = file.search_space
     given = _given("narrow", arguments, "batch.micro_batch=1,2")
-    return _masked({key: mask.limit(space, key, value) for key, value in given.items()}, state, file)
+    return _masked(
+        {key: effective_config.limit(space, key, value) for key, value in given.items()}, state, file
+    )
 
 
 def unpin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
@@ -62,7 +66,7 @@ def unpin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     Raises:
         InputError: a key is not pinned or narrowed.
     """
-    known = mask.of_state(state, file.search_space).by_key
+    known = effective_config.of_state(state, file.search_space).by_key
     for key in _given("unpin", arguments, "parallel.tp"):
         if key not in known:
             raise InputError("unpin", key, f"is not pinned or narrowed; now: {', '.join(known) or 'nothing'}")
@@ -79,15 +83,15 @@ def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     given = _given("widen", arguments, "parallel.tp=1,2,4")
     if any(not _was_declared(file, key, value) for key, value in given.items()):
         return successor.announce(given, state, file)
-    now = mask.of_state(state, space).by_key
+    now = effective_config.of_state(state, space).by_key
     limits: dict[str, Knob | None] = {}
     for key, value in given.items():
         if key not in now:
             raise InputError(
                 "widen", key, f"is not narrowed; all that was declared is open ({space.by_key[key]})"
             )
-        added = mask.limit(space, key, value)
-        limits[key] = added and mask.union(mask.declared(space, key), now[key], added)
+        added = effective_config.limit(space, key, value)
+        limits[key] = added and effective_config.union(effective_config.declared(space, key), now[key], added)
     return _masked(limits, state, file)
 
 
@@ -139,19 +143,21 @@ def _given(command: str, arguments: Arguments, example: str) -> Arguments:
 
 def _was_declared(file: StudyFile, key: str, value: Any) -> bool:
     space = file.search_space
-    if value == mask.ALL or key == mask.DATA_PARALLEL:
+    if value == effective_config.ALL or key == effective_config.DATA_PARALLEL:
         return True
     if key not in space.by_key:
         return False
-    return all(space.by_key[key].contains(each) for each in mask.wanted_values(space, key, value))
+    return all(space.by_key[key].contains(each) for each in effective_config.wanted_values(space, key, value))
 
 
 def _masked(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) -> Reply:
     """The mask with some limits changed, if it leaves anything to measure."""
     space = file.search_space
-    known = {key: knob for key, knob in mask.of_state(state, space).by_key.items() if key not in limits}
+    known = {
+        key: knob for key, knob in effective_config.of_state(state, space).by_key.items() if key not in limits
+    }
     after = Mask(tuple(replace(knob, key=key) for key, knob in (known | limits).items() if knob))
-    mask.check_leaves_points(space, after, leaderboard.visited(state, space))
+    effective_config.check_leaves_points(space, after, leaderboard.visited(state, space))
     words = f"proposals keep to {after}" if after.limits else "every declared value is open again"
     documents = {key: knob and knob.document() for key, knob in limits.items()}
     return words, {"changes": {"limits": documents}}
@@ -313,7 +319,7 @@ class Control:
             raise InputError("enqueue", space.label(point), remedy)
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
         note = f"; {', '.join(silent)} without effect there" if silent else ""
-        masked = mask.of_state(state, space).outside(point, space)
+        masked = effective_config.of_state(state, space).outside(point, space)
         note += f"; {masked}, measured all the same" if masked else ""
         return f"next: {space.label(point)}{note}", {"point": point}
 

@@ -210,7 +210,7 @@ def _ways(storage: str | None) -> str:
 
 def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:
     from tuning.sampling.optuna_export_storage import InDatabase
-    from tuning.storage.postgres.controllers import DatabaseCrew
+    from tuning.storage.postgres.database import DatabaseCrew
     from tuning.storage.postgres.journal import DatabaseJournal
 
     database = _database(storage)

@@ -10,8 +10,7 @@ from tuning.controllers.commands import Control
 from tuning.controllers.open_study import Kept
 from tuning.controllers.status import Board
 from tuning.execution.signals import Interruption
-from tuning.sampling.optuna_export import Mirror
-from tuning.sampling.optuna_export_backlog import drain
+from tuning.sampling.optuna_export import Mirror, drain
 from tuning.space.encoding import Encoding
 from tuning.storage.journal import UnreachableError
 from tuning.storage.state import StudyState

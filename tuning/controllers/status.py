@@ -15,7 +15,7 @@ from tuning.report.result import Document, result
 from tuning.search import budgets
 from tuning.sensitivity.importance import importance
 from tuning.spec.study_file import StudyFile
-from tuning.storage import running_trials, study_folder
+from tuning.storage import controllers, study_folder
 from tuning.storage.controllers import HELD, Crew, same, words
 from tuning.storage.state import StudyState, Trial
 
@@ -140,8 +140,8 @@ class Board:
             "current_run": self._current_run(study) if is_held else None,
             "trials_done": len(leaderboard.counted(study)),
             "trials_total": self.file.trials,
-            "running": running_trials.running(study, self.file) if is_held else [],
-            "controllers": running_trials.members(self._crew.told(), study) if is_held else [],
+            "running": controllers.running(study, self.file) if is_held else [],
+            "controllers": controllers.members(self._crew.told(), study) if is_held else [],
             "budget": budgets.document(study, self.file, self.state),
             "continues": list(study.continues),
             "continued_in": (study.successor or {}).get("name"),

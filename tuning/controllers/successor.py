@@ -17,8 +17,8 @@ from tuning.controllers import status
 from tuning.space.knobs import Knob
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
-from tuning.storage import journal, mask, study_folder
-from tuning.storage.lock import TURN, FileLock
+from tuning.storage import effective_config, journal, study_folder
+from tuning.storage.journal import TURN, FileLock
 from tuning.storage.state import Line, StudyState
 
 #: How often the chain of a study is followed before something must be wrong.
@@ -41,10 +41,10 @@ def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple
     for key, value in given.items():
         _check_reachable(after, key, value)
     limits: dict[str, Any] = {}
-    for key, now in mask.of_state(state, file.search_space).by_key.items():
+    for key, now in effective_config.of_state(state, file.search_space).by_key.items():
         if key in added:  # what was asked for is open, and what was narrowed away stays so
-            asked = Knob(key, mask.wanted_values(file.search_space, key, given[key]))
-            open_now = mask.union(added[key], now, asked)
+            asked = Knob(key, effective_config.wanted_values(file.search_space, key, given[key]))
+            open_now = effective_config.union(added[key], now, asked)
             limits[key] = open_now and open_now.document()
     words = f"was not declared: the study goes on as {name}, with all its trials"
     return words, {"changes": {"limits": limits, "successor": {"name": name, "space": space}}}
@@ -147,13 +147,13 @@ def _next_name(state: StudyState, file: StudyFile) -> str:
 
 def _added(file: StudyFile, key: str, given: Any) -> Knob:
     """A knob with what was declared and what is asked for beside it."""
-    values = mask.wanted_values(file.search_space, key, given)
+    values = effective_config.wanted_values(file.search_space, key, given)
     knob = file.search_space.by_key.get(key)
     if knob is not None and knob.is_range:
         low, high = knob.grid()[0], knob.grid()[-1]
         ends = {"low": min(low, *values), "high": max(high, *values)}
         document: Any = ends | ({"log": True} if knob.log else {})
-    elif mask.is_range(given):
+    elif effective_config.is_range(given):
         document = {"low": values[0], "high": values[-1]}
     else:
         document = list(dict.fromkeys((*(knob.choices if knob else ()), *values)))
@@ -165,8 +165,8 @@ def _added(file: StudyFile, key: str, given: Any) -> Knob:
 def _check_reachable(file: StudyFile, key: str, given: Any) -> None:
     """Raise unless each new value stands in some legal point."""
     space = file.search_space
-    for value in mask.wanted_values(space, key, given):
-        left = mask.narrowed(space, mask.Mask((Knob(key, (value,)),)))
+    for value in effective_config.wanted_values(space, key, given):
+        left = effective_config.narrowed(space, effective_config.Mask((Knob(key, (value,)),)))
         if left.random_point(Random(0), ()) is None:
             raise InputError(
                 key, value, f"no legal point of {file.ranks} ranks has it; the space stays as it is"

@@ -1,24 +1,84 @@
-"""The result of a study, made from its state: trials, best, recommendation, constraints, pareto front. Pure."""
+"""The result of a study, made from its state: trials, best, recommendation, constraints, pareto front. Pure.
+
+``confirmation_rounds`` holds the values of each arm, the tie-break, and conditions that differed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
-from tuning.analysis import confirmation, leaderboard
+from tuning.analysis import conditions, confirmation, leaderboard
 from tuning.analysis.comparison import Comparison, compare, compare_single
-from tuning.analysis.confirmation import Confirmed
+from tuning.analysis.confirmation import Arm, Confirmed, Decision, decide, memory_of
 from tuning.analysis.leaderboard import Standing
-from tuning.analysis.tie_break import Decision, decide
-from tuning.report import confirmation_report, failures, summary_line
+from tuning.report import failures, summary_line
 from tuning.search import budgets
+from tuning.space import labels
 from tuning.spec.objectives import Aim
 from tuning.spec.study_file import StudyFile
-from tuning.storage import effective_config, running_trials
+from tuning.storage import controllers, effective_config
 from tuning.storage.controllers import HELD
 from tuning.storage.state import StudyState, Trial
+
+
+def confirmation_rounds(found: Confirmed, decision: Decision, file: StudyFile) -> Document:
+    """``confirmation_rounds`` of a study's document."""
+    return {
+        "arms": [_arm(arm, found, file) for arm in found.arms],
+        "beside": found.baseline.trial.number,
+        "order": [number for _, number in _order(found)],
+        "winner": found.fastest.trial.number,
+        "tied": [arm.trial.number for arm in found.tied],
+        "recommended": decision.arm.trial.number,
+        "decided_by": decision.rule,
+        "why": decision.why,
+        "flags": flags(found),
+    }
+
+
+def flags(found: Confirmed) -> list[str]:
+    """Where arms ran under different conditions: what is claimed of them wants another look."""
+    pairs = combinations(found.arms, 2)
+    shown = [pair for pair in pairs if found.fastest in pair or found.baseline in pair]
+    return [line for one, other in shown for line in _different(one, other)]
+
+
+def _different(one: Arm, other: Arm) -> list[str]:
+    names = (f"trial {one.trial.number}", f"trial {other.trial.number}")
+    return conditions.differences(_known(one), _known(other), names)
+
+
+def _known(arm: Arm) -> list[dict[str, float]]:
+    return [run.conditions for run in arm.again]
+
+
+def _order(found: Confirmed) -> list[tuple[int, int]]:
+    return sorted((run.number, arm.trial.number) for arm in found.arms for run in arm.again)
+
+
+def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> Document:
+    ratio = found.between(arm, found.baseline).ratio
+    same = arm is found.baseline
+    return {
+        "trial": arm.trial.number,
+        "label": file.search_space.label(arm.trial.config),
+        "is_baseline": same and found.plain,
+        "searched_value": arm.trial.value,
+        "rounds": [_run(run) for run in arm.again],
+        "ratio": 1.0 if same else ratio.value,
+        "low": 1.0 if same else ratio.low,
+        "high": 1.0 if same else ratio.high,
+        "peak_memory_bytes": memory_of(arm),
+        "complexity": labels.complexity(file.search_space, arm.trial.config),
+    }
+
+
+def _run(run: Trial) -> Document:
+    return {"number": run.number, "run": run.run, "value": run.value, "conditions": run.conditions}
 
 
 def asked_terms(file: StudyFile) -> Document:
@@ -108,10 +168,8 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "gain": gain.as_dict() if gain else None,
         "recommended": _recommended(stands, gain, file, decision, is_kept(state, stands.baseline, file)),
         **_rows(state, stands, file),
-        "running": running_trials.running(state, file) if study_state in HELD else [],
-        "confirmation_rounds": confirmation_report.document(found, decision, file)
-        if found and decision
-        else None,
+        "running": controllers.running(state, file) if study_state in HELD else [],
+        "confirmation_rounds": confirmation_rounds(found, decision, file) if found and decision else None,
         "racing": _racing(state, file),
         "trials_done": len(leaderboard.counted(state)),
         "trials_total": file.trials,
@@ -276,6 +334,6 @@ def _row(trial: Trial, file: StudyFile) -> Document:
     row["shown"] = shown(trial.value, trial.low, trial.high, file.aim)
     space = file.search_space
     label = space.remember("label", trial.config, space.label)
-    who = running_trials.controller(trial)
+    who = controllers.controller(trial)
     ended = {"outcome": trial.outcome or "running", "beside": trial.conditions.get("beside", 0.0)}
     return row | ended | {"label": label, "controller": who}

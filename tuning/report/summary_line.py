@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tuning.search import infeasible_space
+from tuning.search import budgets
 from tuning.spec.objectives import Aim, aim_of, text
 from tuning.storage.state import StudyState
 
@@ -122,7 +122,7 @@ def _nothing(document: Document, state: StudyState) -> str:
     if not ended:
         return "nothing measured yet"
     failures = document["failures"]
-    if said := infeasible_space.noted(state):
+    if said := budgets.noted(state):
         return f"no configuration could be measured: {said}"
     if failures["advice"]:
         return f"no configuration could be measured: {failures['line']}"

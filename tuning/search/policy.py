@@ -13,7 +13,7 @@ from tuning.search.budgets import used_up
 from tuning.space.first_tries import Tries, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
-from tuning.storage import mask
+from tuning.storage import effective_config
 from tuning.storage.state import StudyState, Trial
 
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
@@ -89,7 +89,7 @@ def _next_first_try(
     state: StudyState, file: StudyFile, hopeless: Callable[[], Collection[str]]
 ) -> Step | None:
     space = file.search_space
-    known, open_now = leaderboard.visited(state, space), mask.of_state(state, space)
+    known, open_now = leaderboard.visited(state, space), effective_config.of_state(state, space)
 
     def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
         return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]

@@ -21,9 +21,9 @@ from tuning.analysis.leaderboard import changes_result
 from tuning.predict.forecast import forecasts
 from tuning.predict.model.headroom import HALF_OF_90_PERCENT
 from tuning.predict.target import Target
-from tuning.search import acquisition, infeasible_space
+from tuning.search import acquisition, budgets
 from tuning.search.acquisition import HOPELESS
-from tuning.search.infeasible_space import Nothing
+from tuning.search.budgets import Nothing
 from tuning.search.surrogate import Array, Belief, Seen
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
@@ -144,12 +144,12 @@ class Foresight:
 
     def nothing_runs(self, state: StudyState) -> Nothing | None:
         """What is said of a space in which nothing ran so far; None while there is hope."""
-        if not infeasible_space.failed(state):
+        if not budgets.failed(state):
             return None
         if self.belief is None:
-            return infeasible_space.seen(state)
+            return budgets.seen(state)
         words = acquisition.gives_up(self.belief, Seen.of(*self._seen(state)))
-        return infeasible_space.foreseen(words) if words else None
+        return budgets.foreseen(words) if words else None
 
     def hopeless(self, state: StudyState) -> frozenset[str]:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler

@@ -6,7 +6,7 @@ from typing import Any
 
 from tuning.analysis import leaderboard
 from tuning.sampling.optuna_study import Draw, Index
-from tuning.search import infeasible_space, policy
+from tuning.search import budgets, policy
 from tuning.search.budgets import SPACE_IS_MEASURED
 from tuning.search.prediction_prior import Foresight
 from tuning.space.encoding import Encoding
@@ -14,9 +14,9 @@ from tuning.space.points import Point, point_key
 from tuning.space.space import Space
 from tuning.spec import sampler_choice
 from tuning.spec.study_file import StudyFile
-from tuning.storage import effective_config, mask
+from tuning.storage import effective_config
+from tuning.storage.effective_config import Mask
 from tuning.storage.journal import Journal
-from tuning.storage.mask import Mask
 from tuning.storage.state import StudyState
 
 
@@ -109,10 +109,10 @@ class Proposer:
     def _nothing_runs(self, state: StudyState) -> bool:
         """Whether nothing will run; says so, or that nothing ran so far, once."""
         asked = self._foresight
-        found = asked.nothing_runs(state) if asked else infeasible_space.seen(state)
+        found = asked.nothing_runs(state) if asked else budgets.seen(state)
         if found is None:
             return False
-        begin = infeasible_space.CERTAIN if found.ends else infeasible_space.SO_FAR
+        begin = budgets.CERTAIN if found.ends else budgets.SO_FAR
         if not any(note.startswith(begin) for note in state.notes):
             self._journal.append("note", text=found.words)
         return found.ends
@@ -146,7 +146,7 @@ class Proposer:
 
     @property
     def _mask(self) -> Mask:
-        return mask.of_state(self._journal.state, self._given.search_space)
+        return effective_config.of_state(self._journal.state, self._given.search_space)
 
     def _choice(self) -> str:
         return effective_config.sampler(self.file, self._journal.state).name
@@ -161,5 +161,5 @@ class Proposer:
 
     def _space_of(self, open_now: Mask) -> Space:
         if self._narrowed is None or self._narrowed[0] != open_now:
-            self._narrowed = (open_now, mask.narrowed(self._given.search_space, open_now))
+            self._narrowed = (open_now, effective_config.narrowed(self._given.search_space, open_now))
         return self._narrowed[1]

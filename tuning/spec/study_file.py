@@ -20,7 +20,7 @@ from engine.config.sections import Count, OneOf, Section
 from tuning.space.knobs import STUDY_KEYS, Knob, default_space, parse_space, space_note
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
-from tuning.spec import environment, sampler_choice
+from tuning.spec import sampler_choice, terms
 from tuning.spec.objectives import Aim, Name
 from tuning.spec.terms import (  # fmt: skip
     Budget,
@@ -262,7 +262,7 @@ def _check(file: StudyFile) -> None:
         raise InputError("base.train.steps", file.config.train.steps, remedy)
     check_objectives(file.objective, file.objectives, file.prefer)
     check_budget(file.budget, file.trials, file.budget_seconds)
-    environment.check(file.config, file.knobs, file.ranks)
+    terms.check(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
     _ = file.search_space.baseline

@@ -1,6 +1,8 @@
 """The controllers that work on a study now, and the one that holds its folder.
 
 Each leaves a small file in the folder while it lives, with its pid, start time and host.
+
+The trials of a study that run now, and who runs them, for people and ``--json``. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, Protocol
 
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
+from tuning.spec.study_file import StudyFile
 from tuning.storage.journal import UnreachableError
+from tuning.storage.state import StudyState, Trial
 
 Member = dict[str, Any]
 CONTROLLERS = "controllers"
@@ -216,3 +220,39 @@ def busy(name: str, owner: Member, ways: str) -> InputError:
     """That somebody runs a study already."""
     remedy = f"watch it, work on it together {ways}, or end it with: workbench stop {name}"
     return InputError("study", name, f"is already being run by {words(owner)}; {remedy}")
+
+
+Document = dict[str, Any]
+
+
+def running(state: StudyState, file: StudyFile) -> list[Document]:
+    """Every trial without an end, oldest first."""
+    space = file.search_space
+    return [
+        {
+            "trial": trial.number,
+            "run": trial.run,
+            "source": trial.source,
+            "confirms": trial.confirms,
+            "label": space.remember("label", trial.config, space.label),
+            "began_unix": trial.proposed_unix,
+            "controller": controller(trial),
+        }
+        for trial in state.under_way
+    ]
+
+
+def controller(trial: Trial) -> Document | None:
+    """Who runs or ran a trial; the host is not known of studies that began before it was noted."""
+    return {"pid": trial.lease["pid"], "host": trial.lease.get("host")} if trial.lease else None
+
+
+def members(living: list[Document], state: StudyState) -> list[Document]:
+    """The controllers that live, each with the trial that it runs."""
+    return [_member(member, state) for member in living]
+
+
+def _member(member: Member, state: StudyState) -> Document:
+    at = next((trial for trial in state.under_way if trial.lease and same(trial.lease, member)), None)
+    known = {name: member.get(name) for name in ("pid", "start_time", "host", "since_unix", "here")}
+    return known | {"trial": at.number if at else None, "run": at.run if at else None}

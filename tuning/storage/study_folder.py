@@ -15,7 +15,7 @@ from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, journal
 from tuning.storage.effective_config import steered
-from tuning.storage.journal_reader import JournalReader
+from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
 
 STUDIES = "studies"

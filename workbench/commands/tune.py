@@ -80,7 +80,7 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
     """The devices of each controller; none where there is one, which has all."""
     from engine.config.errors import InputError
     from tuning.execution import device_slices
-    from tuning.spec.environment import most_ranks
+    from tuning.spec.terms import most_ranks
 
     if file.side_by_side is None or file.side_by_side == 1:
         return []
@@ -94,8 +94,8 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
 
 
 def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
-    from tuning.spec import environment
-    from tuning.storage.lock import TURN, FileLock
+    from tuning.spec import terms
+    from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
     from workbench.analysis import why
     from workbench.home.compaction import compact_at_end
@@ -104,7 +104,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
     from workbench.text.output import say
 
     landing.finish(home)
-    environment.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    terms.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     document = _search(home, file, join, storage)
     if document["state"] == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too

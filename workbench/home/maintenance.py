@@ -50,7 +50,7 @@ def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindex
 
 
 def _optuna(folder: Path, tell: Callable[[str], None]) -> str:
-    from tuning.sampling.optuna_export_backlog import rebuild
+    from tuning.sampling.optuna_export import rebuild
 
     try:
         note = rebuild(folder, lambda words: tell(f"{folder.name}: {words}"))

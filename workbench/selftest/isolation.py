@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -15,9 +16,8 @@ from pathlib import Path
 import msgspec
 
 from engine.run import run_folder
-from workbench.selftest import disk_space
 from workbench.selftest.registry import Check
-from workbench.selftest.verdict import Outcome, Verdict, failed, not_possible
+from workbench.selftest.results import Outcome, Verdict, failed, not_possible
 from workbench.selftest.worker import ANSWER, REQUEST, name_of
 
 #: What the process and everything it started printed.
@@ -40,7 +40,7 @@ def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], boo
     try:
         process = _start(check, asked, scratch)
     except OSError as error:
-        return not_possible(disk_space.refused(error))
+        return not_possible(no_room_words(error))
     try:
         stopped = _wait(process, check.limit_seconds, should_stop)
     finally:
@@ -100,10 +100,10 @@ def _answer(code: int, scratch: Path) -> Verdict:
         verdict = msgspec.convert(run_folder.read_json(scratch / ANSWER), Verdict)
     except msgspec.ValidationError:
         return _died(code, scratch)
-    full = disk_space.why_none(scratch, disk_space.RUN_BYTES) if verdict.outcome is Outcome.FAIL else None
+    full = why_no_room(scratch, RUN_BYTES) if verdict.outcome is Outcome.FAIL else None
     if full is None:
         return verdict
-    if disk_space.is_blamed(verdict.reason):
+    if blames_full_disk(verdict.reason):
         return not_possible(f"{full}: {verdict.reason}", verdict.measured)
     return failed(f"{verdict.reason} ({full})", verdict.measured)
 
@@ -119,9 +119,7 @@ def _died(code: int, scratch: Path) -> Verdict:
 
 def _unanswered(how: str, said: str, scratch: Path) -> Verdict:
     """A disk may have had no room for the verdict, nor for the words that say so."""
-    full = disk_space.why_none(
-        scratch, disk_space.RUN_BYTES if disk_space.is_blamed(said) else disk_space.VERDICT_BYTES
-    )
+    full = why_no_room(scratch, RUN_BYTES if blames_full_disk(said) else VERDICT_BYTES)
     return failed(how) if full is None else not_possible(f"{full}: {how}")
 
 
@@ -130,3 +128,35 @@ def _last_line(path: Path) -> str:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
     return ""
+
+
+#: How a full disk is told, by the system and in tracebacks.
+_WORDS = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+#: What small runs with their traces leave, and what a verdict takes.
+RUN_BYTES, VERDICT_BYTES = 16 << 20, 64 << 10
+
+
+def blames_full_disk(said: str) -> bool:
+    """Whether an error or an output tells of a full disk; it need not be that of the scratch folder."""
+    return any(word in said for word in _WORDS)
+
+
+def why_no_room(scratch: Path, needed: int) -> str | None:
+    """That a scratch folder does not take so many bytes; None if it does."""
+    trial = scratch / ".room"
+    try:
+        trial.write_bytes(bytes(needed))
+    except OSError as error:
+        return no_room_words(error)
+    finally:
+        with contextlib.suppress(OSError):
+            trial.unlink(missing_ok=True)
+    return None
+
+
+def no_room_words(error: OSError) -> str:
+    """That the folder for temporary files takes none, and what to do; its name would be scrubbed."""
+    why = error.strerror or type(error).__name__
+    return (
+        f"the folder for temporary files takes no more ({why}); free room there, or set TMPDIR to another one"
+    )

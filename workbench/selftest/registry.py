@@ -6,17 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workbench.selftest.bench import Bench
-from workbench.selftest.checks import (
-    faults,
-    layouts,
-    machine,
-    measurements,
-    one_rank,
-    recording_cost,
-    shared_gpu,
-    warm_ranks,
-)
-from workbench.selftest.verdict import Verdict
+from workbench.selftest.checks import faults, layouts, machine, measurements, one_rank, shared_gpu, warm_ranks
+from workbench.selftest.results import Verdict
 
 
 def anywhere(bench: Bench) -> str | None:
@@ -177,7 +168,7 @@ CHECKS: tuple[Check, ...] = (
         "recording_cost",
         "What recording costs",
         "Recording adds at most 1 % to a step; where the machine is too noisy to tell, that is said.",
-        recording_cost.recording_cost,
+        measurements.recording_cost,
         two_devices,
     ),
     Check(

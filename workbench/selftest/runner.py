@@ -14,14 +14,13 @@ from pathlib import Path
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from workbench.selftest import disk_space, evidence, isolation
+from workbench.selftest import evidence, isolation
 from workbench.selftest.checks.machine import PACKAGE
 from workbench.selftest.evidence import TEXT
 from workbench.selftest.isolation import Asked
 from workbench.selftest.registry import CHECKS, NAMES, Check
-from workbench.selftest.results import FOLDER, Row, Selftest, save
+from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, not_possible, save
 from workbench.selftest.scrub import Scrubber
-from workbench.selftest.verdict import Verdict, not_possible
 
 #: The degrees that heads, layers and experts of the checks can be split by.
 RANKS = (2, 4, 8)
@@ -115,7 +114,7 @@ def _tried(
     try:
         scratch = Path(tempfile.mkdtemp(prefix="workbench-selftest-"))
     except OSError as error:
-        return not_possible(disk_space.refused(error)), [], {}
+        return not_possible(isolation.no_room_words(error)), [], {}
     try:
         verdict = isolation.run(check, asked, scratch, should_stop)
         return verdict, *evidence.collect(scratch, folder, check.name, scrubber)

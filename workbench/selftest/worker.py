@@ -14,7 +14,7 @@ from engine.config.errors import WorkbenchError
 from engine.run import run_folder
 from engine.run.processes import die_with
 from workbench.selftest.bench import Bench
-from workbench.selftest.verdict import Verdict, failed, not_possible
+from workbench.selftest.results import Verdict, failed, not_possible
 
 REQUEST, ANSWER = "request.json", "answer.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profilers.analysis.warmup import standard_errors, warmup_steps
+from profilers.analysis.statistics import standard_errors, warmup_steps
 
 
 def noise(count: int, seed: int, deviation: float = 0.01) -> np.ndarray:

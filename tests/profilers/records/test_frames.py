@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilers.records.frames import MARK, MAX_PAYLOAD_BYTES, pack_frame, scan_frames
+from profilers.records.append_file import MARK, MAX_PAYLOAD_BYTES, pack_frame, scan_frames
 
 FRAMES = [pack_frame(payload) for payload in (b"one", b"", b"three")]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from profilers.records import names
-from profilers.records.frames import pack_frame
+from profilers.records.append_file import pack_frame
 from profilers.records.names import Names, NameTable, read_names
 
 

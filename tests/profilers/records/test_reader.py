@@ -9,8 +9,8 @@ import pytest
 
 from profilers.records import codec
 from profilers.records import reader as tail
+from profilers.records.append_file import pack_frame
 from profilers.records.codec import Field, Header
-from profilers.records.frames import pack_frame
 from profilers.records.reader import EventTail, RunRecords, Tail
 from profilers.records.schema import StepSample
 from profilers.records.writer import RecordWriter

@@ -12,8 +12,7 @@ from profilers.records.reader import RunRecords
 from profilers.records.schema import SpanSample
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import Clock
-from profilers.steps.resolve import StepSeconds
-from profilers.steps.spans import EVERY, SpanChoice, span_samples
+from profilers.steps.resolve import EVERY, SpanChoice, StepSeconds, span_samples
 from profilers.steps.timer import StepTimer
 from tests.support.approximate import about
 

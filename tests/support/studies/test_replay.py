@@ -13,7 +13,7 @@ from engine.config.errors import InputError
 from engine.run.outcome import Ending
 from profilers.model.run_summary import RunSummary
 from tests.support.studies import replay
-from tuning.predict.model import priors
+from tuning.predict.model import constants
 from tuning.study import run_study
 
 HEADING = "model,nodes,mbs,grad_acc,gbs,dp,pp,tp,zero_stage,mfu_pct,tok_s_gpu,tok_s,gpu_memory_gb,status,gbs_consistent"
@@ -107,7 +107,7 @@ def test_fits_depend_on_their_own_rows_only() -> None:
     other.shipped.trials["failed"][out] = ~other.shipped.trials["failed"][out]
     rows = plain.training(split)
     some = rows[:: len(rows) // 150]
-    start = priors.START
+    start = constants.START
     assert runs.physics.learned(plain.shipped, some, start) == runs.physics.learned(
         other.shipped, some, start
     )

@@ -13,8 +13,7 @@ from pathlib import Path
 from engine.run import run_folder
 from workbench.selftest.bench import Bench
 from workbench.selftest.registry import Check
-from workbench.selftest.results import FOLDER, Row, Selftest, save
-from workbench.selftest.verdict import Verdict, failed, not_possible, passed
+from workbench.selftest.results import FOLDER, Row, Selftest, Verdict, failed, not_possible, passed, save
 
 PIDS = "pids.json"
 

@@ -15,11 +15,10 @@ from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, study
-from tuning.analysis import conditions, confirmation, tie_break
+from tuning.analysis import conditions, confirmation
 from tuning.analysis.confirmation import Confirmed
 from tuning.controllers import open_study
-from tuning.report import confirmation_report
-from tuning.report.result import result
+from tuning.report.result import flags, result
 from tuning.report.summary_line import gain_text
 from tuning.space import labels
 from tuning.spec.study_file import StudyFile
@@ -130,7 +129,7 @@ def test_a_tie_goes_to_memory_headroom() -> None:
                                    replace(state.trials[1], peak_memory_bytes=90)))  # fmt: skip
     again = rerun(light, {0: 1000.0, 1: 1001.0}, peak_memory_bytes=90)
     heavy = [replace(one, peak_memory_bytes=100) if one.confirms == 0 else one for one in again.trials]
-    decision = tie_break.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
+    decision = confirmation.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (1, "memory")
     assert decision.why == "trials 0 and 1 tie; it needs at least 10 % less memory"
 
@@ -138,7 +137,7 @@ def test_a_tie_goes_to_memory_headroom() -> None:
 def test_memory_that_grows_from_run_to_run_breaks_no_tie() -> None:
     again = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0})
     grown = [replace(one, peak_memory_bytes=100 + 9 * one.number) for one in again.trials]
-    decision = tie_break.decide(found_in(replace(again, trials=tuple(grown))), FILE)
+    decision = confirmation.decide(found_in(replace(again, trials=tuple(grown))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
 
 
@@ -152,7 +151,7 @@ def test_of_those_that_memory_leaves_the_fastest_is_taken() -> None:
         replace(one, peak_memory_bytes=kept[one.number if one.confirms is None else one.confirms])
         for one in again.trials
     ]
-    decision = tie_break.decide(found_in(replace(again, trials=tuple(known))), FILE)
+    decision = confirmation.decide(found_in(replace(again, trials=tuple(known))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (2, "speed")
     assert decision.why.startswith(
         "trials 0, 1 and 2 tie, 1 and 2 also in memory and simplicity; of these it was "
@@ -179,7 +178,7 @@ def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:
     state = rerun(searched(1000.0, 1010.0, 1008.0), {0: 1000.0, 1: 1001.0, 2: 1002.0}, peak_memory_bytes=100)
     state = replace(state, trials=tuple(replace(one, peak_memory_bytes=98) for one in state.trials))
-    decision = tie_break.decide(found_in(state), FILE)
+    decision = confirmation.decide(found_in(state), FILE)
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
     assert decision.why.endswith("it is the simplest: everything at its plain value")
 
@@ -191,7 +190,7 @@ def test_what_is_simple() -> None:
 
 
 def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
-    decision = tie_break.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
+    decision = confirmation.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
     assert (decision.arm.trial.number, decision.rule, decision.why) == (
         1,
         "speed",
@@ -222,12 +221,12 @@ def test_the_claim_in_words(
 
 def test_runs_under_different_conditions_are_flagged() -> None:
     state = rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0}, conditions={"sm_clock_mhz": 1500.0})
-    assert confirmation_report.flags(found_in(state)) == []
+    assert flags(found_in(state)) == []
     slow = [replace(one, conditions={"sm_clock_mhz": 1410.0, "throttled_share": 0.4}) if one.confirms == 0 else one
             for one in state.trials]  # fmt: skip
     expected = "GPU clocks differed by 6 % (1,410 MHz in trial 0, 1,500 MHz in trial 1): measure again"
     found = found_in(replace(state, trials=tuple(slow)))
-    assert confirmation_report.flags(found) == [expected]
+    assert flags(found) == [expected]
     assert expected in result(replace(state, trials=tuple(slow)), FILE)["result_line"]
 
 

@@ -14,9 +14,8 @@ import pytest
 from engine.run import run_folder
 from tests.support.studies.fake import Machine, study
 from tuning.controllers.status import Update
-from tuning.sampling import optuna_export_backlog
-from tuning.sampling.optuna_export import Mirror
-from tuning.sampling.optuna_export_backlog import drain, rebuild
+from tuning.sampling import optuna_export
+from tuning.sampling.optuna_export import Mirror, drain, rebuild
 from tuning.space.encoding import Encoding
 from tuning.storage import journal, study_folder
 from tuning.storage.state import StudyState
@@ -195,7 +194,7 @@ def test_ctrl_c_leaves_the_rest_for_later(folder: Path, done: Path, monkeypatch:
 
 def test_rebuilding_says_how_many_are_left(folder: Path, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
-    monkeypatch.setattr(optuna_export_backlog, "APART_SECONDS", 0.0)
+    monkeypatch.setattr(optuna_export, "APART_SECONDS", 0.0)
     said: list[str] = []
     assert rebuild(folder, said.append) == ""
     assert [line.partition(" trials")[0] for line in said] == ["optuna.db lacks 9", "optuna.db lacks 6"]

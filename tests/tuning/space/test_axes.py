@@ -21,9 +21,9 @@ from tests.support.studies.axes import (
     what_runs,
 )
 from tuning.space.encoding import Encoding
-from tuning.space.equivalent_schedules import best_known
 from tuning.space.first_tries import first_tries
 from tuning.space.knobs import default_space
+from tuning.space.points import best_known
 from tuning.space.space import Space
 from tuning.spec import study_file
 

@@ -7,7 +7,7 @@ import pytest
 
 from engine.run import ownership
 from tuning.storage.journal import UnreachableError
-from tuning.storage.postgres.controllers import DatabaseCrew
+from tuning.storage.postgres.database import DatabaseCrew
 
 FAR: dict[str, Any] = {"host": "far", "pid": 7, "start_time": 5.0}
 

@@ -13,9 +13,8 @@ import pytest
 from engine.run import run_folder
 from tests.support.workbench.synthetic import write_home
 from tuning.report.result import result
-from tuning.storage import journal, journal_reader, study_folder
-from tuning.storage.journal import Journal
-from tuning.storage.journal_reader import JournalReader
+from tuning.storage import journal, study_folder
+from tuning.storage.journal import Journal, JournalReader
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import StudyReader, parts
 
@@ -84,7 +83,7 @@ def test_only_what_is_new_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_journal_longer_than_a_piece_is_read_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_reader, "_PIECE_BYTES", 7)
+    monkeypatch.setattr(journal, "_PIECE_BYTES", 7)
     assert JournalReader(path).look() == journal.load(path)
 
 

@@ -11,8 +11,8 @@ from tuning.sampling.optuna_study import Index
 from tuning.search import policy
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
-from tuning.storage import mask
-from tuning.storage.mask import Mask, narrowed
+from tuning.storage import effective_config
+from tuning.storage.effective_config import Mask, narrowed
 from tuning.storage.state import StudyState, fold
 
 SPACE = study().search_space
@@ -25,7 +25,7 @@ RATIOS = study(
 
 
 def masked(space: Any = SPACE, **given: Any) -> Mask:
-    limits = [mask.limit(space, key.replace("__", "."), value) for key, value in given.items()]
+    limits = [effective_config.limit(space, key.replace("__", "."), value) for key, value in given.items()]
     return Mask(tuple(limit for limit in limits if limit))
 
 
@@ -36,27 +36,27 @@ def masked(space: Any = SPACE, **given: Any) -> Mask:
 def test_how_a_limit_is_written(given: Any, left: tuple[int, ...] | None) -> None:
     if given == "2..99":
         with pytest.raises(InputError, match=r"was not declared .*opens a successor"):
-            mask.limit(SPACE, "batch.micro_batch", given)
+            effective_config.limit(SPACE, "batch.micro_batch", given)
         given = "2..4"
-    found = mask.limit(SPACE, "batch.micro_batch", given)
+    found = effective_config.limit(SPACE, "batch.micro_batch", given)
     assert (found and found.choices) == left
 
 
 def test_a_range_is_narrowed_to_a_range_or_to_values() -> None:
-    part = mask.limit(RATIOS, "compression.ratio", "0.02..0.1")
+    part = effective_config.limit(RATIOS, "compression.ratio", "0.02..0.1")
     assert part is not None
     assert (part.low, part.high, part.log) == (0.02, 0.1, True)
-    values = mask.limit(RATIOS, "compression.ratio", 0.05)
+    values = effective_config.limit(RATIOS, "compression.ratio", 0.05)
     assert values is not None
     assert values.choices == (0.05,)
     for wrong in ("0.1..0.02", "0.001..0.1"):
         with pytest.raises(InputError):
-            mask.limit(RATIOS, "compression.ratio", wrong)
+            effective_config.limit(RATIOS, "compression.ratio", wrong)
 
 
 def test_what_is_not_turned_is_named() -> None:
     with pytest.raises(InputError, match=r"is not turned by this study; known: parallel.dp, parallel.tp"):
-        mask.limit(SPACE, "overlap.bucket_mb", 25)
+        effective_config.limit(SPACE, "overlap.bucket_mb", 25)
 
 
 def test_legal_points_of_a_mask_are_those_of_the_space_inside_it() -> None:
@@ -101,12 +101,12 @@ def test_a_pinned_value_inside_a_range_is_drawn_exactly() -> None:
 
 def test_a_mask_must_leave_something_new() -> None:
     with pytest.raises(InputError, match="leaves no legal point"):
-        mask.check_leaves_points(SPACE, masked(parallel__tp=4, parallel__pp=4), set())
+        effective_config.check_leaves_points(SPACE, masked(parallel__tp=4, parallel__pp=4), set())
     left = masked(parallel__tp=4, parallel__pp=1)
-    mask.check_leaves_points(SPACE, left, set())
+    effective_config.check_leaves_points(SPACE, left, set())
     everything = {point_key(point) for point in narrowed(SPACE, left).legal_points}
     with pytest.raises(InputError, match="leaves no point that was not measured yet"):
-        mask.check_leaves_points(SPACE, left, everything)
+        effective_config.check_leaves_points(SPACE, left, everything)
 
 
 def command(name: str, changes: dict[str, Any] | None, accepted: bool = True) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def command(name: str, changes: dict[str, Any] | None, accepted: bool = True) ->
 def test_a_journal_folds_into_its_mask() -> None:
     first = command("a", {"limits": {"parallel.tp": [1, 2], "batch.micro_batch": [4]}})
     state = fold([first, command("b", {"limits": {"parallel.tp": None}}), first])
-    assert mask.of_state(state, SPACE).document() == {"batch.micro_batch": [4]}
-    assert mask.of_state(fold([command("a", None, accepted=False)]), SPACE) == Mask()
-    assert mask.of_state(StudyState(limits={"gone.knob": [1]}), SPACE) == Mask()
+    assert effective_config.of_state(state, SPACE).document() == {"batch.micro_batch": [4]}
+    assert effective_config.of_state(fold([command("a", None, accepted=False)]), SPACE) == Mask()
+    assert effective_config.of_state(StudyState(limits={"gone.knob": [1]}), SPACE) == Mask()
 
 
 def test_first_tries_outside_the_mask_are_left_out() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.studies.fake import Machine, study
-from tuning.sampling.optuna_export_backlog import rebuild
+from tuning.sampling.optuna_export import rebuild
 from tuning.space.points import point_key
 from tuning.storage import journal, study_folder
 from tuning.study import run_study

@@ -12,7 +12,7 @@ import pytest
 from engine.run import run_folder
 from tests.support.studies.fake import Machine
 from tests.support.studies.weighed import GIB, Weighed, asked
-from tuning.sampling import optuna_export_backlog
+from tuning.sampling import optuna_export
 from tuning.storage import study_folder
 from tuning.study import run_study
 
@@ -60,7 +60,7 @@ def test_what_is_preferred_decides_and_is_confirmed(folder: Path) -> None:
 
 def test_optuna_knows_all_of_them_in_their_own_units(folder: Path) -> None:
     found = run_study(asked(objective=SEVERAL, trials=5), folder, Weighed())
-    assert optuna_export_backlog.rebuild(folder) == ""
+    assert optuna_export.rebuild(folder) == ""
     storage = f"sqlite:///{folder / study_folder.DATABASE}"
     kept = optuna.load_study(study_name="first", storage=storage)
     assert [direction.name for direction in kept.directions] == ["MAXIMIZE", "MINIMIZE"]

@@ -21,7 +21,7 @@ from workbench.figures.front import FrontSeries, Place
 from workbench.figures.study import trial_series
 from workbench.home import store
 from workbench.home.store import Store
-from workbench.text import trial_list
+from workbench.text import study
 
 
 def document(count: int, seed: int) -> dict[str, Any]:
@@ -98,22 +98,22 @@ def test_a_front_is_drawn_whole_and_what_it_beats_on_a_grid() -> None:
 
 
 def test_a_table_shows_some_and_says_which() -> None:
-    rows = trial_list.all_rows(document(1_000, 6))
-    shown, said = trial_list.window(rows)
-    assert shown == rows[-trial_list.SHOWN :]
+    rows = study.all_rows(document(1_000, 6))
+    shown, said = study.window(rows)
+    assert shown == rows[-study.SHOWN :]
     assert said == "Shown are the newest 200 of 1,003 trials."
-    best, said = trial_list.window(rows, trial_list.BEST)
+    best, said = study.window(rows, study.BEST)
     values = sorted((row["value"] for row in rows if row["value"]), reverse=True)
-    assert [row["value"] for row in reversed(best)] == values[: trial_list.SHOWN]
-    failed, said = trial_list.window(rows, trial_list.FAILED)
+    assert [row["value"] for row in reversed(best)] == values[: study.SHOWN]
+    failed, said = study.window(rows, study.FAILED)
     assert [row["number"] for row in failed] == [row["number"] for row in rows if row["value"] is None]
     assert said == f"Shown are all {len(failed)} without a value of 1,003 trials."
-    assert trial_list.window(rows[:50]) == (rows[:50], "")
+    assert study.window(rows[:50]) == (rows[:50], "")
 
 
 def test_all_trials_can_be_taken_away() -> None:
     found = document(500, 7)
-    rows = list(csv.DictReader(io.StringIO(trial_list.as_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(study.as_csv(found))))
     assert [int(row["trial"]) for row in rows] == list(range(503))
     assert [float(row["tokens/s"]) if row["tokens/s"] else None for row in rows[:500]] == [
         row["value"] for row in found["trials"]

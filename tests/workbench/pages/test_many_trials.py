@@ -10,7 +10,7 @@ import pytest
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, run_names, texts, visit
 from workbench.pages.widgets import shared
-from workbench.text import trial_list
+from workbench.text import study
 
 
 def lengthened(home: Path, trials: int) -> None:
@@ -28,12 +28,12 @@ def test_a_long_study_is_windowed_and_follows_what_arrives(home: Path) -> None:
     lengthened(home, 700)
     app = visit("tune", view="watch", study="quickstart")
     assert not app.exception
-    assert f"Shown are the newest {trial_list.SHOWN} of 708 trials." in texts(app)
+    assert f"Shown are the newest {study.SHOWN} of 708 trials." in texts(app)
     assert "points for 707 trials" in texts(app)
     assert "Tokens per second of each trial" in charts(app)
-    assert len(app.dataframe[-1].value) == trial_list.SHOWN
+    assert len(app.dataframe[-1].value) == study.SHOWN
     lengthened(home, 750)
-    assert f"Shown are the newest {trial_list.SHOWN} of 758 trials." in texts(app.run())
+    assert f"Shown are the newest {study.SHOWN} of 758 trials." in texts(app.run())
 
 
 def test_the_best_trials_can_be_shown(home: Path) -> None:
@@ -41,9 +41,9 @@ def test_the_best_trials_can_be_shown(home: Path) -> None:
     lengthened(home, 300)
     app = visit("runs", id="quickstart")
     choice = next(group for group in app.get("button_group") if group.key == "study-trial-table-choice")
-    choice.set_value(trial_list.BEST).run()
+    choice.set_value(study.BEST).run()
     assert not app.exception
-    assert f"Shown are the best {trial_list.SHOWN} of 308 trials." in texts(app)
+    assert f"Shown are the best {study.SHOWN} of 308 trials." in texts(app)
     table = next(frame.value for frame in app.dataframe if "trial" in frame.value and len(frame.value) == 200)
     values = list(table["tokens/s"])
     assert values == sorted(values, reverse=True)

@@ -22,12 +22,11 @@ from tests.support.workbench.selftests import PIDS, made_up, no_room
 from tests.workbench.conftest import Run
 from workbench.selftest import registry, runner
 from workbench.selftest.bench import Bench
-from workbench.selftest.checks import layouts, recording_cost, warm_ranks
+from workbench.selftest.checks import layouts, measurements, warm_ranks
 from workbench.selftest.checks.layouts import largest_difference
 from workbench.selftest.isolation import Asked
-from workbench.selftest.results import DOCUMENT, Row, Selftest, load, newest
+from workbench.selftest.results import DOCUMENT, Outcome, Row, Selftest, load, newest
 from workbench.selftest.scrub import Scrubber
-from workbench.selftest.verdict import Outcome
 
 
 @pytest.fixture
@@ -192,7 +191,7 @@ def test_differences_are_never_hidden() -> None:
 def test_what_recording_costs_is_only_said_where_the_interval_allows(
     ratios: list[float], outcome: str
 ) -> None:
-    verdict = recording_cost.judge(ratios)
+    verdict = measurements.judge(ratios)
     assert verdict.outcome is Outcome(outcome)
     assert verdict.measured["added_low_fraction"] == pytest.approx(min(ratios) - 1)
 

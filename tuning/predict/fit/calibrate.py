@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from engine.config.errors import InputError
 from tuning.predict.cluster.csv_table import DATA
 from tuning.predict.fit.least_squares import Rows, fit
-from tuning.predict.model import priors, step_time
+from tuning.predict.model import constants, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import Constants
 from tuning.predict.model.headroom import HALF_OF_90_PERCENT
@@ -93,7 +93,7 @@ class Calibrated:
         return away
 
 
-def calibrate(measured: Measured, start: Constants = priors.START) -> Calibrated:
+def calibrate(measured: Measured, start: Constants = constants.START) -> Calibrated:
     """Constants fitted to all trials, with their error on trials that were held out.
 
     Raises:
@@ -108,14 +108,14 @@ def calibrate(measured: Measured, start: Constants = priors.START) -> Calibrated
     return Calibrated(whole, float(low), float(high), len(measured.cases), ranges)
 
 
-def fitted(measured: Measured, start: Constants = priors.START) -> Constants:
+def fitted(measured: Measured, start: Constants = constants.START) -> Constants:
     """Constants fitted to all of these trials."""
     cases, machine, seconds, _ = measured
 
     def left(constants: Constants) -> Array:
         return np.log(step_time.step(cases, machine, constants).seconds / seconds)
 
-    return fit(left, start, priors.FREE, _rows(measured, len(priors.FREE))).constants
+    return fit(left, start, constants.FREE, _rows(measured, len(constants.FREE))).constants
 
 
 def _rows(measured: Measured, count: int) -> Rows[Constants]:
@@ -134,7 +134,7 @@ def _rows(measured: Measured, count: int) -> Rows[Constants]:
     return left
 
 
-def held_out(measured: Measured, start: Constants = priors.START) -> Array:
+def held_out(measured: Measured, start: Constants = constants.START) -> Array:
     """log(predicted / measured) of each trial, its group left out of the fit; of one group, a random fifth."""
     groups = measured.groups
     if len(np.unique(groups)) < 2:

@@ -35,8 +35,7 @@ def _index(folder: Path) -> str:
     """Optuna's file is made from the journal, later if that takes more than a moment; a study that this version
     refuses can still be read.
     """
-    from tuning.sampling.optuna_export import MOMENT
-    from tuning.sampling.optuna_export_backlog import rebuild
+    from tuning.sampling.optuna_export import MOMENT, rebuild
 
     try:
         return rebuild(folder, most=MOMENT)

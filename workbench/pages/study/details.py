@@ -22,7 +22,6 @@ from workbench.pages.widgets import trial_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import badge, metrics, table
 from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
-from workbench.text import study as rounds
 from workbench.text import study as study_text
 from workbench.text import words
 
@@ -183,12 +182,12 @@ def _saved_milliseconds(part: Mapping[str, Any]) -> float:
 
 def confirmation(document: Mapping[str, Any]) -> None:
     """What was measured again, round by round, and what that decided."""
-    columns = rounds.columns(document)
+    columns = study_text.columns(document)
     if not columns:
         return
     with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
         table(columns, "study-rounds-table")
-        st.caption(words.escaped(rounds.caption(document)))
+        st.caption(words.escaped(study_text.caption(document)))
 
 
 def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

@@ -15,7 +15,7 @@ from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.execution import device_slices
 from tuning.space.knobs import default_space, offered_space
-from tuning.spec import environment, study_file
+from tuning.spec import study_file, terms
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from workbench.home.settings import JOBS
@@ -135,7 +135,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
     selection.choose(file.config, file.ranks)
-    environment.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    terms.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:
         device_slices.slices(file.side_by_side, file.ranks, file.config)
 

@@ -19,11 +19,11 @@ from tuning.space.knobs import Knob
 from tuning.space.space import Space
 from tuning.spec.sampler_choice import names as sampler_names
 from tuning.spec.study_file import StudyFile
-from tuning.storage import mask
+from tuning.storage import effective_config
 from tuning.storage.commands import send
 from tuning.storage.study_folder import StudyView
 from workbench.pages.study import new_knobs
-from workbench.pages.widgets import forms, pending
+from workbench.pages.widgets import forms
 from workbench.pages.widgets.shared import pressed, table
 from workbench.text import words
 
@@ -135,7 +135,7 @@ def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
         st.error(str(error), icon=":material/error:")
         return
     sent = send(view.folder, "enqueue", point, by="page")
-    pending.remember(view.name, sent, f"enqueue {words.point(point)}")
+    forms.remember(view.name, sent, f"enqueue {words.point(point)}")
 
 
 SHOWN_EVENTS = 50
@@ -226,7 +226,7 @@ def _mask(view: StudyView, knobs: list[Knob]) -> None:
         if pressed(st.button, "Open these too", "steer-widen", icon=":material/open_in_full:", **look):
             _send_command(view, "widen", {key: left})
         if pressed(st.button, "All again", "steer-all", icon=":material/filter_alt_off:"):
-            _send_command(view, "unpin", {key: mask.ALL})
+            _send_command(view, "unpin", {key: effective_config.ALL})
 
 
 def _ends(knob: Knob) -> str:
@@ -237,7 +237,7 @@ def _ends(knob: Knob) -> str:
         high.number_input("to", value=float(knob.high or 0.0), format="%g", key=f"steer-high-{name}"),
     )
     whole = [int(end) if knob.integer else end for end in ends]
-    return f"{whole[0]}{mask.SEPARATOR}{whole[1]}"
+    return f"{whole[0]}{effective_config.SEPARATOR}{whole[1]}"
 
 
 def _some(knob: Knob) -> list[Any]:
@@ -261,4 +261,4 @@ def _sampler(view: StudyView) -> None:
 
 def _send_command(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
     sent = send(view.folder, command, arguments, by="page")
-    pending.remember(view.name, sent, _said({"command": command, "arguments": arguments}))
+    forms.remember(view.name, sent, _said({"command": command, "arguments": arguments}))

@@ -15,7 +15,7 @@ from workbench.figures.study import importance_series
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import details, steer
 from workbench.pages.study.details import confirmation, numbers, result_line, why_it_wins
-from workbench.pages.widgets import pending, trial_table
+from workbench.pages.widgets import forms, trial_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
     badge,
@@ -33,7 +33,7 @@ from workbench.pages.widgets.trial_table import Study, study, trial_chart, trial
 from workbench.services import jobs
 from workbench.text import study as study_text
 from workbench.text import words
-from workbench.text.trial_list import all_rows
+from workbench.text.study import all_rows
 
 REFRESH_SECONDS = 1.0
 SHOWN_ANSWERS = 4
@@ -144,7 +144,7 @@ def _buttons(view: StudyView, unfinished: bool) -> None:
 def _ask(view: StudyView, command: str) -> None:
     """Leave a command in the study's folder; the answer comes with a later look."""
     sent = send(view.folder, command, by="page")
-    pending.remember(view.name, sent, command)
+    forms.remember(view.name, sent, command)
 
 
 def _continue(view: StudyView) -> None:
@@ -156,7 +156,7 @@ def _continue(view: StudyView) -> None:
 def _answers(view: StudyView) -> None:
     """What became of the commands of this browser, the newest first."""
     _job_failure(view)
-    for key, said, at in pending.of_study(view.name)[:SHOWN_ANSWERS]:
+    for key, said, at in forms.of_study(view.name)[:SHOWN_ANSWERS]:
         _answer(view, key, said, time.time() - at)
 
 

@@ -1,7 +1,11 @@
-"""Widgets made from the fields of a pydantic model: label, help, bounds and choices come from the field."""
+"""Widgets made from the fields of a pydantic model: label, help, bounds and choices come from the field.
+
+What this browser asked of studies, kept until somebody answers.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -191,3 +195,14 @@ def section(model: type[BaseModel], keys: Mapping[str, Any], prefix: str, column
 def changed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """What differs from the defaults: the rest would only make a file long."""
     return {key: value for key, value in values.items() if value != field(model, key).default}
+
+
+def remember(study: str, command_id: str, said: str) -> None:
+    """Keep a command of this browser."""
+    st.session_state.setdefault("asked", {})[command_id] = (study, said, time.time())
+
+
+def of_study(study: str) -> list[tuple[str, str, float]]:
+    """Id, words and time of the commands to a study, the newest first."""
+    asked = st.session_state.get("asked") or {}
+    return [(key, said, at) for key, (name, said, at) in asked.items() if name == study][::-1]

@@ -21,8 +21,8 @@ from workbench.figures.study import TrialSeries, trial_series
 from workbench.figures.thinning import thinned
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home, table_height
-from workbench.text import trial_list, words
-from workbench.text.trial_list import Row
+from workbench.text import words
+from workbench.text.study import CHOICES, NEWEST, SHOWN, Row, as_csv, window
 
 SHOWN_ROWS = 12
 TOKENS = Aim()
@@ -150,18 +150,18 @@ def _source(row: Mapping[str, Any]) -> str:
 
 def chosen(rows: Sequence[Row], key: str) -> list[Row]:
     """The rows that were chosen above the table; all of a short list, without a choice."""
-    if len(rows) <= trial_list.SHOWN:
+    if len(rows) <= SHOWN:
         return list(rows)
     with st.container(horizontal=True, vertical_alignment="center", key=f"{key}-window"):
         choice = st.segmented_control(
             "Trials",
-            trial_list.CHOICES,
-            default=trial_list.NEWEST,
+            CHOICES,
+            default=NEWEST,
             required=True,
             key=f"{key}-choice",
             label_visibility="collapsed",
         )
-        shown, said = trial_list.window(rows, choice or trial_list.NEWEST)
+        shown, said = window(rows, choice or NEWEST)
         st.caption(said)
     return shown
 
@@ -170,7 +170,7 @@ def download(name: str, key: str) -> None:
     """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
     st.download_button(
         "All trials as CSV",
-        lambda: trial_list.as_csv(study(name).document),
+        lambda: as_csv(study(name).document),
         file_name=f"{name}-trials.csv",
         mime="text/csv",
         key=key,

@@ -17,7 +17,7 @@ from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
 from profilers.gpu import detection
 from workbench.selftest.bench import STEP_PATIENCE_SECONDS, Bench
-from workbench.selftest.verdict import Number, Verdict, judged, not_possible
+from workbench.selftest.results import Number, Verdict, judged, not_possible
 
 #: The rank that is harmed.
 _VICTIM = 1

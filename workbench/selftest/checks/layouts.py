@@ -12,7 +12,7 @@ from engine.schedules.registry import KINDS
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
-from workbench.selftest.verdict import Number, Verdict, failed, judged
+from workbench.selftest.results import Number, Verdict, failed, judged
 
 #: Layers enough for two stages on each of eight ranks, heads enough to be split over them.
 SIZES: dict[str, Any] = {

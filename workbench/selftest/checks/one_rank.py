@@ -8,7 +8,7 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from workbench.selftest.bench import Bench
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
-from workbench.selftest.verdict import Number, Verdict, failed, judged
+from workbench.selftest.results import Number, Verdict, failed, judged
 
 _ROUNDING_NATS = 0.05
 KERNELS: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from profilers.records.reader import RunRecords
 from workbench.selftest.bench import LABEL, Bench
 from workbench.selftest.checks import layouts
 from workbench.selftest.checks.layouts import EXPERTS, SIZES, TOLERANCE_NATS, largest_difference
-from workbench.selftest.verdict import Number, Verdict, judged, not_possible
+from workbench.selftest.results import Number, Verdict, judged, not_possible
 
 BACKEND, DEVICE = "nccl", "cuda"
 _RANKS = 2

@@ -13,7 +13,7 @@ import psutil
 from engine.run import run_folder
 from profilers.model.environment import YES
 from workbench.selftest.bench import Bench
-from workbench.selftest.verdict import Number, Verdict, failed, judged
+from workbench.selftest.results import Number, Verdict, failed, judged
 
 _TRIALS = 5
 #: The most that the highest peak may lie above the lowest, as a share of the lowest. A CPU rank's is its resident set.

@@ -17,10 +17,10 @@ from tuning.predict.cluster import catalogue
 from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Calibrated, Measured
 from tuning.predict.fit.least_squares import fit
-from tuning.predict.model import priors, step_time
+from tuning.predict.model import constants, step_time
 from tuning.predict.model.constants import Constants
 
-TRUE = priors.START.put(block_seconds=1e-3, score_passes=9.0, message_share=0.3, step_seconds=0.02)
+TRUE = constants.START.put(block_seconds=1e-3, score_passes=9.0, message_share=0.3, step_seconds=0.02)
 
 
 def trials(count: int = 120, noise: float = 0.02, seed: int = 3) -> Measured:
@@ -42,10 +42,12 @@ def test_planted_constants_are_found_again() -> None:
 def test_slopes_of_many_constants_at_a_time_are_those_one_by_one() -> None:
     cases, machine, seconds, _ = measured = trials(20)
     slow = fit(
-        lambda one: np.log(step_time.step(cases, machine, one).seconds / seconds), priors.START, priors.FREE
+        lambda one: np.log(step_time.step(cases, machine, one).seconds / seconds),
+        constants.START,
+        constants.FREE,
     )
     found = calibrate.fitted(measured)
-    for name in priors.FREE:
+    for name in constants.FREE:
         assert getattr(found, name) == pytest.approx(getattr(slow.constants, name), rel=1e-6), name
 
 

@@ -13,8 +13,14 @@ from engine.config.network import Shape
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
 from tuning.predict.placement.links import Links, measured, of_cluster, of_lab
-from tuning.predict.placement.orders import crossing_bytes, crossing_groups, fitting_stages, island_orders
-from tuning.predict.placement.search import Placement, place
+from tuning.predict.placement.search import (
+    Placement,
+    crossing_bytes,
+    crossing_groups,
+    fitting_stages,
+    island_orders,
+    place,
+)
 
 MEGA = 1e6
 CHIP = Accelerator("chip", {"bf16": 1e14}, 80 * 2**30, 2e12)

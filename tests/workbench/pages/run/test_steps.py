@@ -8,7 +8,7 @@ import pytest
 
 from engine.run import run_folder
 from engine.session import Session
-from profilers.steps.spans import SpanChoice
+from profilers.steps.resolve import SpanChoice
 from tests.support.runs import execute, small
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit

@@ -13,7 +13,7 @@ from engine.config.run_config import parse
 from tests.support.gpu import like_nccl
 from workbench.selftest.bench import SMALL, Bench
 from workbench.selftest.checks import layouts, shared_gpu
-from workbench.selftest.verdict import Outcome
+from workbench.selftest.results import Outcome
 
 pytestmark = [
     pytest.mark.timeout(180),
