@@ -1,7 +1,7 @@
 """What a study runs its trials with: real ranks, a model of a cluster, or a recorded table.
 
-:func:`told` and :func:`left_behind` are what the journal keeps of how a trial ended: as its run said, or as the folder of
-a dead controller's run says.
+:func:`told` and :func:`left_behind` are what the journal keeps of how a trial ended: as its run said, or as the folder
+of a dead controller's run says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The study as Optuna's own tools read it, in SQLite or PostgreSQL; an index that is made again from the journal when
 in doubt.
 
-:func:`rebuild` brings the database up to date with the whole journal: at a study's end, and when indexes are made again.
+:func:`rebuild` brings the database up to date with the whole journal, at a study's end and when indexes are made again.
 """
 
 from __future__ import annotations
