@@ -27,6 +27,7 @@ exec(compile(source[:at] + sys.argv[1] + source[at:], "outcome.py", "exec"), mod
 
 from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, RETRY_ONCE, Ending, RunOutcome
 from tuning.analysis.leaderboard import wants_retry
+from tuning.storage.state import StudyState
 from tuning.analysis.scoring import constraints
 from tuning.report.failures import advice, is_from_outside
 from workbench.metrics.families import STATES
@@ -44,7 +45,7 @@ trial = types.SimpleNamespace(
     outcome="melted", by_command=False, killed_from_outside=False, source="search", attempt=0, number=0
 )
 trial.retry_of = trial.confirms = None
-assert wants_retry(types.SimpleNamespace(trials=[trial], memo={}), trial) == (about in ("CHANCE", "OUTSIDE"))
+assert wants_retry(StudyState(), trial) == (about in ("CHANCE", "OUTSIDE"))
 assert is_from_outside(trial) == (about == "OUTSIDE")
 assert advice("melted", [{}]) == ["a fan"]
 assert words.look("melted") == ("red", ":material/whatshot:")

@@ -114,7 +114,7 @@ def test_a_capped_clock_names_the_rank_on_that_gpu(tmp_path: Path) -> None:
     read_both(tmp_path, FREE, CAPPED)
     found = named(summary(tmp_path), "clock_cap")
     assert (found.share, found.rank, found.host) == (1.0, 0, "node-0")
-    assert "the clock of GPU 1, of rank 0 on node-0" in found.evidence
+    assert "the clock of GPU 1 (rank 0 on node-0)" in found.evidence
 
 
 def test_what_happens_to_a_gpu_of_somebody_else_is_no_verdict(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_page_of_a_run_says_amd(ran: Callable[[str | None], RunFolder]) -> N
     [rows] = [one.value for one in app.dataframe if "clocks held down by" in one.value]
     held, free = rows["clocks held down by"]
     assert held.startswith("power cap ") and free == "—"
-    assert list(rows["most W"]) == [717, 139]
+    assert list(rows["power at most, W"]) == [717, 139]
 
 
 def test_lines_are_named_by_the_vendor_s_words(ran: Callable[[str | None], RunFolder]) -> None:
