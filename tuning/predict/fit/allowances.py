@@ -25,7 +25,7 @@ LEAST = 6
 #: Least half-width of an interval, as a natural logarithm.
 _LEAST_ERROR = 0.02
 _PERCENTILE = 90
-#: How far beliefs move, as ``priors.FREE``: libraries by a factor of two, counted bytes by a tenth.
+#: How far beliefs move, as ``constants.FREE``: libraries by a factor of two, counted bytes by a tenth.
 _FREE: Mapping[str, float] = {"context_bytes": 0.7, "scale": 0.1}
 _MIB = 2**20
 
