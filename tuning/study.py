@@ -69,7 +69,7 @@ class Measuring:
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)
-        told = executor.told(trial, outcome, summary, self._journal.state, self._file)
+        told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
@@ -273,7 +273,7 @@ class Study:
         for trial in self._journal.state.under_way:
             if self._crew.may_be_gone(trial.lease):
                 home = self._folder.parent.parent
-                found = executor.left_behind(trial, home, self._journal.state, self._file)
+                found = executor.orphan_record(trial, home, self._journal.state, self._file)
                 self._journal.append("tell", number=trial.number, **found)
 
     def _idle(self, found: str, interruption: Interruption) -> None:

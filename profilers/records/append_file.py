@@ -1,6 +1,6 @@
 """A file that only grows by whole pieces: a write that stops half-way is undone before the next one.
 
-Length-prefixed frames with a checksum, for what is rare: events, and the names that records refer to.
+What is rare, events and the names that records refer to, lies in length-prefixed frames with a checksum.
 """
 
 from __future__ import annotations

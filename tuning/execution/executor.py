@@ -1,7 +1,7 @@
 """What a study runs its trials with: real ranks, a model of a cluster, or a recorded table.
 
-:func:`told` and :func:`left_behind` are what the journal keeps of how a trial ended: as its run said, or as the folder
-of a dead controller's run says.
+:func:`trial_record` and :func:`orphan_record` are what the journal keeps of how a trial ended: as its run said, or as
+the folder of a dead controller's run says.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, float] 
     return None if outcome.ending in FROM_OUTSIDE or found.id != trial.run else (outcome, found, ended_unix)
 
 
-def told(
+def trial_record(
     trial: Trial, outcome: RunOutcome, summary: RunSummary, state: StudyState, file: StudyFile
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
-    outcome = terms.as_asked(outcome, summary)
+    outcome = terms.environment_outcome(outcome, summary)
     found = scoring.measured(outcome, summary, file.aim)
     judged = _judged(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
@@ -99,7 +99,7 @@ def told(
     return scoring.with_measures(found, outcome, summary, file)
 
 
-def left_behind(trial: Trial, home: Path, state: StudyState, file: StudyFile) -> dict[str, Any]:
+def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) -> dict[str, Any]:
     """What became of a trial whose owner died: how its run ended if it did, else that it is lost."""
     found = ended_run(home, trial)
     if found is None:
@@ -107,7 +107,7 @@ def left_behind(trial: Trial, home: Path, state: StudyState, file: StudyFile) ->
         return {"run": trial.run, "outcome": Ending.LOST.value, "reason": reason}
     outcome, summary, ended_unix = found
     seconds = max(0.0, ended_unix - trial.proposed_unix)
-    return told(trial, outcome, summary, state, file) | {"seconds": seconds}
+    return trial_record(trial, outcome, summary, state, file) | {"seconds": seconds}
 
 
 def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFile) -> scoring.Judged | None:

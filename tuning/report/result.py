@@ -24,6 +24,8 @@ from tuning.storage import controllers, effective_config
 from tuning.storage.controllers import HELD
 from tuning.storage.state import StudyState, Trial
 
+Document = dict[str, Any]
+
 
 def confirmation_rounds(found: Confirmed, decision: Decision, file: StudyFile) -> Document:
     """``confirmation_rounds`` of a study's document."""
@@ -36,11 +38,11 @@ def confirmation_rounds(found: Confirmed, decision: Decision, file: StudyFile) -
         "recommended": decision.arm.trial.number,
         "decided_by": decision.rule,
         "why": decision.why,
-        "flags": flags(found),
+        "flags": condition_flags(found),
     }
 
 
-def flags(found: Confirmed) -> list[str]:
+def condition_flags(found: Confirmed) -> list[str]:
     """Where arms ran under different conditions: what is claimed of them wants another look."""
     pairs = combinations(found.arms, 2)
     shown = [pair for pair in pairs if found.fastest in pair or found.baseline in pair]
@@ -127,9 +129,6 @@ def front(state: StudyState, stands: Standing, file: StudyFile) -> Document:
     return {"pareto": points, "pareto_note": "" if file.turns_work else leaderboard.pareto_note(file.aims)}
 
 
-Document = dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Gain:
     """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts."""
@@ -168,7 +167,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
         "gain": gain.as_dict() if gain else None,
         "recommended": _recommended(stands, gain, file, decision, is_kept(state, stands.baseline, file)),
         **_rows(state, stands, file),
-        "running": controllers.running(state, file) if study_state in HELD else [],
+        "running": controllers.running_trials(state, file) if study_state in HELD else [],
         "confirmation_rounds": confirmation_rounds(found, decision, file) if found and decision else None,
         "racing": _racing(state, file),
         "trials_done": len(leaderboard.counted(state)),
@@ -334,6 +333,6 @@ def _row(trial: Trial, file: StudyFile) -> Document:
     row["shown"] = shown(trial.value, trial.low, trial.high, file.aim)
     space = file.search_space
     label = space.remember("label", trial.config, space.label)
-    who = controllers.controller(trial)
+    who = controllers.controller_of(trial)
     ended = {"outcome": trial.outcome or "running", "beside": trial.conditions.get("beside", 0.0)}
     return row | ended | {"label": label, "controller": who}

@@ -122,7 +122,7 @@ def _nothing(document: Document, state: StudyState) -> str:
     if not ended:
         return "nothing measured yet"
     failures = document["failures"]
-    if said := budgets.noted(state):
+    if said := budgets.infeasible_note(state):
         return f"no configuration could be measured: {said}"
     if failures["advice"]:
         return f"no configuration could be measured: {failures['line']}"

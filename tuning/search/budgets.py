@@ -1,6 +1,6 @@
 """Budgets of a study: what its trials have used, what is kept for the confirmation, and what ended the search. Pure.
 
-Whether anything of a space runs at all, where nothing did so far: by predictions, else by the trials alone. Pure.
+One of the ends is a space of which nothing runs (:class:`InfeasibleSpace`): by predictions, else by the trials alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ CERTAIN, SO_FAR = "nothing runs", "nothing ran"
 _ONWARDS = "; to search all the same: prior: none in the study file"
 
 
-class Nothing(NamedTuple):
+class InfeasibleSpace(NamedTuple):
     """What a study says of a space in which nothing ran, and whether it ``ends`` the search."""
 
     words: str
     ends: bool
 
 
-def failed(state: StudyState) -> list[Trial]:
+def failed_trials(state: StudyState) -> list[Trial]:
     """Trials of the search whose configuration failed, if none came to its end; else nothing."""
     searched = [trial for trial in state.trials if trial.confirms is None]
     if any(_ran(trial) for trial in searched):
@@ -40,33 +40,33 @@ def _ran(trial: Trial) -> bool:
     return trial.value is not None or trial.outcome in GOOD
 
 
-def foreseen(words: str) -> Nothing:
+def predicted_infeasible(words: str) -> InfeasibleSpace:
     """What :func:`tuning.search.acquisition.gives_up` says."""
     ends = words.startswith(CERTAIN)
-    return Nothing(words + (_ONWARDS if ends else ""), ends)
+    return InfeasibleSpace(words + (_ONWARDS if ends else ""), ends)
 
 
-def seen(state: StudyState) -> Nothing | None:
+def measured_infeasible(state: StudyState) -> InfeasibleSpace | None:
     """Without predictions: after twelve failures, and none of them ends the search."""
-    found = failed(state)
+    found = failed_trials(state)
     if len(found) < MOST_FAILURES:
         return None
     counts = Counter(str(trial.outcome) for trial in found)
     words = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     last = next((f"; the last: {trial.reason}" for trial in reversed(found) if trial.reason), "")
-    return Nothing(f"{SO_FAR} in {len(found)} trials: {words}{last}", ends=False)
+    return InfeasibleSpace(f"{SO_FAR} in {len(found)} trials: {words}{last}", ends=False)
 
 
-def noted(state: StudyState) -> str:
+def infeasible_note(state: StudyState) -> str:
     """What was said last; what the trials alone say is told of all that ended since, too."""
     said = [note for note in state.notes if note.startswith((CERTAIN, SO_FAR))]
     if not said:
         return ""
-    now = seen(state)
+    now = measured_infeasible(state)
     return now.words if now and said[-1].startswith(SO_FAR) and FORETOLD not in said[-1] else said[-1]
 
 
-def ended(state: StudyState) -> bool:
+def ended_infeasible(state: StudyState) -> bool:
     """Whether the search ended because nothing runs."""
     certain = any(note.startswith(CERTAIN) for note in state.notes)
     return certain and not any(map(_ran, state.trials))
@@ -131,7 +131,7 @@ def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | No
         return kind
     if study_state in ("running", "paused", "stopping", "interrupted"):
         return used_up(state, file)
-    if ended(state):
+    if ended_infeasible(state):
         return "nothing_runs"
     return "space" if SPACE_IS_MEASURED in state.notes else used_up(state, file) or "command"
 

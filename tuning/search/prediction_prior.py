@@ -23,7 +23,7 @@ from tuning.predict.model.headroom import HALF_OF_90_PERCENT
 from tuning.predict.target import Target
 from tuning.search import acquisition, budgets
 from tuning.search.acquisition import HOPELESS
-from tuning.search.budgets import Nothing
+from tuning.search.budgets import InfeasibleSpace
 from tuning.search.surrogate import Array, Belief, Seen
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
@@ -142,14 +142,14 @@ class Foresight:
             return None
         return Foreseen(self.points[pool[found.row]], found.why)
 
-    def nothing_runs(self, state: StudyState) -> Nothing | None:
+    def nothing_runs(self, state: StudyState) -> InfeasibleSpace | None:
         """What is said of a space in which nothing ran so far; None while there is hope."""
-        if not budgets.failed(state):
+        if not budgets.failed_trials(state):
             return None
         if self.belief is None:
-            return budgets.seen(state)
+            return budgets.measured_infeasible(state)
         words = acquisition.gives_up(self.belief, Seen.of(*self._seen(state)))
-        return budgets.foreseen(words) if words else None
+        return budgets.predicted_infeasible(words) if words else None
 
     def hopeless(self, state: StudyState) -> frozenset[str]:
         """Keys of the candidates that will most likely fail, by predictions as the trials corrected them: the sampler

@@ -109,7 +109,7 @@ class Proposer:
     def _nothing_runs(self, state: StudyState) -> bool:
         """Whether nothing will run; says so, or that nothing ran so far, once."""
         asked = self._foresight
-        found = asked.nothing_runs(state) if asked else budgets.seen(state)
+        found = asked.nothing_runs(state) if asked else budgets.measured_infeasible(state)
         if found is None:
             return False
         begin = budgets.CERTAIN if found.ends else budgets.SO_FAR

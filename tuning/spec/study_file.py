@@ -262,7 +262,7 @@ def _check(file: StudyFile) -> None:
         raise InputError("base.train.steps", file.config.train.steps, remedy)
     check_objectives(file.objective, file.objectives, file.prefer)
     check_budget(file.budget, file.trials, file.budget_seconds)
-    terms.check(file.config, file.knobs, file.ranks)
+    terms.check_environment(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
     _ = file.search_space.baseline

@@ -1,6 +1,6 @@
 """What a study file may say beside its question: what a rank costs, what a winner must keep, and what may be used.
 
-Environment variables of a study: refused where they cannot act on any trial; trials on which one did not act.
+Environment variables are refused where they cannot act on any trial; a trial on which one did not act does not count.
 """
 
 from __future__ import annotations
@@ -167,23 +167,23 @@ def check_price(
         raise InputError(f"constraints.{MONEY}", limits.money_per_billion_tokens, remedy)
 
 
-def check(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> None:
+def check_environment(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> None:
     """That no variable of a study is without effect on all its trials, as far as its file tells.
 
     Raises:
         InputError: one is.
     """
     kind = "cuda" if may_use_gpus(config.flat()) else "cpu"
-    _refuse(settings(config, knobs), kind, most_ranks(knobs, ranks), "")
+    _refuse(environment_settings(config, knobs), kind, most_ranks(knobs, ranks), "")
 
 
-def check_here(config: RunConfig, knobs: Sequence[Knob], ranks: int, simulated: bool) -> None:
+def check_environment_here(config: RunConfig, knobs: Sequence[Knob], ranks: int, simulated: bool) -> None:
     """The same of this machine's devices.
 
     Raises:
         InputError: it has none on which a variable acts, or the study is simulated, and so has no processes at all.
     """
-    found = settings(config, knobs)
+    found = environment_settings(config, knobs)
     for name, value in found.items() if simulated else ():
         raise InputError(name, value, "a simulated study has no processes to set it in; leave it out")
     if found:
@@ -191,7 +191,7 @@ def check_here(config: RunConfig, knobs: Sequence[Knob], ranks: int, simulated: 
         _refuse(found, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
 
 
-def settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:
+def environment_settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:
     """What a study asks of the environment, fixed or turned, by where its file says so."""
     fixed = environment.asked(config.environment)
     turned = {knob.key: knob.document() for knob in knobs if knob.key.startswith(f"{SECTION}.")}
@@ -200,7 +200,7 @@ def settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:
     }
 
 
-def as_asked(outcome: RunOutcome, summary: RunSummary) -> RunOutcome:
+def environment_outcome(outcome: RunOutcome, summary: RunSummary) -> RunOutcome:
     """How a trial ended as far as its point is concerned: with a variable that did not act it was another point."""
     why = without_effect(summary.environment) if outcome.good else None
     return outcome if why is None else RunOutcome(Ending.ILLEGAL, why)

@@ -2,7 +2,7 @@
 
 Each leaves a small file in the folder while it lives, with its pid, start time and host.
 
-The trials of a study that run now, and who runs them, for people and ``--json``. Pure.
+``running_trials`` and ``controller_rows`` say what runs now and who runs it, for people and ``--json``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage.journal import UnreachableError
 from tuning.storage.state import StudyState, Trial
 
+Document = dict[str, Any]
 Member = dict[str, Any]
 CONTROLLERS = "controllers"
 #: A controller on another host cannot be seen; it counts as alive while it was heard of in so many seconds.
@@ -222,10 +223,7 @@ def busy(name: str, owner: Member, ways: str) -> InputError:
     return InputError("study", name, f"is already being run by {words(owner)}; {remedy}")
 
 
-Document = dict[str, Any]
-
-
-def running(state: StudyState, file: StudyFile) -> list[Document]:
+def running_trials(state: StudyState, file: StudyFile) -> list[Document]:
     """Every trial without an end, oldest first."""
     space = file.search_space
     return [
@@ -236,18 +234,18 @@ def running(state: StudyState, file: StudyFile) -> list[Document]:
             "confirms": trial.confirms,
             "label": space.remember("label", trial.config, space.label),
             "began_unix": trial.proposed_unix,
-            "controller": controller(trial),
+            "controller": controller_of(trial),
         }
         for trial in state.under_way
     ]
 
 
-def controller(trial: Trial) -> Document | None:
+def controller_of(trial: Trial) -> Document | None:
     """Who runs or ran a trial; the host is not known of studies that began before it was noted."""
     return {"pid": trial.lease["pid"], "host": trial.lease.get("host")} if trial.lease else None
 
 
-def members(living: list[Document], state: StudyState) -> list[Document]:
+def controller_rows(living: list[Document], state: StudyState) -> list[Document]:
     """The controllers that live, each with the trial that it runs."""
     return [_member(member, state) for member in living]
 

@@ -104,7 +104,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
     from workbench.text.output import say
 
     landing.finish(home)
-    terms.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     document = _search(home, file, join, storage)
     if document["state"] == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too

@@ -18,7 +18,7 @@ from tests.support.studies.fake import Machine, study
 from tuning.analysis import conditions, confirmation
 from tuning.analysis.confirmation import Confirmed
 from tuning.controllers import open_study
-from tuning.report.result import flags, result
+from tuning.report.result import condition_flags, result
 from tuning.report.summary_line import gain_text
 from tuning.space import labels
 from tuning.spec.study_file import StudyFile
@@ -221,12 +221,12 @@ def test_the_claim_in_words(
 
 def test_runs_under_different_conditions_are_flagged() -> None:
     state = rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0}, conditions={"sm_clock_mhz": 1500.0})
-    assert flags(found_in(state)) == []
+    assert condition_flags(found_in(state)) == []
     slow = [replace(one, conditions={"sm_clock_mhz": 1410.0, "throttled_share": 0.4}) if one.confirms == 0 else one
             for one in state.trials]  # fmt: skip
     expected = "GPU clocks differed by 6 % (1,410 MHz in trial 0, 1,500 MHz in trial 1): measure again"
     found = found_in(replace(state, trials=tuple(slow)))
-    assert flags(found) == [expected]
+    assert condition_flags(found) == [expected]
     assert expected in result(replace(state, trials=tuple(slow)), FILE)["result_line"]
 
 

@@ -24,9 +24,9 @@ def test_every_variable_is_offered_where_it_can_act() -> None:
 def test_what_is_offered_can_run() -> None:
     knobs = parse_space(GPUS, RunConfig())
     assert all(knob.choices[0] is None and len(knob.choices) > 1 for knob in knobs)
-    terms.check(RunConfig(), knobs, 2)
+    terms.check_environment(RunConfig(), knobs, 2)
     cpu = RunConfig.model_validate({"device": "cpu"})
-    terms.check(cpu, parse_space(offered_environment("cpu", 4, 2), cpu), 4)
+    terms.check_environment(cpu, parse_space(offered_environment("cpu", 4, 2), cpu), 4)
 
 
 def test_nothing_that_can_corrupt_data_is_offered_unasked() -> None:

@@ -78,11 +78,11 @@ def test_a_machine_without_gpus_refuses_what_acts_on_them(monkeypatch: pytest.Mo
     with pytest.raises(
         InputError, match=r"space\.environment\.NCCL_ALGO.*over gloo \(no driver\); leave it out"
     ):
-        terms.check_here(file.config, file.knobs, file.ranks, simulated=False)
+        terms.check_environment_here(file.config, file.knobs, file.ranks, simulated=False)
     fine = study(space={THREADS: [1, 2]})
-    terms.check_here(fine.config, fine.knobs, fine.ranks, simulated=False)
+    terms.check_environment_here(fine.config, fine.knobs, fine.ranks, simulated=False)
     with pytest.raises(InputError, match="simulated"):
-        terms.check_here(fine.config, fine.knobs, fine.ranks, simulated=True)
+        terms.check_environment_here(fine.config, fine.knobs, fine.ranks, simulated=True)
 
 
 class _NoGpus:
@@ -110,7 +110,7 @@ def test_a_trial_on_which_a_variable_did_not_act_does_not_count(tmp_path: Path) 
 
 
 def test_an_ending_that_is_bad_anyway_stays() -> None:
-    assert terms.as_asked(RunOutcome(Ending.OOM, "full"), None).ending is Ending.OOM  # type: ignore[arg-type]
+    assert terms.environment_outcome(RunOutcome(Ending.OOM, "full"), None).ending is Ending.OOM  # type: ignore[arg-type]
 
 
 def test_predictions_say_that_they_leave_it_out() -> None:

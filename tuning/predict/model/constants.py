@@ -1,6 +1,6 @@
 """The few free constants of the closed forms: what a device and its network reach of their figures. Pure.
 
-What constants are believed to be before anything is measured, and how far a fit may move each of them.
+``START`` is what they are believed to be before anything is measured, ``FREE`` how far a fit may move each of them.
 """
 
 from __future__ import annotations

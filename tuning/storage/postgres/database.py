@@ -2,7 +2,8 @@
 
 An address is checked, and is shown without its password.
 
-The controllers of a study that is kept in PostgreSQL; how long each was silent is told by the server's clock.
+:class:`DatabaseCrew` are the controllers of a study that is kept there; the server's clock says how long each was
+silent.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _checked(tree: dict[str, Any]) -> StudyFile | None:
 def _check_here(file: StudyFile) -> None:
     """What else the command line would refuse on this machine."""
     selection.choose(file.config, file.ranks)
-    terms.check_here(file.config, file.knobs, file.ranks, file.simulate is not None)
+    terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
     if file.side_by_side is not None and file.side_by_side > 1:
         device_slices.slices(file.side_by_side, file.ranks, file.config)
 

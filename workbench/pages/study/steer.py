@@ -135,7 +135,7 @@ def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
         st.error(str(error), icon=":material/error:")
         return
     sent = send(view.folder, "enqueue", point, by="page")
-    forms.remember(view.name, sent, f"enqueue {words.point(point)}")
+    forms.remember_command(view.name, sent, f"enqueue {words.point(point)}")
 
 
 SHOWN_EVENTS = 50
@@ -261,4 +261,4 @@ def _sampler(view: StudyView) -> None:
 
 def _send_command(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
     sent = send(view.folder, command, arguments, by="page")
-    forms.remember(view.name, sent, _said({"command": command, "arguments": arguments}))
+    forms.remember_command(view.name, sent, _said({"command": command, "arguments": arguments}))

@@ -144,7 +144,7 @@ def _buttons(view: StudyView, unfinished: bool) -> None:
 def _ask(view: StudyView, command: str) -> None:
     """Leave a command in the study's folder; the answer comes with a later look."""
     sent = send(view.folder, command, by="page")
-    forms.remember(view.name, sent, command)
+    forms.remember_command(view.name, sent, command)
 
 
 def _continue(view: StudyView) -> None:
@@ -156,7 +156,7 @@ def _continue(view: StudyView) -> None:
 def _answers(view: StudyView) -> None:
     """What became of the commands of this browser, the newest first."""
     _job_failure(view)
-    for key, said, at in forms.of_study(view.name)[:SHOWN_ANSWERS]:
+    for key, said, at in forms.pending_commands(view.name)[:SHOWN_ANSWERS]:
         _answer(view, key, said, time.time() - at)
 
 

@@ -197,12 +197,12 @@ def changed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
     return {key: value for key, value in values.items() if value != field(model, key).default}
 
 
-def remember(study: str, command_id: str, said: str) -> None:
+def remember_command(study: str, command_id: str, said: str) -> None:
     """Keep a command of this browser."""
     st.session_state.setdefault("asked", {})[command_id] = (study, said, time.time())
 
 
-def of_study(study: str) -> list[tuple[str, str, float]]:
+def pending_commands(study: str) -> list[tuple[str, str, float]]:
     """Id, words and time of the commands to a study, the newest first."""
     asked = st.session_state.get("asked") or {}
     return [(key, said, at) for key, (name, said, at) in asked.items() if name == study][::-1]
