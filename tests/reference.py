@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from engine.config.compression_methods import METHODS
 from engine.config.environment import VARIABLES, Environment
 from engine.config.knobs import KNOBS
+from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
 from engine.config.sections import OneOf
@@ -217,6 +218,19 @@ def names() -> str:
                         "yes" if method.one_way else "",
                     )
                     for name, method in METHODS.items()
+                ),
+            ),
+            "## Outer methods",
+            table(
+                ("`outer.method`", "paper", "fields that act", "sends beside the next steps"),
+                (
+                    (
+                        f"`{name}`",
+                        paper(method.paper),
+                        ", ".join(f"`{field}`" for field in method.fields),
+                        "yes" if method.overlaps else "",
+                    )
+                    for name, method in OUTER_METHODS.items()
                 ),
             ),
             "## Pipeline schedules",

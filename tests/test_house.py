@@ -14,6 +14,7 @@ import pytest
 
 from engine.config.compression_methods import METHODS
 from engine.config.knobs import KNOBS
+from engine.config.outer_methods import OUTER_METHODS
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS
 from profilers.records.operations import OPERATIONS
@@ -77,6 +78,7 @@ ENTRIES: dict[str, list[str]] = {
     "compression methods": list(METHODS),
     "endings": [ending.value for ending in Ending],
     "knobs": [key for key, knob in KNOBS.items() if knob.title],
+    "outer methods": list(OUTER_METHODS),
     "operations": [operation.name.replace("_", "-") for operation in OPERATIONS],
     "samplers": [sampler.name for sampler in SAMPLERS],
     "schedules": list(KINDS),

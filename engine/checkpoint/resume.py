@@ -22,11 +22,15 @@ from engine.config.errors import InputError
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.sections import Model
-from engine.parallel.local_sgd.settings import SAME
 
 _FIELD = "train.resume"
 #: Sections of the configuration that decide the numbers of a step; what differs is noted when a run resumes.
 _TELLING = ("data.", "batch.", "train.", "compression.", "outer.", "precision")
+#: Keys that have to be as they were where a run continues one that was saved within a round of an outer loop.
+_SAME_WITHIN_A_ROUND = (
+    *(f"outer.{name}" for name in ("method", "replicas", "variant", "gap", "fragments")),
+    *(f"parallel.{name}" for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage", "shard_ranks")),
+)
 _LENGTH = (
     "train.steps",
     "train.warmup",
@@ -137,7 +141,7 @@ def _check_outer(config: RunConfig, point: ResumePoint) -> None:
     if not point.has_outer:
         return
     there, here = point.manifest.config, config.flat()
-    wrong = {key: there[key] for key in SAME if there.get(key, here[key]) != here[key]}
+    wrong = {key: there[key] for key in _SAME_WITHIN_A_ROUND if there.get(key, here[key]) != here[key]}
     if wrong:
         settings = " ".join(f"{key}={value}" for key, value in wrong.items())
         raise InputError(

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engine.config.compression_methods import METHODS
+from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import SECTION, VARIABLES, silent
+from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.run_config import RunConfig
+from engine.config.sections import Outer
 from engine.schedules.registry import KINDS
 
 Values = Mapping[str, Any]
@@ -128,10 +130,6 @@ def _has_outer(now: Values) -> bool:
     return bool(now["parallel.dp"] > 1 and now["outer.method"] != "none")
 
 
-def _outer_is(*methods: str) -> Callable[[Values], bool]:
-    return lambda now: _has_outer(now) and now["outer.method"] in methods
-
-
 def _reduces(now: Values) -> bool:
     return reducing_ranks(now) > 1
 
@@ -158,12 +156,14 @@ def _method_has(fact: str, now: Values) -> bool:
     return method is not None and bool(getattr(method, fact))
 
 
-def _with(field: str) -> Callable[[Values], bool]:
-    """Whether the method in use is one with which a field of the section ``compression`` acts."""
+def _with_field_of_method(key: str) -> Callable[[Values], bool]:
+    """Whether the method of the key's section runs at all, and is one with which this field of the section acts."""
+    section, _, field = key.partition(".")
+    methods, runs = (METHODS, _compresses) if section == "compression" else (OUTER_METHODS, _has_outer)
 
     def acts_here(now: Values) -> bool:
-        method = METHODS.get(now["compression.method"])
-        return method is not None and method.has(field) and _compresses(now)
+        method = methods.get(now[f"{section}.method"])
+        return method is not None and method.has(field) and runs(now)
 
     return acts_here
 
@@ -190,6 +190,12 @@ def _always_offered(*values: Any) -> Callable[[Search], Any]:
 
 def _between_ranks(*values: Any) -> Callable[[Search], Any]:
     return lambda search: list(values) if search.ranks > 1 else None
+
+
+def _offered_methods(methods: Mapping[str, CompressionMethod | OuterMethod]) -> Callable[[Search], Any]:
+    return lambda search: (
+        ["none", *(name for name, method in methods.items() if method.offered)] if search.ranks > 1 else None
+    )
 
 
 def _degrees(search: Search) -> list[int] | None:
@@ -296,11 +302,7 @@ KNOBS: dict[str, KnobFacts] = {
         acts=_compresses,
         plain="none",
         exact="none",
-        offered=lambda search: (
-            ["none", *(name for name, method in METHODS.items() if method.offered)]
-            if search.ranks > 1
-            else None
-        ),
+        offered=_offered_methods(METHODS),
         live=GRADIENTS,
         decides=3,
     ),
@@ -308,7 +310,7 @@ KNOBS: dict[str, KnobFacts] = {
         "Compression ratio",
         "ratio",
         named_anyway=True,
-        acts=_with("ratio"),
+        acts=_with_field_of_method("compression.ratio"),
         offered=lambda search: {"low": 0.01, "high": 0.25, "log": True} if search.ranks > 1 else None,
         live=GRADIENTS,
     ),
@@ -316,12 +318,12 @@ KNOBS: dict[str, KnobFacts] = {
         "PowerSGD rank",
         "rank",
         named_anyway=True,
-        acts=_with("rank"),
+        acts=_with_field_of_method("compression.rank"),
         offered=_between_ranks(1, 2, 4, 8),
         live=GRADIENTS,
     ),
     **{
-        f"compression.{name}": KnobFacts(acts=_with(name), live=GRADIENTS)
+        f"compression.{name}": KnobFacts(acts=_with_field_of_method(f"compression.{name}"), live=GRADIENTS)
         for name in ("bucket_values", "stochastic")
     },
     **{
@@ -340,7 +342,7 @@ KNOBS: dict[str, KnobFacts] = {
         acts=lambda now: bool(now["parallel.dp"] > 1),
         plain="none",
         exact="none",
-        offered=_between_ranks("none", "local", "diloco", "streaming", "co2"),
+        offered=_offered_methods(OUTER_METHODS),
         usual=_never,
         decides=1,
     ),
@@ -356,12 +358,9 @@ KNOBS: dict[str, KnobFacts] = {
     ),
     "outer.replicas": KnobFacts(acts=_has_outer, at_rest=None),
     **{
-        f"outer.{name}": KnobFacts(acts=_outer_is("co2", "diloco", "streaming"))
-        for name in ("learning_rate", "momentum")
-    },
-    **{f"outer.{name}": KnobFacts(acts=_outer_is("co2")) for name in ("clip", "gap", "variant")},
-    **{
-        f"outer.{name}": KnobFacts(acts=_outer_is("streaming")) for name in ("fragments", "overlap", "mixing")
+        f"outer.{name}": KnobFacts(acts=_with_field_of_method(f"outer.{name}"))
+        for name in Outer.model_fields
+        if name not in ("method", "period", "replicas")
     },
     "overlap.bucket_mb": KnobFacts(
         "Bucket size, MB",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-from engine.config import compression_methods
+from engine.config import compression_methods, outer_methods
 from engine.schedules.registry import KINDS
 from profilers.model.verdict import Thresholds as VerdictThresholds
 
@@ -166,14 +166,14 @@ class Outer(Section):
     takes over one of its ``fragments`` ``overlap`` steps after it was sent, and keeps ``mixing`` of the own weights.
     """
 
-    method: Literal["none", "local", "co2", "diloco", "streaming"] = "none"
+    method: Annotated[str, OneOf(outer_methods.names)] = "none"
     period: Count = 12
     replicas: Annotated[int, Field(ge=2)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     clip: Annotated[float, Field(gt=0)] | None = 1.0
-    gap: Literal["none", "scalar", "tensor", "element"] = "none"
-    variant: Literal["paper", "delayed", "keep_local"] = "keep_local"
+    gap: outer_methods.Gap = "none"
+    variant: outer_methods.Variant = "keep_local"
     fragments: Count = 2
     overlap: Annotated[int, Field(ge=0)] = 1
     mixing: Fraction = 0.5

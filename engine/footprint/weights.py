@@ -12,10 +12,10 @@ from typing import NamedTuple
 from engine.config.compression import Settings, settings_of
 from engine.config.compression_methods import METHODS, Traffic
 from engine.config.layout import Layout, accumulation, layout_of
+from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.footprint.activations import FP32_BYTES, Part, sizes_of
-from engine.parallel.local_sgd.settings import outer_bytes
 from engine.schedules.actions import Plan
 from engine.schedules.registry import KINDS
 
@@ -104,6 +104,16 @@ def buffer_bytes(config: RunConfig, stages: Sequence[Held], place: int, chosen: 
         + _gathered_again(config)
         + outer_bytes(config, sum(updated_elements(one, layout_of(config)) for one in stages))
     )
+
+
+def outer_bytes(config: RunConfig, elements: int) -> int:
+    """Of a rank that updates so many elements: what is sent, what an outer step works on, and where a round began."""
+    outer, layout = config.outer, layout_of(config)
+    if outer.method == "none":
+        return 0
+    method, sharers = OUTER_METHODS[outer.method], layout.replicas if layout.zero_stage else 1
+    whole, shared = method.whole_copies(outer.variant), method.step_copies
+    return FP32_BYTES * (whole * elements + shared * -(-elements // sharers))
 
 
 def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from engine.config.compression_methods import METHODS, RANK, one_way, planned
 from engine.config.errors import LayoutError
 from engine.config.layout import layout_of
+from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape
 from engine.config.run_config import RunConfig
 
@@ -175,7 +176,7 @@ def outer_problems(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError
         )
         return
     yield from _replica_problems(config)
-    if method == "streaming":
+    if OUTER_METHODS[method].has("fragments"):
         yield from _fragment_problems(config, shape)
 
 

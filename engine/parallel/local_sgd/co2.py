@@ -34,19 +34,17 @@ from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.channel import all_reduce_scalar
-from engine.comm.context import RankContext
-from engine.parallel.data.replica import Piece
-from engine.parallel.local_sgd.replica_comm import Link
+from engine.config.outer_methods import Gap
 from engine.parallel.local_sgd.rounds import (
     AppliedAverage,
     Flat,
+    LoopInput,
     Mean,
     Rounds,
     Vector,
     swap_values,
     vector_values,
 )
-from engine.parallel.local_sgd.settings import Gap, Settings
 
 
 class StalenessGap:
@@ -94,26 +92,19 @@ class Co2Loop:
     with, once the background's work is done. ``_begun`` are the weights of this replica at the round's start.
     """
 
-    def __init__(
-        self,
-        rank: RankContext,
-        link: Link,
-        settings: Settings,
-        pieces: Sequence[Piece],
-        shares: Sequence[float],
-        bring: Callable[[], None],
-    ) -> None:
+    def __init__(self, given: LoopInput) -> None:
+        rank, link, settings = given.rank, given.link, given.settings
         self._rank, self._link, self._settings = rank, link, settings
-        self._rounds, self._keeps = Rounds(rank, bring), settings.variant == "keep_local"
+        self._rounds, self._keeps = Rounds(rank, given.bring), settings.variant == "keep_local"
         self._sharded = rank.layout.zero_stage >= 1
-        self._flat = Flat(pieces, rank.device, link.size if self._sharded else 1)
+        self._flat = Flat(given.pieces, rank.device, link.size if self._sharded else 1)
         self._mean = Mean(self._flat, link, self._sharded)
         self._here, self._before = self._mean.mine(), self._mean.mine()
         self._momentum = torch.zeros_like(self._here)
         self._begun = self._flat.copy() if self._keeps else None
         places, origin = list(self._mean.parts()), self._mean.start
         parts = [slice(part.start - origin, part.stop - origin) for part in places]
-        counts = {id(piece): share for piece, share in zip(pieces, shares, strict=True)}
+        counts = {id(piece): share for piece, share in zip(given.pieces, given.shares, strict=True)}
         self._shares = [counts[id(part.piece)] for part in places]
         self._gap = StalenessGap(settings.gap, parts, self._total)
         self._sent = torch.zeros((), dtype=torch.int64)

@@ -14,16 +14,23 @@ turn (the paper's strided fragments); the embedding is in the first one, the las
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from engine.comm.context import RankContext
 from engine.parallel.data.replica import Piece
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import AppliedAverage, Flat, Mean, Rounds, Vector, vector_values
-from engine.parallel.local_sgd.settings import Settings
+from engine.parallel.local_sgd.rounds import (
+    AppliedAverage,
+    Flat,
+    LoopInput,
+    Mean,
+    Rounds,
+    Settings,
+    Vector,
+    vector_values,
+)
 
 _LAYER = re.compile(r"^blocks\.(\d+)\.")
 
@@ -64,18 +71,12 @@ class Fragment:
 class FragmentLoop:
     """An outer loop over one or several fragments."""
 
-    def __init__(
-        self,
-        rank: RankContext,
-        link: Link,
-        settings: Settings,
-        pieces: Sequence[Piece],
-        bring: Callable[[], None],
-    ) -> None:
-        self._rounds, self._settings = Rounds(rank, bring), settings
+    def __init__(self, given: LoopInput) -> None:
+        rank, link, settings = given.rank, given.link, given.settings
+        self._rounds, self._settings = Rounds(rank, given.bring), settings
         sharded, layers = rank.layout.zero_stage >= 1, settings.fragments
         ranks = link.size if sharded else 1
-        dealt = (Flat(of, rank.device, ranks) for of in _dealt(pieces, layers))
+        dealt = (Flat(of, rank.device, ranks) for of in _dealt(given.pieces, layers))
         self._fragments = [Fragment(flat, link, settings, sharded) if flat.size else None for flat in dealt]
         #: The fragment that is under way, counted from 1 (0: none), the round it was sent in, and for how many steps.
         self._under_way, self._sent_in, self._age = (torch.zeros((), dtype=torch.int64) for _ in range(3))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from torch import Tensor
 
 from engine.comm.channel import Group
 from engine.comm.context import RankContext
+from engine.config.outer_methods import OUTER_METHODS
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.data.replica import Extent, Replica
-from engine.parallel.local_sgd.co2 import Co2Loop
-from engine.parallel.local_sgd.diloco import FragmentLoop
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import OuterLoop
-from engine.parallel.local_sgd.settings import settings_of
+from engine.parallel.local_sgd.rounds import LoopInput, OuterLoop, settings_of
 
 
 def optimizer_of(rank: RankContext, replicas: Sequence[Replica]) -> LocalOptimizer:
@@ -23,6 +22,13 @@ def optimizer_of(rank: RankContext, replicas: Sequence[Replica]) -> LocalOptimiz
     if rank.groups.outer is None:
         return LocalOptimizer(replicas, rank.groups, rank.config.train)
     return OuterOptimizer(rank, replicas, rank.groups.outer)
+
+
+def outer_loop(given: LoopInput) -> OuterLoop:
+    """The loop of the method that the settings name."""
+    method = OUTER_METHODS[given.settings.method]
+    loop: OuterLoop = getattr(import_module(method.module), method.build)(given)
+    return loop
 
 
 class OuterOptimizer(LocalOptimizer):
@@ -33,11 +39,7 @@ class OuterOptimizer(LocalOptimizer):
         link, settings = Link(group, rank.device, rank.timer), settings_of(rank.config)
         bring = super().publish_weights
         self._number, self._count = rank.layout.replica(rank.groups.at), rank.layout.replicas
-        self.outer: OuterLoop = (
-            Co2Loop(rank, link, settings, self.pieces, self.shares, bring)
-            if settings.method == "co2"
-            else FragmentLoop(rank, link, settings, self.pieces, bring)
-        )
+        self.outer = outer_loop(LoopInput(rank, link, settings, self.pieces, self.shares, bring))
 
     def step(self) -> float:
         """As without an outer loop; the norm is that of this replica's gradients."""

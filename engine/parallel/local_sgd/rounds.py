@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from engine.comm.context import RankContext
+from engine.config.layout import layout_of
+from engine.config.outer_methods import OUTER_METHODS, Gap, Variant
+from engine.config.run_config import RunConfig
 from engine.parallel.data.replica import Extent, Piece
 from engine.parallel.local_sgd.replica_comm import Background, Link, Waits, Work
 
@@ -143,6 +146,57 @@ class AppliedAverage:
     delay_steps: int
     waits: Waits
     fragment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything but the period, which may change while a run goes."""
+
+    method: str
+    learning_rate: float
+    momentum: float
+    clip: float | None
+    gap: Gap
+    variant: Variant
+    fragments: int
+    overlap: int
+    mixing: float
+
+    @property
+    def only_averages(self) -> bool:
+        """Whether a round ends with the mean itself: there is no anchor then, and no momentum."""
+        return not OUTER_METHODS[self.method].has("learning_rate")
+
+
+def settings_of(config: RunConfig) -> Settings:
+    """The settings of a configuration whose method is not none, with the method's own where it gives no value."""
+    outer, method = config.outer, OUTER_METHODS[config.outer.method]
+    usual_momentum = method.momentum(layout_of(config).world_size)
+    return Settings(
+        outer.method,
+        method.learning_rate if outer.learning_rate is None else outer.learning_rate,
+        usual_momentum if outer.momentum is None else outer.momentum,
+        outer.clip,
+        outer.gap,
+        outer.variant,
+        outer.fragments if method.has("fragments") else 1,
+        outer.overlap if method.has("overlap") else 0,
+        outer.mixing if method.has("mixing") else 0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoopInput:
+    """What a method makes its loop from, on one rank: the ``pieces`` that this rank updates, for each of them the
+    share that counts in a sum over a replica's ranks, and ``bring``: to be called after weights were changed.
+    """
+
+    rank: RankContext
+    link: Link
+    settings: Settings
+    pieces: Sequence[Piece]
+    shares: Sequence[float]
+    bring: Callable[[], None]
 
 
 class OuterLoop(Protocol):

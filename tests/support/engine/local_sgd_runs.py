@@ -13,11 +13,9 @@ from engine.comm.context import RankContext, build_groups
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.parallel.data.replica import Piece, extent_of
-from engine.parallel.local_sgd.co2 import Co2Loop
-from engine.parallel.local_sgd.diloco import FragmentLoop
+from engine.parallel.local_sgd.outer_optimizer import outer_loop
 from engine.parallel.local_sgd.replica_comm import Link
-from engine.parallel.local_sgd.rounds import OuterLoop
-from engine.parallel.local_sgd.settings import settings_of
+from engine.parallel.local_sgd.rounds import LoopInput, OuterLoop, settings_of
 from engine.run import run_folder
 from engine.run.commands import StopControl
 from engine.session import Session
@@ -84,7 +82,7 @@ def loop_of(rank: RankContext, weights: dict[str, nn.Parameter]) -> OuterLoop:
     """The outer loop that a configuration asks for, over some weights."""
     assert rank.groups.outer is not None
     link = Link(rank.groups.outer, rank.device, rank.timer)
-    settings, pieces = settings_of(rank.config), pieces_of(weights)
-    if settings.method == "co2":
-        return Co2Loop(rank, link, settings, pieces, [1.0] * len(pieces), lambda: None)
-    return FragmentLoop(rank, link, settings, pieces, lambda: None)
+    pieces = pieces_of(weights)
+    return outer_loop(
+        LoopInput(rank, link, settings_of(rank.config), pieces, [1.0] * len(pieces), lambda: None)
+    )

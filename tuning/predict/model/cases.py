@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from engine.config.compression import usual_value
 from engine.config.compression_methods import METHODS, Traffic
 from engine.config.layout import accumulation, layers_of_stages
+from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.schedules.actions import Costs
@@ -220,7 +221,7 @@ def _row(config: RunConfig) -> dict[str, float]:
         "bubble_scale": bubble_scale(config),
         "ulysses": config.parallel.cp_method == "ulysses",
         "period": config.outer.period if config.outer.method != "none" else 1,
-        "late": config.outer.method in ("co2", "streaming"),
+        "late": config.outer.method != "none" and OUTER_METHODS[config.outer.method].overlaps,
         "reduce_every_micro_batch": config.parallel.reduce_every_micro_batch,
     }
 

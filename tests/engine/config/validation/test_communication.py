@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from engine.config.errors import InputError, LayoutError
 from engine.config.layout import Layout, layout_of
 from engine.config.validation.rules import check
-from engine.parallel.local_sgd.settings import outer_bytes, settings_of
+from engine.footprint.weights import outer_bytes
+from engine.parallel.local_sgd.rounds import settings_of
 from tests.support.runs import small
 
 
