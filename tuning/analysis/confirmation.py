@@ -12,9 +12,8 @@ interim look so strict (Haybittle 1971, Peto 1976) that the last one keeps its l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -241,43 +240,58 @@ def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float]
 
 #: Less memory by more than this is headroom worth having, unless runs of one configuration differ by more.
 HEADROOM = 0.05
-Rule = Literal["speed", "memory", "simplicity"]
+#: The rule of a recommendation that no tie had to be broken for, or that none of the rules could break.
+SPEED = "speed"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to use, by which rule, and why in words."""
+    """What to use, by which rule (``SPEED``, or the name of a ``TieRule``), and why in words."""
 
     arm: Arm
-    rule: Rule
+    rule: str
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class TieRule:
+    """A rule that chooses among configurations that tie.
+
+    ``name`` stands in documents, ``title`` behind "recommended by". ``best`` takes arms and returns those that are best
+    by this rule, in their order; all of them where it cannot tell. ``why`` completes "it ..." for the one that is
+    left of all that tied.
+    """
+
+    name: str
+    title: str
+    best: Callable[[list[Arm], StudyFile], list[Arm]]
+    why: Callable[[Arm, list[Arm], StudyFile], str]
+
+
 def decide(found: Confirmed, file: StudyFile, ruled_out: Collection[int] = ()) -> Decision:
-    """The fastest; of those that tie with it the one with memory headroom, then the simplest. Trials that are
-    ``ruled_out`` by a constraint are none of them.
+    """The fastest; of those that tie with it the one that ``TIE_RULES`` leave, in their order, then the fastest of
+    what they leave. Trials that are ``ruled_out`` by a constraint are none of them.
     """
     tied = [arm for arm in found.tied if arm.trial.number not in ruled_out]
     most = file.aim.objective.most
     if len(tied) == 1:
-        return Decision(found.fastest, "speed", f"{most}, measured again")
-    numbers = _listed([arm.trial.number for arm in tied])
-    light = _lightest(tied)
-    if len(light) == 1:
-        saved = 1 - (_memory(light[0]) or 0) / min(_memory(arm) or 1 for arm in tied if arm is not light[0])
-        words = f"trials {numbers} tie; it needs at least {100 * saved:.0f} % less memory"
-        return Decision(light[0], "memory", words)
-    plain = _simplest(light, file)
-    if len(plain) == 1:
-        return Decision(
-            plain[0], "simplicity", f"trials {numbers} tie; it is the simplest: {_turned(plain[0], file)}"
-        )
-    fastest = max(plain, key=lambda arm: arm.speed)
-    if len(plain) < len(tied):
-        left = _listed([arm.trial.number for arm in plain])
-        words = f"trials {numbers} tie, {left} also in memory and simplicity; of these it was {most}"
-        return Decision(fastest, "speed", words)
-    return Decision(fastest, "speed", f"trials {numbers} tie, also in memory and simplicity; it was {most}")
+        return Decision(found.fastest, SPEED, f"{most}, measured again")
+    numbers, left = _listed([arm.trial.number for arm in tied]), tied
+    for rule in TIE_RULES:
+        left = rule.best(left, file)
+        if len(left) == 1:
+            return Decision(left[0], rule.name, f"trials {numbers} tie; it {rule.why(left[0], tied, file)}")
+    fastest, criteria = max(left, key=lambda arm: arm.speed), _listed([rule.name for rule in TIE_RULES])
+    if len(left) < len(tied):
+        also_tied = _listed([arm.trial.number for arm in left])
+        words = f"trials {numbers} tie, {also_tied} also in {criteria}; of these it was {most}"
+        return Decision(fastest, SPEED, words)
+    return Decision(fastest, SPEED, f"trials {numbers} tie, also in {criteria}; it was {most}")
+
+
+def rule_title(name: str) -> str:
+    """What stands behind "recommended by" for the rule that a document names."""
+    return next((rule.title for rule in TIE_RULES if rule.name == name), name)
 
 
 def memory_of(arm: Arm) -> int | None:
@@ -287,18 +301,15 @@ def memory_of(arm: Arm) -> int | None:
     return max(known) if len(known) == len(peaks) else None
 
 
-_memory = memory_of
-
-
-def _lightest(tied: list[Arm]) -> list[Arm]:
+def _lightest(tied: list[Arm], file: StudyFile) -> list[Arm]:
     """Those within 5 % of the least memory, or within what runs of one of them differ by; all of them if it is not
     known. Warm ranks on CPUs grow from run to run, which says nothing about the configuration.
     """
-    known = [peak for arm in tied if (peak := _memory(arm)) is not None]
+    known = [peak for arm in tied if (peak := memory_of(arm)) is not None]
     if len(known) < len(tied):
         return tied
     apart = max(HEADROOM, *map(_strays, tied))
-    return [arm for arm in tied if (_memory(arm) or 0) * (1 - apart) <= min(known)]
+    return [arm for arm in tied if (memory_of(arm) or 0) * (1 - apart) <= min(known)]
 
 
 def _strays(arm: Arm) -> float:
@@ -307,15 +318,30 @@ def _strays(arm: Arm) -> float:
     return 1 - min(peaks) / max(peaks) if max(peaks) else 0.0
 
 
+def _memory_saved(chosen: Arm, tied: list[Arm], file: StudyFile) -> str:
+    saved = 1 - (memory_of(chosen) or 0) / min(memory_of(arm) or 1 for arm in tied if arm is not chosen)
+    return f"needs at least {100 * saved:.0f} % less memory"
+
+
 def _simplest(tied: list[Arm], file: StudyFile) -> list[Arm]:
     sizes = [labels.complexity(file.search_space, arm.trial.config) for arm in tied]
     return [arm for arm, size in zip(tied, sizes, strict=True) if size == min(sizes)]
 
 
-def _turned(arm: Arm, file: StudyFile) -> str:
-    turned = labels.what_is_turned(file.search_space, arm.trial.config)
-    return f"only {', '.join(turned)} turned" if turned else "everything at its plain value"
+def _knobs_turned(chosen: Arm, tied: list[Arm], file: StudyFile) -> str:
+    turned = labels.what_is_turned(file.search_space, chosen.trial.config)
+    return "is the simplest: " + (
+        f"only {', '.join(turned)} turned" if turned else "everything at its plain value"
+    )
 
 
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+#: In the order in which they are asked.
+TIE_RULES: tuple[TieRule, ...] = (
+    TieRule("memory", "memory headroom", _lightest, _memory_saved),
+    TieRule("simplicity", "simplicity", _simplest, _knobs_turned),
+)
+
+
+def _listed(items: Sequence[object]) -> str:
+    *first, last = map(str, items)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -30,20 +30,31 @@ _LINKS = {"sent": "nvlink_tx_bytes", "received": "nvlink_rx_bytes"}
 
 
 class Quantity(NamedTuple):
-    """A panel of the page Live: a field of ``GpuSample``, and how it is scaled and written."""
+    """A panel of the page Live: a field of ``GpuSample``, how it is scaled and written, and from where to where its
+    axis goes: from 0 to the largest reading unless it says so.
+    """
 
     field: str
     factor: float
     title: str
+    unit: str
     hover: str
+    axis: tuple[float, float] | None = None
 
 
 #: The panels of the page Live, from the left.
 LIVE = (
-    Quantity("utilization_fraction", 100, "utilisation, %", "%{y:.0f} %"),
-    Quantity("memory_used_bytes", 1 / GIB, "memory, GiB", "%{y:,.1f} GiB"),
-    Quantity("power_watts", 1, "power, W", "%{y:,.0f} W"),
+    Quantity("utilization_fraction", 100, "utilisation", "%", "%{y:.0f} %", axis=(0, 105)),
+    Quantity("memory_used_bytes", 1 / GIB, "memory", "GiB", "%{y:,.1f} GiB"),
+    Quantity("power_watts", 1, "power", "W", "%{y:,.0f} W"),
 )
+
+
+def live_label() -> str:
+    """What the panels show, for readers of the screen."""
+    *first, last = (quantity.title for quantity in LIVE)
+    text = f"{', '.join(first)} and {last} of each GPU"
+    return text[0].upper() + text[1:]
 
 
 def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
@@ -65,12 +76,14 @@ def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
 
 def live(series: Sequence[Sequence[Line]], revision: str = "") -> go.Figure:
     """A panel for each of ``LIVE``, with a line for each GPU."""
-    labels = [(SINCE_START, quantity.title) for quantity in LIVE]
+    labels = [(SINCE_START, f"{quantity.title}, {quantity.unit}") for quantity in LIVE]
     drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
     drawing.update_xaxes(rangemode="nonnegative")
     for column, (quantity, lines) in enumerate(zip(LIVE, series, strict=True), 1):
         draw_lines(drawing, lines, quantity.hover, column=column)
-    return drawing.update_yaxes(range=[0, 105], row=1, col=1)
+        if quantity.axis is not None:
+            drawing.update_yaxes(range=quantity.axis, row=1, col=column)
+    return drawing
 
 
 class Source(NamedTuple):

@@ -152,12 +152,12 @@ def caption(document: Document) -> str:
     if not found:
         return ""
     order = " ".join(map(str, found["order"]))
-    rule = {"speed": "by speed", "memory": "by memory headroom", "simplicity": "by simplicity"}[
-        found["decided_by"]
-    ]
+    from tuning.analysis.confirmation import rule_title  # most commands describe no confirmation
+
+    rule = rule_title(found["decided_by"])
     lines = [
         f"measured again in the order {order}",
-        f"trial {found['recommended']} is recommended {rule}: {found['why']}",
+        f"trial {found['recommended']} is recommended by {rule}: {found['why']}",
     ]
     return "; ".join([*lines, *found["flags"]])
 

@@ -16,7 +16,7 @@ from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, study
 from tuning.analysis import conditions, confirmation
-from tuning.analysis.confirmation import Confirmed
+from tuning.analysis.confirmation import Confirmed, TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result
 from tuning.report.summary_line import gain_text
@@ -25,7 +25,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.state import StudyState, Trial
 from tuning.study import run_study
-from workbench.text.study import columns
+from workbench.text.study import caption, columns
 
 FILE = study()
 SPACE = FILE.search_space
@@ -276,3 +276,18 @@ def test_an_older_study_is_not_asked_for_more(tmp_path: Path) -> None:
     again = Machine()
     run_study(file, tmp_path, again)
     assert again.configs == []
+
+
+def test_a_new_rule_that_breaks_ties_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = TieRule(
+        "newest",
+        "the last that was tried",
+        lambda tied, file: [max(tied, key=lambda arm: arm.trial.number)],
+        lambda chosen, tied, file: f"came last of {len(tied)}",
+    )
+    monkeypatch.setattr(confirmation, "TIE_RULES", (newest, *confirmation.TIE_RULES))
+    document = result(rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}), FILE)
+    assert document["recommended"]["trial"] == 1
+    assert document["recommended"]["decided_by"] == "newest"
+    said = caption(document)
+    assert "trial 1 is recommended by the last that was tried: trials 0 and 1 tie; it came last of 2" in said

@@ -34,7 +34,7 @@ FULL: dict[str, Callable[[], Any]] = {
         CollectiveSeries(["all_reduce · dp"], [3.0], [1.0], [2.0], [4.0], [None])
     ),
     "host": lambda: base.host(HostSeries(LINES[0], LINES[1], 24.0)),
-    "gpu": lambda: gpu.live([LINES, LINES, LINES]),
+    "gpu": lambda: gpu.live([LINES] * len(gpu.LIVE)),
     "trials": lambda: study.trials(
         TrialSeries(
             exact=[Measured(0, 10.0, 1.0, 1.0, "dp=4")],

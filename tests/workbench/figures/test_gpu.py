@@ -95,17 +95,27 @@ def test_each_reason_of_throttling_is_shaded_and_named() -> None:
 
 
 def test_each_gpu_has_its_own_lines() -> None:
-    busy, _, power = gpu.live_series(
-        {
-            "time_unix": np.array([1.0, 1.0, 2.0]),
-            "gpu": np.array([0, 1, 0]),
-            "utilization_fraction": np.array([0.1, 0.2, 0.3]),
-            "memory_used_bytes": np.array([2**30, 0, 2**30], dtype=float),
-            "power_watts": np.array([100.0, np.nan, 300.0]),
-        },
-        1.0,
+    seen = columns(
+        utilization_fraction=[0.1, 0.3, 0.2, 0.3, 0.5], power_watts=[100.0, 300.0, np.nan, 400.0, 500.0]
     )
+    lines_of_field = dict(
+        zip((quantity.field for quantity in gpu.LIVE), gpu.live_series(seen, 100.0), strict=True)
+    )
+    busy, power = lines_of_field["utilization_fraction"], lines_of_field["power_watts"]
     assert [line.name for line in busy] == ["GPU 0", "GPU 1"]
-    assert busy[0].y == pytest.approx([10.0, 30.0])
-    assert power[1].y == [None]
+    assert busy[0].y == pytest.approx([20.0])
+    assert busy[1].y == pytest.approx([10.0, 30.0, 30.0, 50.0])
+    assert power[0].y == [None]
     assert not any(gpu.live_series({}, 0.0))
+    assert gpu.live_label() == "Utilisation, memory and power of each GPU"
+
+
+def test_a_new_quantity_of_the_live_page_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = gpu.Quantity("temperature_celsius", 1, "temperature", "°C", "%{y:.0f} °C", axis=(0, 120))
+    monkeypatch.setattr(gpu, "LIVE", (*gpu.LIVE, hot))
+    drawn = gpu.live(gpu.live_series(columns(temperature_celsius=[40, 50, 70, 60, 60]), 100.0))
+    last = [trace for trace in drawn.data if trace.hovertemplate.startswith(hot.hover)]
+    assert [list(trace.y) for trace in last] == [[70], [40, 50, 60, 60]]
+    assert drawn.layout.yaxis4.title.text == "temperature, °C"
+    assert drawn.layout.yaxis4.range == (0, 120)
+    assert gpu.live_label() == "Utilisation, memory, power and temperature of each GPU"

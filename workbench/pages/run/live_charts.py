@@ -68,7 +68,7 @@ def _machine(seen: Snapshot) -> None:
     chart(base.host(steps.host_series(seen.host, start), seen.id), "live-host", "CPU and memory of the host")
     gpus = gpu.live_series(seen.gpu, start)
     if any(gpus):
-        chart(gpu.live(gpus, seen.id), "live-gpu", "Utilisation, memory and power of each GPU")
+        chart(gpu.live(gpus, seen.id), "live-gpu", gpu.live_label())
         gpu_troubles(seen)
     else:
         st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}")
