@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.published.columns import Columns, take
 from tests.support.studies.replay import Recorded
 from tuning.predict.model.cases import Array
-from tuning.search.acquisition import Belief, propose
-from tuning.search.surrogate import Seen
+from tuning.search.acquisition import propose
+from tuning.search.surrogate import Belief, Seen
 
 BUDGET = 10
 #: Trials before a sampler's model is asked; their default is the whole budget.

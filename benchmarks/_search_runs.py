@@ -20,6 +20,7 @@ from tests.support.studies import replay
 from tests.support.studies.replay import Recorded
 from tuning.predict.model.constants import Constants
 from tuning.search import acquisition
+from tuning.search.surrogate import Belief, Seen
 
 #: What a prior has never seen: the cell that it is asked about, or any cell of that model's size.
 Unseen = Literal["cell", "size"]
@@ -134,7 +135,7 @@ def scored(cell: Recorded, meter: Meter) -> dict[str, Any]:
     return {"score": round(best, 5), "failed": round(1 - len(ran) / len(meter.values), 5)}
 
 
-def _said_after(believed: acquisition.Belief, meter: Meter) -> tuple[int | None, str]:
+def _said_after(believed: Belief, meter: Meter) -> tuple[int | None, str]:
     """After how many trials it is said that nothing runs, and why."""
     while meter.left:
         proposal = acquisition.propose(believed, meter.seen)
@@ -146,10 +147,10 @@ def _said_after(believed: acquisition.Belief, meter: Meter) -> tuple[int | None,
     return None, ""
 
 
-def _said(believed: acquisition.Belief, meter: Meter) -> bool:
+def _said(believed: Belief, meter: Meter) -> bool:
     """Whether it was said at any time that nothing runs, where something does."""
     whole = meter.seen
     return any(
-        acquisition.gives_up(believed, acquisition.Seen(whole.rows[:count], whole.log_seconds[:count]))
+        acquisition.gives_up(believed, Seen(whole.rows[:count], whole.log_seconds[:count]))
         for count in range(1, len(whole.rows) + 1)
     )

@@ -1,4 +1,7 @@
-"""What to try next and what not at all, from predictions and a study's own trials, and in which words. Pure numpy."""
+"""What to try next and what not at all, given a belief as the trials corrected it, and in which words. Pure numpy.
+
+Nothing is learned here: ``tuning.search.surrogate`` corrects the belief, and tells how wrong it was.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tuning.predict.model.headroom import HALF_OF_90_PERCENT
 from tuning.search.surrogate import Array, Belief, Posterior, Seen, posterior
 
 #: What one failed trial costs, as a share of the best throughput.
@@ -32,64 +34,31 @@ class Proposal(NamedTuple):
     why: str
 
 
-class Watch(NamedTuple):
-    """How wrong the predictions were. ``bias`` and ``scale`` as in ``Posterior``; ``within`` is the share of measured
-    trials inside of their 90 % range; ``safe_failed`` and ``risky_ran`` count trials that went against the call.
-    """
-
-    trials: int
-    bias: float
-    scale: float
-    within: float
-    shift: float
-    safe_failed: int
-    risky_ran: int
-
-
 def propose(belief: Belief, seen: Seen) -> Proposal | None:
     """The candidate that promises most; None when all were tried. Skipped ones get their turn when no other is left."""
     left = np.full(len(belief), True)
     left[seen.rows] = False
     if not left.any():
         return None
-    found = posterior(belief, seen)
-    gains = expected_gain(found, seen)
-    worth = (1 - found.fails) * gains - FAILURE * found.fails
-    open_ = left & (found.fails < HOPELESS)
-    pool = np.flatnonzero(open_ if open_.any() else left)
-    row = int(pool[np.argmax(worth[pool] if open_.any() else -found.fails[pool])])
-    return Proposal(row, float(found.fails[row]), float(gains[row]), _why(found, seen, row, not open_.any()))
+    corrected = posterior(belief, seen)
+    fails, gains = corrected.fails, expected_gain(corrected, seen)
+    worth = (1 - fails) * gains - FAILURE * fails
+    promising = left & (fails < HOPELESS)
+    pool = np.flatnonzero(promising if promising.any() else left)
+    row = int(pool[np.argmax(worth[pool] if promising.any() else -fails[pool])])
+    why = _why(corrected, seen, row, again=not promising.any())
+    return Proposal(row, float(fails[row]), float(gains[row]), why)
 
 
-def expected_gain(found: Posterior, seen: Seen) -> Array:
+def expected_gain(corrected: Posterior, seen: Seen) -> Array:
     """Expected improvement of throughput over the best so far, in shares of it; before there is one, in shares of the
     best predicted throughput. Closed form of lognormal values (the call of F. Black and M. Scholes, 1973).
     """
     best = np.nanmin(seen.log_seconds) if (~seen.failed).any() else np.inf
-    unit = best if np.isfinite(best) else float(found.median.min())
-    fast = _call(unit - found.fast, found.spread, unit - best)
-    slow = _call(unit - found.slow, found.spread, unit - best)
-    return np.asarray(fast + found.slow_chance * (slow - fast), np.float64)
-
-
-def watch(belief: Belief, seen: Seen) -> Watch:
-    """Each trial beside what was believed of it before the study began."""
-    found = posterior(belief, seen)
-    ran = ~seen.failed
-    rows, measured = seen.rows[ran], seen.log_seconds[ran]
-    before = posterior(belief, Seen.of([], []))
-    off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
-    within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
-    fails = before.fails[seen.rows]
-    return Watch(
-        trials=len(seen.rows),
-        bias=found.bias,
-        scale=found.scale,
-        within=within,
-        shift=found.shift,
-        safe_failed=int((seen.failed & (fails < 0.5)).sum()),
-        risky_ran=int((ran & (fails >= 0.5)).sum()),
-    )
+    unit = best if np.isfinite(best) else float(corrected.median.min())
+    fast = _call(unit - corrected.fast, corrected.spread, unit - best)
+    slow = _call(unit - corrected.slow, corrected.spread, unit - best)
+    return np.asarray(fast + corrected.slow_chance * (slow - fast), np.float64)
 
 
 def gives_up(belief: Belief, seen: Seen) -> str:
@@ -97,56 +66,55 @@ def gives_up(belief: Belief, seen: Seen) -> str:
     count = len(seen.rows)
     if count < min(LEAST_FAILURES, len(belief)) or not seen.failed.all():
         return ""
-    found = posterior(belief, seen)
-    if found.nothing_runs >= 1 - GIVE_UP:
+    nothing_runs = posterior(belief, seen).nothing_runs
+    if nothing_runs >= 1 - GIVE_UP:
         begin = f"nothing runs: all {count} trials failed"
     elif count >= MOST_FAILURES:
         begin = f"nothing ran in {count} trials"
     else:
         return ""
-    chance = f"{FORETOLD} of the {len(belief) - count} left runs is {1 - found.nothing_runs:.1%}"
+    chance = f"{FORETOLD} of the {len(belief) - count} left runs is {1 - nothing_runs:.1%}"
     return "; ".join([begin, chance, *_reasons(belief)])
 
 
 def _reasons(belief: Belief) -> list[str]:
     """What stands against the candidates, in words."""
     refused = np.array([bool(reason) for reason in belief.refused], np.bool_)
-    found = []
+    reasons = []
     if not refused.all():
         least = float(belief.fills[~refused].min())
         needs = f", the smallest {least:.0%} of what a device can hold" if np.isfinite(least) else ""
         risk = float(belief.risk[~refused].min())
-        found.append(
+        reasons.append(
             f"{(~refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
         )
     for reason in dict.fromkeys(filter(None, belief.refused)):
-        found.append(f"{belief.refused.count(reason)} are refused: {reason}")
-    return found
+        reasons.append(f"{belief.refused.count(reason)} are refused: {reason}")
+    return reasons
 
 
 def skipped(belief: Belief, seen: Seen) -> dict[int, str]:
     """Candidates that are not tried while others are left, with the reason of each."""
-    found = posterior(belief, seen)
-    known = set(seen.rows.tolist())
-    rows = [row for row in np.flatnonzero(found.fails >= HOPELESS).tolist() if row not in known]
-    return {row: belief.refused[row] or _too_full(belief, found, row) for row in rows}
+    fails, tried = posterior(belief, seen).fails, set(seen.rows.tolist())
+    rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]
+    return {row: belief.refused[row] or _too_full(belief, fails, row) for row in rows}
 
 
-def _too_full(belief: Belief, found: Posterior, row: int) -> str:
+def _too_full(belief: Belief, fails: Array, row: int) -> str:
     share = belief.fills[row]
     fills = f"needs {share:.0%} of what a device can hold, " if np.isfinite(share) else ""
-    return f"{fills}probability to fail {found.fails[row]:.0%}"
+    return f"{fills}probability to fail {fails[row]:.0%}"
 
 
-def _why(found: Posterior, seen: Seen, row: int, again: bool) -> str:
-    fails = f"probability to fail {found.fails[row]:.0%}"
+def _why(corrected: Posterior, seen: Seen, row: int, again: bool) -> str:
+    fails = f"probability to fail {corrected.fails[row]:.0%}"
     if again:
         return f"a predicted failure gets a second look: nothing else is left; {fails}"
-    speed = f"predicted {_seconds(found.median[row])}, {fails}"
+    speed = f"predicted {_seconds(corrected.median[row])}, {fails}"
     if not (~seen.failed).any():
         return f"the best prediction: {speed}"
-    chance = found.slow_chance[row]
-    slow = f", {chance:.0%} to be slow ({_seconds(found.slow[row])})" if chance > 0.02 else ""
+    chance = corrected.slow_chance[row]
+    slow = f", {chance:.0%} to be slow ({_seconds(corrected.slow[row])})" if chance > 0.02 else ""
     return f"promises most: {speed}{slow}; best so far {_seconds(float(np.nanmin(seen.log_seconds)))}"
 
 

@@ -24,7 +24,7 @@ from tuning.predict.target import Target
 from tuning.search import acquisition, budgets
 from tuning.search.acquisition import HOPELESS
 from tuning.search.budgets import InfeasibleSpace
-from tuning.search.surrogate import Array, Belief, Seen
+from tuning.search.surrogate import Array, Belief, Seen, prediction_errors
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
@@ -167,10 +167,10 @@ class Foresight:
         rows, values = self._seen(state)
         if self.belief is None or not rows:
             return None
-        watched = acquisition.watch(self.belief, Seen.of(rows, values))._asdict()
-        watched["within"] = watched["within"] if np.isfinite(watched["within"]) else None
+        errors = prediction_errors(self.belief, Seen.of(rows, values))._asdict()
+        errors["within"] = errors["within"] if np.isfinite(errors["within"]) else None
         counts = {"candidates": len(self.points), "skipped": len(self.hopeless(state))}
-        return watched | counts | {"source": self._target.constants_source}
+        return errors | counts | {"source": self._target.constants_source}
 
     def _seen(self, state: StudyState) -> tuple[list[int], list[float]]:
         found = [

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tuning.predict.model.headroom import HALF_OF_90_PERCENT
+
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
@@ -126,6 +128,20 @@ class Posterior(NamedTuple):
         return self.fast + self.slow_chance * (self.slow - self.fast)
 
 
+class PredictionErrors(NamedTuple):
+    """How wrong the predictions were. ``bias`` and ``scale`` as in ``Posterior``; ``within`` is the share of measured
+    trials inside of their 90 % range; ``safe_failed`` and ``risky_ran`` count trials that went against the call.
+    """
+
+    trials: int
+    bias: float
+    scale: float
+    within: float
+    shift: float
+    safe_failed: int
+    risky_ran: int
+
+
 def posterior(belief: Belief, seen: Seen) -> Posterior:
     """What trials make of a belief. Cost: candidates times trials."""
     fails, shift, nothing = _fails(belief, seen)
@@ -139,6 +155,26 @@ def posterior(belief: Belief, seen: Seen) -> Posterior:
     fast = belief.log_seconds + moved
     bias = float(off.mean()) if len(off) else 0.0
     return Posterior(fast, fast + belief.slower, spread, slow_chance, fails, bias, scale, shift, nothing)
+
+
+def prediction_errors(belief: Belief, seen: Seen) -> PredictionErrors:
+    """Each trial beside what was believed of it before the study began."""
+    after = posterior(belief, seen)
+    ran = ~seen.failed
+    rows, measured = seen.rows[ran], seen.log_seconds[ran]
+    before = posterior(belief, Seen.of([], []))
+    off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
+    within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
+    fails = before.fails[seen.rows]
+    return PredictionErrors(
+        trials=len(seen.rows),
+        bias=after.bias,
+        scale=after.scale,
+        within=within,
+        shift=after.shift,
+        safe_failed=int((seen.failed & (fails < 0.5)).sum()),
+        risky_ran=int((ran & (fails >= 0.5)).sum()),
+    )
 
 
 def _process(belief: Belief, rows: Rows, off: Array, near: Array) -> tuple[Array, Array, float]:

@@ -39,6 +39,7 @@ HEIGHT = 300
 FEW_STEPS = 10
 BARE = {"showgrid": False, "zeroline": False}
 X_STANDOFF, Y_STANDOFF = 14, 18
+PANELS_IN_A_ROW = 3
 
 
 def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT) -> go.Figure:
@@ -48,13 +49,25 @@ def figure(title: str, x: str, y: str, revision: str = "", height: int = HEIGHT)
 
 
 def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height: int) -> go.Figure:
-    """As :func:`figure`, with several panels side by side; each has the titles of its two axes."""
-    drawing = make_subplots(rows=1, cols=len(labels), horizontal_spacing=0.28 / len(labels))
-    drawing.update_layout(frame(title, revision, height))
-    for column, (x, y) in enumerate(labels, 1):
-        drawing.update_xaxes(axis(x, X_STANDOFF) | BARE, row=1, col=column)
-        drawing.update_yaxes(axis(y, Y_STANDOFF), row=1, col=column)
+    """As :func:`figure`, with several panels; each has the titles of its two axes. At most ``PANELS_IN_A_ROW`` stand
+    side by side, so that titles have room on a narrow page; each row has the ``height``. See ``panel_place``.
+    """
+    columns = min(len(labels), PANELS_IN_A_ROW)
+    rows = -(-len(labels) // columns)
+    drawing = make_subplots(
+        rows, columns, horizontal_spacing=0.28 / columns, vertical_spacing=0.4 / rows if rows > 1 else None
+    )
+    drawing.update_layout(frame(title, revision, height * rows))
+    for number, (x, y) in enumerate(labels):
+        drawing.update_xaxes(axis(x, X_STANDOFF) | BARE, **panel_place(number))
+        drawing.update_yaxes(axis(y, Y_STANDOFF), **panel_place(number))
     return drawing
+
+
+def panel_place(number: int) -> dict[str, int]:
+    """Row and column, from 1 on, of the panel of that number, from 0 on."""
+    row, column = divmod(number, PANELS_IN_A_ROW)
+    return {"row": row + 1, "col": column + 1}
 
 
 def axis(title: str, standoff: int) -> dict[str, Any]:
@@ -244,9 +257,9 @@ def faded(color: str, opacity: float = 0.18) -> str:
     return f"rgba({red},{green},{blue},{opacity})"
 
 
-def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: int | None = None) -> None:
-    """Traces in the house's colours; in panels only the first one has a legend."""
-    place: dict[str, Any] = {} if column is None else {"row": 1, "col": column}
+def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, panel: int | None = None) -> None:
+    """Traces in the house's colours; of several panels, counted from 0, only the first one has a legend."""
+    place: dict[str, Any] = {} if panel is None else panel_place(panel)
     for number, trace in enumerate(lines):
         color = LINE_COLORS[number % len(LINE_COLORS)]
         drawing.add_scatter(
@@ -256,7 +269,7 @@ def draw_lines(drawing: go.Figure, lines: Sequence[Line], hover: str, column: in
             mode="lines",
             line={"color": color, "width": 1.6},
             legendgroup=trace.name,
-            showlegend=column in (None, 1) and len(lines) > 1,
+            showlegend=not panel and len(lines) > 1,
             hovertemplate=hover,
             **place,
         )

@@ -12,7 +12,16 @@ import plotly.graph_objects as go
 from profilers.analysis import machine
 from profilers.gpu import rank_gpus
 from profilers.records.schema import Event
-from workbench.figures.base import LINE_COLORS, NEUTRAL, SINCE_START, draw_lines, empty, figure, panels
+from workbench.figures.base import (
+    LINE_COLORS,
+    NEUTRAL,
+    SINCE_START,
+    draw_lines,
+    empty,
+    figure,
+    panel_place,
+    panels,
+)
 from workbench.figures.steps import GIB, Line, line
 from workbench.records.columns import Array, Columns
 
@@ -79,10 +88,10 @@ def live(series: Sequence[Sequence[Line]], revision: str = "") -> go.Figure:
     labels = [(SINCE_START, f"{quantity.title}, {quantity.unit}") for quantity in LIVE]
     drawing = panels("GPUs", labels, revision, 250).update_yaxes(rangemode="tozero")
     drawing.update_xaxes(rangemode="nonnegative")
-    for column, (quantity, lines) in enumerate(zip(LIVE, series, strict=True), 1):
-        draw_lines(drawing, lines, quantity.hover, column=column)
+    for number, (quantity, lines) in enumerate(zip(LIVE, series, strict=True)):
+        draw_lines(drawing, lines, quantity.hover, panel=number)
         if quantity.axis is not None:
-            drawing.update_yaxes(range=quantity.axis, row=1, col=column)
+            drawing.update_yaxes(range=quantity.axis, **panel_place(number))
     return drawing
 
 

@@ -361,8 +361,8 @@ def traffic(network: RateSeries, disk: RateSeries, revision: str = "") -> go.Fig
     drawing = panels("Network and disk", labels, revision, 280)
     if not network.lines and not disk.lines:
         return empty(drawing, "nothing was sent, read or written, or no reading")
-    draw_lines(drawing, network.lines, "%{y:,.2f} MB/s", column=1)
-    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", column=2)
+    draw_lines(drawing, network.lines, "%{y:,.2f} MB/s", panel=0)
+    draw_lines(drawing, disk.lines, "%{y:,.2f} MB/s", panel=1)
     for trace, color in zip(drawing.data[len(network.lines) :], _DISK_COLORS, strict=False):
         trace.line.color = color
     drawing.update_traces(showlegend=True)

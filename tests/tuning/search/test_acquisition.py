@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuning.search.acquisition import gives_up, propose, skipped, watch
-from tuning.search.surrogate import Belief, Seen, posterior
+from tuning.search.acquisition import gives_up, propose, skipped
+from tuning.search.surrogate import Belief, Seen, posterior, prediction_errors
 
 Measure = Callable[[int], float]
 NAN = float("nan")
@@ -63,7 +63,7 @@ def test_intervals_widen_when_predictions_are_off() -> None:
     calm = posterior(belief, play(belief, lambda row: float(truth[row]), 8))
     wide = posterior(belief, play(belief, lambda row: float(wild[row]), 8))
     assert wide.scale > 2 * calm.scale
-    told = watch(belief, play(belief, lambda row: float(wild[row]), 8))
+    told = prediction_errors(belief, play(belief, lambda row: float(wild[row]), 8))
     assert told.scale == pytest.approx(wide.scale)
     assert told.within < 0.9
 
@@ -85,11 +85,11 @@ def test_a_wrong_risk_recovers() -> None:
     belief, truth = grid(risk=0.6)
     seen = play(belief, lambda row: float(truth[row]), 6)
     assert posterior(belief, seen).fails.mean() < 0.2
-    assert watch(belief, seen).risky_ran == 6
+    assert prediction_errors(belief, seen).risky_ran == 6
     belief, _ = grid(risk=0.1)
     seen = play(belief, lambda _: NAN, 6)
     assert posterior(belief, seen).fails.mean() > 0.6
-    assert watch(belief, seen).safe_failed == 6
+    assert prediction_errors(belief, seen).safe_failed == 6
 
 
 def test_a_predicted_failure_gets_a_second_look_when_nothing_else_is_left() -> None:

@@ -107,15 +107,16 @@ def test_each_gpu_has_its_own_lines() -> None:
     assert busy[1].y == pytest.approx([10.0, 30.0, 30.0, 50.0])
     assert power[0].y == [None]
     assert not any(gpu.live_series({}, 0.0))
-    assert gpu.live_label() == "Utilisation, memory and power of each GPU"
 
 
 def test_a_new_quantity_of_the_live_page_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     hot = gpu.Quantity("temperature_celsius", 1, "temperature", "°C", "%{y:.0f} °C", axis=(0, 120))
-    monkeypatch.setattr(gpu, "LIVE", (*gpu.LIVE, hot))
+    monkeypatch.setattr(gpu, "LIVE", (*gpu.LIVE[:3], hot))
     drawn = gpu.live(gpu.live_series(columns(temperature_celsius=[40, 50, 70, 60, 60]), 100.0))
     last = [trace for trace in drawn.data if trace.hovertemplate.startswith(hot.hover)]
     assert [list(trace.y) for trace in last] == [[70], [40, 50, 60, 60]]
+    assert gpu.live_label() == "Utilisation, memory, power and temperature of each GPU"
     assert drawn.layout.yaxis4.title.text == "temperature, °C"
     assert drawn.layout.yaxis4.range == (0, 120)
-    assert gpu.live_label() == "Utilisation, memory, power and temperature of each GPU"
+    assert drawn.layout.xaxis4.domain == drawn.layout.xaxis.domain, "it begins a second row"
+    assert drawn.layout.yaxis4.domain[1] < drawn.layout.yaxis.domain[0]
