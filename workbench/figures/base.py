@@ -54,8 +54,15 @@ def panels(title: str, labels: Sequence[tuple[str, str]], revision: str, height:
     """
     columns = min(len(labels), PANELS_IN_A_ROW)
     rows = -(-len(labels) // columns)
+    cells: list[dict[str, int] | None] = [
+        {} if cell < len(labels) else None for cell in range(rows * columns)
+    ]
     drawing = make_subplots(
-        rows, columns, horizontal_spacing=0.28 / columns, vertical_spacing=0.4 / rows if rows > 1 else None
+        rows,
+        columns,
+        specs=[cells[start : start + columns] for start in range(0, len(cells), columns)],
+        horizontal_spacing=0.28 / columns,
+        vertical_spacing=0.4 / rows,
     )
     drawing.update_layout(frame(title, revision, height * rows))
     for number, (x, y) in enumerate(labels):
