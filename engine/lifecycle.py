@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.config import layout
 from engine.config.errors import InputError
-from engine.config.layout import accumulation, layout_of
+from engine.config.layout import accumulation, layout_of, round_steps
 from engine.config.network import shape_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Lab
@@ -180,6 +180,7 @@ def summary_of(
         notes=notes_of(config, _devices(records)) + _told(records),
         links=calibrated.links(backend),
         links_reason=calibrated.reason,
+        round_steps=round_steps(config),
         setting=setting_of(config),
         pipelines=tuple(map(tuple, where.groups("pp"))) if several_stages else (),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from profilers.analysis.anatomy import anatomy, warmup_of
 from profilers.analysis.communication import communication_rows, message_seconds_reason, peak_bandwidth_reason
 from profilers.analysis.events import (
@@ -21,8 +23,9 @@ from profilers.analysis.events import (
 )
 from profilers.analysis.machine import gpu_notes, gpus_of, host_rows, joules_of_ranks
 from profilers.analysis.memory import memory_rows, peak, with_outside
-from profilers.analysis.statistics import median_interval, p95
-from profilers.analysis.steps import JoinedSteps, join_steps, rank_skew, slowest_seconds, typical_phases
+from profilers.analysis.rounds import Rounds, between_seconds, wall_seconds, whole_rounds
+from profilers.analysis.statistics import mean_interval, p95
+from profilers.analysis.steps import JoinedSteps, join_steps, mean_phases
 from profilers.analysis.wire_counters import interface_rows, wire_totals
 from profilers.gpu.rank_gpus import RankGpus, gpus_of_ranks
 from profilers.model.environment import environment_rows
@@ -40,7 +43,8 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     changes = change_rows(records)
     since = last_change(changes)
     settled = steps.between(since, None)
-    measured = settled.measured()
+    rounds = whole_rounds(settled.measured(), facts.round_steps)
+    measured = rounds.steps if len(rounds.seconds) else settled.measured()
     detailed = measured.detailed()
     used = gpus_of_ranks(records)
     memory = memory_rows(records, since or 0)
@@ -59,12 +63,14 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         **peak(memory),
         "dropped_records": _dropped_records(records),
         **warmup_of(settled, (*facts.notes, *detail_notes(records, measured, detailed))),
+        **_whole_run(records, steps, facts),
     }
     if len(measured.steps):
-        known |= _speed(measured, facts) | _energy(measured, records, used)
+        known |= _speed(rounds, measured, facts) | _energy(measured, records, used)
         known |= _in_detail(measured, detailed, records, facts, used)
     else:
-        known |= dict.fromkeys(("mfu_reason", "wire_bytes_reason", "joules_reason"), "no measured step")
+        reasons = ("tokens_per_second_reason", "mfu_reason", "wire_bytes_reason", "joules_reason")
+        known |= dict.fromkeys(reasons, "no measured step")
     span = measured.span if len(measured.steps) else None
     known |= gpus_of(records, used, span)
     known["memory"] = with_outside(memory, known["gpus"])
@@ -102,18 +108,42 @@ def _of_facts(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _speed(measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
-    samples = slowest_seconds(measured)
-    median, low, high = median_interval(samples)
+def _speed(rounds: Rounds, measured: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
+    """Rates over whole rounds, and what a step takes; without a whole round there is no rate, and the reason."""
+    samples, cpu = wall_seconds(measured), measured.values["cpu_seconds"].sum(axis=0).mean()
+    mean, low, high = mean_interval(rounds.seconds / rounds.period) if len(rounds.seconds) else (None,) * 3
     slow, fast = _rate(facts.tokens_per_step, high), _rate(facts.tokens_per_step, low)
     return {
         "measured_steps": len(samples),
-        "step_seconds": StepSeconds(median, p95(samples), low, high),
+        "round_steps": rounds.period,
+        "round_samples": rounds.seconds.tolist(),
+        "step_seconds": StepSeconds(float(np.median(samples)), p95(samples), low, high, mean),
         "step_samples": samples.tolist(),
-        "tokens_per_second": _rate(facts.tokens_per_step, median),
+        "tokens_per_second": _rate(facts.tokens_per_step, mean),
         "tokens_per_second_interval": Bounds(slow, fast) if slow and fast else None,
-        **_utilization(median, facts),
-        "cpu_seconds_per_step": float(measured.values["cpu_seconds"].sum(axis=0).mean()),
+        "tokens_per_second_reason": None if mean is not None else _no_round(rounds.period, len(samples)),
+        **_utilization(mean, facts),
+        "cpu_seconds_per_step": float(cpu),
+    }
+
+
+def _no_round(period: int, steps: int) -> str:
+    return (
+        f"replicas average once in {period:,} steps, and no stretch of so many was measured, only {steps:,} steps: "
+        "raise train.steps or lower outer.period"
+    )
+
+
+def _whole_run(records: RunRecords, steps: JoinedSteps, facts: RunFacts) -> dict[str, Any]:
+    """Tokens of all recorded steps over all the time from the ranks' start to their last record."""
+    times = [event.time_unix for rank in records.ranks() for event in records.events(rank)]
+    if not len(steps.steps):
+        return {}
+    begin, end = steps.span
+    seconds = max([end, *times]) - min([begin, *times])
+    return {
+        "wall_seconds": seconds,
+        "tokens_per_wall_second": _rate(facts.tokens_per_step * len(steps.steps), seconds),
     }
 
 
@@ -121,13 +151,14 @@ def _rate(amount: float | None, seconds: float | None) -> float | None:
     return amount / seconds if amount is not None and seconds else None
 
 
-def _utilization(seconds: float, facts: RunFacts) -> dict[str, Any]:
+def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:
     """MFU as PaLM defines it (arXiv 2204.02311, appendix B), and HFU (arXiv 2205.05198), which counts recomputation."""
     model = _rate(facts.model_flops_per_step, seconds)
     found: dict[str, Any] = {"model_flops_per_second": model}
     peak = facts.peak_flops_per_second
     if model is None:
-        return found | {"mfu_reason": "the model's FLOPs per step are not known"}
+        why = "the model's FLOPs per step are not known" if seconds else "no whole round was measured"
+        return found | {"mfu_reason": why}
     if not peak:
         return found | {"mfu_reason": f"the peak of this device is not known: {facts.peak_source}"}
     over = f"over {facts.world_size} x {peak:.4g} FLOP/s ({facts.peak_source})"
@@ -177,13 +208,11 @@ def _where_time_goes(
     used: RankGpus,
     rows: list[CommunicationRow],
 ) -> dict[str, Any]:
-    skew, slowest = rank_skew(detailed)
     shown = anatomy(detailed, records, facts)
     findings = findings_of(records, detailed, facts.setting, rows, shown["pipeline"], used)
     return {
-        "phases": typical_phases(detailed),
-        "rank_skew_seconds": skew,
-        "slowest_rank": slowest,
+        "phases": mean_phases(detailed),
+        "between_seconds": between_seconds(detailed),
         **shown,
         **_verdicts(findings, facts.setting.thresholds),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.config.outer_methods import OUTER_METHODS
 from engine.config.run_config import RunConfig
 
 #: The order in which ranks are numbered, fastest first: tensor parallelism has the most traffic.
@@ -167,3 +168,22 @@ def layers_of_stages(layers: int, stages: int, given: Sequence[int] | None = Non
     counts = given or [layers // stages + (stage < layers % stages) for stage in range(stages)]
     starts = [sum(counts[:stage]) for stage in range(stages)]
     return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
+
+
+def round_steps(config: RunConfig) -> int:
+    """Steps from one exchange of the outer loop to the next; 1 without one."""
+    return 1 if config.outer.method == "none" else config.outer.period
+
+
+def settling_steps(config: RunConfig) -> int:
+    """Steps at the start after which every stretch of a round's length holds a whole round's waits.
+
+    CO2 takes over its first average at the end of the second round; streaming DiLoCo each one ``overlap`` steps late.
+    """
+    method = OUTER_METHODS.get(config.outer.method)
+    return method.late_steps(config.outer.period, config.outer.overlap) if method else 0
+
+
+def least_steps(config: RunConfig, rounds: int) -> int:
+    """The fewest ``train.steps`` in which so many whole rounds are measured."""
+    return max(config.train.warmup, settling_steps(config)) + rounds * round_steps(config)

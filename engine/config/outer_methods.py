@@ -26,7 +26,8 @@ class OuterMethod:
     ``learning_rate`` goes on from the mean itself. ``learning_rate`` and ``momentum``, the latter by the number of
     ranks, are those of its authors. An outer step works on so many fp32 copies of the weights (``step_copies``), of
     which each replica has a part under ZeRO; ``whole_copies``, by the variant, every replica has whole. ``overlaps``:
-    averages travel beside the next steps. ``offered`` methods are in the space of a study that names none.
+    averages travel beside the next steps, and are taken over ``late_steps`` (by period and overlap) after they were sent.
+    ``offered`` methods are in the space of a study that names none.
     """
 
     paper: str
@@ -38,6 +39,7 @@ class OuterMethod:
     step_copies: int = 0
     whole_copies: Callable[[Variant], int] = lambda variant: 1
     overlaps: bool = False
+    late_steps: Callable[[int, int], int] = lambda period, overlap: 0
     offered: bool = True
 
     def has(self, field: str) -> bool:
@@ -76,6 +78,7 @@ OUTER_METHODS: dict[str, OuterMethod] = {
         momentum=_nesterov_momentum,
         step_copies=2,
         overlaps=True,
+        late_steps=lambda period, overlap: overlap,
     ),
     "co2": OuterMethod(
         "2401.16265",
@@ -86,6 +89,7 @@ OUTER_METHODS: dict[str, OuterMethod] = {
         step_copies=3,
         whole_copies=lambda variant: 2 if variant == "keep_local" else 1,
         overlaps=True,
+        late_steps=lambda period, overlap: period,
     ),
 }
 

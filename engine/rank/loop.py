@@ -69,13 +69,16 @@ def _steps(
             if rank.control.should_stop(step):
                 checkpoints.finish(step)
                 return False
-            if commands.before(step):
+            with rank.timer.aside():
+                disturbed = commands.before(step)
+            if disturbed:
                 log.leave_out(step)
             planner.watch(step)
             divergence.check(step, *one_step(rank, stages, optimizer, corpus, log, step))
             planner.after(step + 1)
-            checkpoints.after(step + 1)
-            validation.after(step + 1)
+            with rank.timer.aside():
+                checkpoints.after(step + 1)
+                validation.after(step + 1)
         checkpoints.finish(rank.config.train.steps)
     return True
 

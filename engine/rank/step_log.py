@@ -7,6 +7,7 @@ import time
 from collections import deque
 
 from engine.comm.context import RankContext
+from engine.config.layout import settling_steps
 from engine.config.run_config import RunConfig
 from engine.rank.environment_report import InterfaceLog
 from profilers.records.schema import StepSample
@@ -31,10 +32,7 @@ class StepLog:
     def __init__(self, rank: RankContext, first: int = 0, choice: DetailChoice | None = None) -> None:
         self._rank = rank
         config = rank.config
-        # The first step of a compiled run compiles.
-        warm_up = max(config.train.warmup, int(config.compile))
-        self._warm_up = warm_up
-        self._first_measured = min(first + warm_up, config.train.steps - 1)
+        self._first_measured = min(first + _warm_up(config), config.train.steps - 1)
         layout = rank.layout
         self._tokens = config.batch.global_batch * config.data.sequence_length // layout.data
         self._left_out: set[int] = set()
@@ -76,7 +74,9 @@ class StepLog:
 
     def start_anew(self, step: int) -> None:
         """What is measured and the peaks of memory begin again: from ``step`` on another configuration holds."""
-        self._first_measured = min(step + max(1, self._warm_up), self._rank.config.train.steps - 1)
+        self._first_measured = min(
+            step + max(1, _warm_up(self._rank.config)), self._rank.config.train.steps - 1
+        )
         self._choice.start_anew(self._first_measured)
         memory.reset_peak(self._rank.device)
         self._reader.forget_peak()
@@ -157,8 +157,14 @@ class StepLog:
             tokens=self._tokens,
             loss=loss,
             gradient_norm=norm,
+            between_seconds=times.between(self._rank.timer.clock),
             **{f"{name}_seconds": seconds if times.detailed else None for name, seconds in phases.items()},
         )
+
+
+def _warm_up(config: RunConfig) -> int:
+    """Steps that are not measured at the start: the first one of a compiled run compiles."""
+    return max(config.train.warmup, int(config.compile), settling_steps(config))
 
 
 def _budget(config: RunConfig) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 from profilers.analysis.exposed import seconds_by_axis
 from profilers.analysis.pipeline import pipeline_of
 from profilers.analysis.statistics import warmup_steps
-from profilers.analysis.steps import JoinedSteps, busy_seconds, gap_rows, slowest_seconds, typical
+from profilers.analysis.steps import JoinedSteps, gap_rows, rank_skew, slowest_seconds
 from profilers.model.rows import ClockRow
 from profilers.model.run_summary import RunFacts
 from profilers.records.reader import RunRecords
@@ -64,19 +64,18 @@ def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
 
 def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
     """What the measured steps show; there is at least one."""
-    chosen, clocks = typical(measured), clocks_of(records)
+    clocks = clocks_of(records)
     tables = [records.table(rank, "comm") for rank in measured.ranks]
-    by_axis = seconds_by_axis(measured, chosen, tables)
+    by_axis = seconds_by_axis(measured, tables)
     middle = float(np.median(measured.values["start_unix"].filled(0.0)))
     actions = {rank: records.table(rank, "action") for rank in range(facts.world_size)}
-    places = np.sort(chosen.steps)
-    had_data = (measured.values["start_unix"] + measured.values["data_seconds"])[:, places].filled(np.nan)
+    had_data = (measured.values["start_unix"] + measured.values["data_seconds"]).filled(np.nan)
     ready = dict(zip(measured.ranks, had_data, strict=True))
     return {
         "exposed_seconds_by_axis": by_axis.exposed,
         "hidden_seconds_by_axis": by_axis.hidden,
         "hidden_communication_seconds": by_axis.hidden_together,
-        "pipeline": pipeline_of(actions, facts.pipelines, measured.steps[places], clocks, ready),
+        "pipeline": pipeline_of(actions, facts.pipelines, measured.steps, clocks, ready),
         "clocks": clock_rows(clocks, middle),
         "gaps": gap_rows({rank: records.table(rank, "span") for rank in measured.ranks}, measured.steps),
         **_straggler(measured, records),
@@ -84,12 +83,15 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
 
 
 def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
-    """Of the rank that is busiest by medians: its host, and the share of steps in which it is."""
-    busy = busy_seconds(measured)
-    row = int(np.median(busy, axis=1).argmax())
-    share = float((busy.argmax(axis=0) == row).mean()) if len(measured.ranks) > 1 else None
-    hosts = hosts_of(records)
-    return {"slowest_rank_host": hosts.get(measured.ranks[row]), "slowest_rank_share": share}
+    """The busiest rank, its host, by how much, and the share of steps in which it is; no share with one rank."""
+    skew = rank_skew(measured)
+    rank = measured.ranks[skew.row]
+    return {
+        "rank_skew_seconds": skew.seconds,
+        "slowest_rank": rank,
+        "slowest_rank_host": hosts_of(records).get(rank),
+        "slowest_rank_share": skew.share if len(measured.ranks) > 1 else None,
+    }
 
 
 def hosts_of(records: RunRecords) -> dict[int, str]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from profilers.analysis.communication import communication_rows
-from profilers.analysis.steps import JoinedSteps, slowest_seconds
+from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import ChangeRow, CheckpointRow, OuterRow, PlanRow, QualityRow, Resumed
 from profilers.records.reader import RunRecords
 from profilers.steps.sampling_budget import SAMPLING_EVENT
@@ -44,21 +45,19 @@ def last_change(rows: list[ChangeRow]) -> int | None:
 
 
 def with_times(rows: list[ChangeRow], steps: JoinedSteps) -> list[ChangeRow]:
-    """The changes with the median step before and after each, up to the neighbouring ones."""
+    """The changes with the mean step before and after each, up to the neighbouring ones."""
     places = sorted({row.step for row in rows})
     bounds = [None, *places, None]
-    medians = {
-        step: (_median(steps, bounds[place], step), _median(steps, step, bounds[place + 2]))
+    means = {
+        step: (_mean(steps, bounds[place], step), _mean(steps, step, bounds[place + 2]))
         for place, step in enumerate(places)
     }
-    return [
-        replace(row, seconds_before=medians[row.step][0], seconds_after=medians[row.step][1]) for row in rows
-    ]
+    return [replace(row, seconds_before=means[row.step][0], seconds_after=means[row.step][1]) for row in rows]
 
 
-def _median(steps: JoinedSteps, first: int | None, end: int | None) -> float | None:
+def _mean(steps: JoinedSteps, first: int | None, end: int | None) -> float | None:
     measured = steps.between(first, end).measured()
-    return float(np.median(slowest_seconds(measured))) if len(measured.steps) else None
+    return float(wall_seconds(measured).mean()) if len(measured.steps) else None
 
 
 Row = TypeVar("Row")
@@ -135,7 +134,7 @@ def outer_row(records: RunRecords) -> OuterRow | None:
         min(stale),
         max(stale),
         fmean(average.delay_steps for average in found),
-        median(average.wait_seconds for average in found),
+        fmean(average.wait_seconds for average in found),
     )
 
 
@@ -147,7 +146,7 @@ def quality_rows(records: RunRecords, steps: JoinedSteps, backend: str) -> list[
     if not len(steps.steps):
         return []
     found, before, wire = [], None, 0.0
-    seconds = slowest_seconds(steps)
+    seconds = wall_seconds(steps)
     for step, loss in sorted(_losses(records, steps).items()):
         sent = _sent(records, steps, before, step, backend)
         wire += math.nan if sent is None else sent

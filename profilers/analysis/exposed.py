@@ -1,4 +1,4 @@
-"""Exposed and hidden communication by axis in a typical step; pure.
+"""Exposed and hidden communication by axis, means over ranks and steps; pure.
 
 The phase ``communication_exposed`` of a step is divided among the calls that were under way in it, so that the axes sum
 to the phase. Calls that were waited for as a whole come first; what they leave is shared by the others in proportion
@@ -15,7 +15,7 @@ import numpy as np
 
 from profilers.analysis.communication import MESSAGES
 from profilers.analysis.intervals import union_seconds
-from profilers.analysis.steps import JoinedSteps, Typical
+from profilers.analysis.steps import JoinedSteps
 from profilers.records.table import Table
 
 #: Exposed seconds that belong to no recorded call.
@@ -28,7 +28,7 @@ _Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class ByAxis(NamedTuple):
-    """Seconds of a typical step by axis."""
+    """Seconds of a step by axis."""
 
     exposed: dict[str, float]
     hidden: dict[str, float]
@@ -51,8 +51,8 @@ class _Calls(NamedTuple):
     names: dict[int, str]
 
 
-def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]) -> ByAxis:
-    """The steps and ranks that ``typical_phases`` averages; ``tables`` are the ranks' calls, in the order of ranks.
+def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> ByAxis:
+    """Means over ranks and the measured steps; ``tables`` are the ranks' calls, in the order of ranks.
 
     Hidden are the seconds in which a call of the axis was under way and nobody waited for it. Messages between two
     ranks are left out: they are posted long before they are sent, and end when they are taken. An axis that sends
@@ -60,10 +60,9 @@ def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]
     """
     exposed, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
     together: list[float] = []
-    for rank in np.unique(typical.ranks):
-        places = typical.steps[typical.ranks == rank]
-        waits = _of(measured, "communication_exposed_seconds", rank, places)
-        calls = _calls(tables[rank], measured.steps[places])
+    for rank, table in enumerate(tables):
+        waits = np.asarray(measured.values["communication_exposed_seconds"][rank].filled(0.0))
+        calls = _calls(table, measured.steps)
         shares, known = _shares(calls, waits), ~calls.message
         for code, name in calls.names.items():
             of_axis = calls.axis == code
@@ -73,7 +72,7 @@ def seconds_by_axis(measured: JoinedSteps, typical: Typical, tables: list[Table]
         if known.any():
             together.append(_hidden(calls, shares, known))
         exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
-    count, whole = len(typical.steps), sum(exposed.values())
+    count, whole = len(measured.steps) * len(tables), sum(exposed.values())
     if exposed[UNKNOWN] <= _TOLERANCE * whole:
         del exposed[UNKNOWN]
     return ByAxis(
@@ -87,10 +86,6 @@ def _hidden(calls: _Calls, shares: _Floats, chosen: _Flags) -> float:
     """Seconds in which at least one of the chosen calls was under way and nobody waited for it."""
     spans = np.column_stack([calls.start, calls.start + calls.seconds])[chosen]
     return max(0.0, union_seconds(spans) - float(shares[chosen].sum()))
-
-
-def _of(measured: JoinedSteps, name: str, rank: int, places: _Places) -> _Floats:
-    return np.asarray(measured.values[name][rank, places].filled(0.0))
 
 
 def _calls(table: Table, steps: _Places) -> _Calls:

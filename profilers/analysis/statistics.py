@@ -1,11 +1,11 @@
-"""Medians with intervals from a moving-block bootstrap, because a step depends on the step before.
+"""Medians and means with intervals from a moving-block bootstrap, because a step depends on the step before.
 
 How many steps a run needed to settle; pure. What is measured stays as it was configured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,12 @@ def median_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Int
     return _interval(float(np.median(data)), bootstrap_medians(data, seed, resamples))
 
 
+def mean_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Interval:
+    """As :func:`median_interval`, of the mean."""
+    data = _checked(values)
+    return _interval(float(data.mean()), bootstrap_means(data, seed, resamples))
+
+
 def ratio_interval(numerator: Values, denominator: Values, seed: int = 0, resamples: int = 1000) -> Interval:
     """median(numerator) / median(denominator), both resampled independently.
 
@@ -60,6 +66,15 @@ def ratio_interval(numerator: Values, denominator: Values, seed: int = 0, resamp
 
 def bootstrap_medians(values: Values, seed: int = 0, resamples: int = 1000) -> _Array | None:
     """Medians of ``resamples`` series of random blocks of neighbours; None for fewer than three values."""
+    return _bootstrap(np.median, values, seed, resamples)
+
+
+def bootstrap_means(values: Values, seed: int = 0, resamples: int = 1000) -> _Array | None:
+    """The same of means."""
+    return _bootstrap(np.mean, values, seed, resamples)
+
+
+def _bootstrap(statistic: Callable[..., _Array], values: Values, seed: int, resamples: int) -> _Array | None:
     data = _checked(values)
     count = len(data)
     if count < MINIMUM_VALUES:
@@ -68,7 +83,7 @@ def bootstrap_medians(values: Values, seed: int = 0, resamples: int = 1000) -> _
     rows = max(1, _CHUNK_VALUES // count)
     chunks = [min(rows, resamples - start) for start in range(0, resamples, rows)]
     series = (data[_block_indices(generator, count, chunk)] for chunk in chunks)
-    return np.concatenate([np.median(chunk, axis=1) for chunk in series])
+    return np.concatenate([statistic(chunk, axis=1) for chunk in series])
 
 
 def _block_indices(

@@ -17,7 +17,8 @@ from profilers.records.schema import PHASES
 from profilers.records.table import Column, Table
 
 PHASE_FIELDS = tuple(f"{phase}_seconds" for phase in PHASES)
-_FIELDS = ("measured", "start_unix", "step_seconds", "cpu_seconds", *PHASE_FIELDS, "loss", "gradient_norm")
+_FIELDS = ("measured", "start_unix", "step_seconds", "between_seconds", "cpu_seconds", *PHASE_FIELDS, "loss",
+           "gradient_norm")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,18 @@ class JoinedSteps:
         present = self.values["measured"].count(axis=0)
         complete = present == present.max(initial=0)
         wanted = complete & np.ma.filled(self.values["measured"], 0).any(axis=0)
-        return self._of(wanted)
+        return self.chosen(wanted)
 
     def detailed(self) -> JoinedSteps:
         """Only steps whose phases every rank recorded."""
         wanted = ~np.ma.getmaskarray(self.values[PHASE_FIELDS[0]]).any(axis=0)
-        return self._of(wanted)
+        return self.chosen(wanted)
 
     def between(self, first: int | None, end: int | None) -> JoinedSteps:
         """The steps from ``first`` on that come before ``end``; None for no bound."""
         start = 0 if first is None else int(np.searchsorted(self.steps, first))
         stop = len(self.steps) if end is None else int(np.searchsorted(self.steps, end))
-        return self._of(slice(start, stop))
+        return self.chosen(slice(start, stop))
 
     @property
     def span(self) -> tuple[float, float]:
@@ -55,7 +56,7 @@ class JoinedSteps:
         starts = self.values["start_unix"]
         return float(starts.min()), float((starts + self.values["step_seconds"]).max())
 
-    def _of(self, wanted: Any) -> JoinedSteps:
+    def chosen(self, wanted: Any) -> JoinedSteps:
         """The chosen steps: a mask or a slice of them."""
         columns = {name: values[:, wanted] for name, values in self.values.items()}
         return JoinedSteps(self.ranks, self.steps[wanted], columns)
@@ -80,63 +81,44 @@ def _joined(
     return joined
 
 
-#: Steps this close to the median are averaged.
-TYPICAL_FRACTION = 0.05
-#: How far the sum of the averaged phases may be from the median step.
-SUM_FRACTION = 0.02
-
-
 def slowest_seconds(measured: JoinedSteps) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The time of each step: that of the rank with the longest one."""
     return np.asarray(measured.values["step_seconds"].max(axis=0).filled(0.0))
 
 
-class Typical(NamedTuple):
-    """Places of the steps that a typical one is averaged over, and of the slowest rank of each."""
-
-    steps: np.ndarray[Any, np.dtype[np.int64]]
-    ranks: np.ndarray[Any, np.dtype[np.int64]]
+def mean_phases(measured: JoinedSteps) -> dict[str, float]:
+    """Seconds in each phase, means over ranks and steps."""
+    return {name: float(measured.values[f"{name}_seconds"].mean()) for name in PHASES}
 
 
-def typical(measured: JoinedSteps) -> Typical:
-    """The steps within 5 % of the median, each seen on its slowest rank.
+#: Phases in which a rank does its own work.
+WORK = ("forward", "backward", "optimizer")
 
-    If these lie so unevenly around the median that their mean is off by more than 2 %, the step (or two) in the middle
-    is taken instead, whose mean is the median.
+
+class Skew(NamedTuple):
+    """The rank with most work of its own: its row, and the seconds of a mean step that it works longer than the rank
+    with the least. In ``share`` of the steps it is the busiest.
     """
-    chosen = _typical_steps(slowest_seconds(measured))
-    return Typical(chosen, measured.values["step_seconds"].argmax(axis=0)[chosen])
+
+    row: int
+    seconds: float
+    share: float
 
 
-def typical_phases(measured: JoinedSteps) -> dict[str, float]:
-    """Seconds in each phase of a typical step."""
-    chosen, ranks = typical(measured)
-    return {name: float(measured.values[f"{name}_seconds"][ranks, chosen].mean()) for name in PHASES}
-
-
-def rank_skew(measured: JoinedSteps) -> tuple[float, int]:
-    """Busiest minus least busy rank in seconds a step, and the busiest rank's number; medians over steps."""
-    busy = np.median(busy_seconds(measured), axis=1)
-    return float(busy.max() - busy.min()), measured.ranks[int(busy.argmax())]
-
-
-def busy_seconds(measured: JoinedSteps) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What ranks do themselves in each step: the step without exposed communication and bubble, [ranks, steps].
+def work_seconds(measured: JoinedSteps) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What ranks compute in each step: [ranks, steps].
 
     Ranks that wait for each other end a step together, so skew between them is looked for in this.
     """
-    values = measured.values
-    own_work = values["step_seconds"] - values["communication_exposed_seconds"] - values["bubble_seconds"]
-    return np.asarray(own_work.filled(0.0))
+    return np.asarray(sum(measured.values[f"{phase}_seconds"].filled(0.0) for phase in WORK), dtype=float)
 
 
-def _typical_steps(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    median = np.median(seconds)
-    near = np.flatnonzero(np.abs(seconds - median) <= TYPICAL_FRACTION * median)
-    if len(near) and abs(seconds[near].mean() - median) <= SUM_FRACTION * median:
-        return near
-    count = len(seconds)
-    return np.sort(np.argsort(seconds, kind="stable")[(count - 1) // 2 : count // 2 + 1])
+def rank_skew(measured: JoinedSteps) -> Skew:
+    """The busiest rank by its mean over steps."""
+    work = work_seconds(measured)
+    means = work.mean(axis=1)
+    row = int(means.argmax())
+    return Skew(row, float(means.max() - means.min()), float((work.argmax(axis=0) == row).mean()))
 
 
 #: Rows of a summary.

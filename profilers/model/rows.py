@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PipelineRow:
-    """A pipeline's bubble from its actions as they ran; seconds are means per rank over typical steps.
+    """A pipeline's bubble from its actions as they ran; seconds are means per rank over the detailed steps.
 
     ``bubble_fraction`` is idle over ranks times span. Idle time divides into waiting for a neighbour's action (and for
     the others to finish), the transfer of messages from then on, and gaps of the rank itself. ``action_seconds`` are
@@ -60,7 +60,7 @@ class GapRow:
 class ChangeRow:
     """One value of the configuration that was changed while the run went: ``new`` holds from ``step`` on.
 
-    The seconds are medians of the measured steps back to the change before this one, and on to the next; changes at
+    The seconds are means of the measured steps back to the change before this one, and on to the next; changes at
     one step share them.
     """
 
@@ -185,7 +185,7 @@ class OuterRow:
     """The averages that rank 0 took over from other replicas, ``averages`` of them in ``rounds`` rounds.
 
     Staleness is in rounds: 0 for an average of the running round, 1 for one of the round before. ``delay_steps`` is
-    the mean number of steps for which an average was under way, ``wait_seconds`` the median time waited for one.
+    the mean number of steps for which an average was under way, ``wait_seconds`` the mean time waited for one.
     """
 
     averages: int

@@ -53,18 +53,26 @@ class RunFacts:
     links_reason: str | None = None
     #: The ranks of each pipeline; empty where no schedule has more than one stage.
     pipelines: tuple[tuple[int, ...], ...] = ()
+    #: Steps from one exchange of an outer loop to the next; 1 without one.
+    round_steps: int = 1
     #: What the rules of the verdicts must know.
     setting: Setting = field(default_factory=Setting)
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Step time; ``low`` and ``high`` bound the median at 95 %, None with fewer than three measured steps."""
+    """Wall time of a step and what comes before it, the mean over ranks (``profilers/analysis/rounds.py``).
+
+    ``mean`` is over the steps of whole rounds, so it is tokens per step over tokens per second; None if no round was
+    measured. ``low`` and ``high`` bound it at 95 %, None with fewer than three rounds. Summaries written before there
+    was a mean have None, and bounds of the median.
+    """
 
     median: float
     p95: float
     low: float | None
     high: float | None
+    mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +162,24 @@ class RunSummary:
     #: Of these, the ones that every rank recorded in detail: phases, collectives and all that follows are of them.
     detailed_steps: int = 0
     step_seconds: StepSeconds | None = None
-    #: The slowest rank's seconds of each measured step.
+    #: Wall seconds of each measured step, and of each whole round: ``round_steps`` of them, one after the other.
     step_samples: list[float] = field(default_factory=list)
+    round_steps: int = 1
+    round_samples: list[float] = field(default_factory=list)
+    #: Tokens over the wall time of whole rounds: plans of compression count, evaluation, checkpoints and orders do not.
     tokens_per_second: float | None = None
     tokens_per_second_interval: Bounds | None = None
-    #: The seven phases of ``records.PHASES``; empty without a measured step.
+    tokens_per_second_reason: str | None = None
+    #: Tokens of all recorded steps over the seconds from the ranks' start to their last record: building the model,
+    #: warm-up, evaluation, checkpoints and orders count.
+    tokens_per_wall_second: float | None = None
+    wall_seconds: float | None = None
+    #: The seven phases of ``records.PHASES``, means over ranks and the detailed steps; empty without a measured step.
     phases: dict[str, float] = field(default_factory=dict)
-    #: Of a typical step: its phase ``communication_exposed`` by axis, and what was hidden behind computation. Waits for
-    #: a pipeline's messages are in the phase ``bubble``.
+    #: Mean seconds between two steps; with the phases they sum to the mean step.
+    between_seconds: float | None = None
+    #: Means over ranks and detailed steps: the phase ``communication_exposed`` by axis, and what was hidden behind
+    #: computation. Waits for a pipeline's messages are in the phase ``bubble``.
     exposed_seconds_by_axis: dict[str, float] = field(default_factory=dict)
     hidden_seconds_by_axis: dict[str, float] = field(default_factory=dict)
     #: None where there is one stage, or its actions were not recorded.
@@ -213,7 +231,7 @@ class RunSummary:
     #: One for each interface that only the ranks use; a run in the lab has them.
     interfaces: list[InterfaceRow] = field(default_factory=list)
     cpu_seconds_per_step: float | None = None
-    #: Busiest minus least busy rank, by medians; busy is the step without exposed communication and bubble.
+    #: Forward, backward and optimizer of the busiest rank minus those of the least busy one, of a mean step.
     rank_skew_seconds: float | None = None
     slowest_rank: int | None = None
     #: Its host, and the share of steps in which it is the busiest; None with one rank.

@@ -17,6 +17,9 @@ PHASES = ("data", "forward", "backward", "communication_exposed", "bubble", "opt
 class StepSample:
     """One optimizer step on one rank. The seven phase spans sum to ``step_seconds``; all are None of a step that was
     not recorded in detail.
+
+    ``between_seconds`` passed since the end of the step before: plans of compression, records, what the loop itself
+    takes. Evaluation, checkpoints and orders are no part of it. None of a first step.
     """
 
     step: int
@@ -34,6 +37,7 @@ class StepSample:
     tokens: int
     loss: float | None
     gradient_norm: float | None
+    between_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,6 +45,16 @@ class StepTimes:
     end: Any = None
     cpu_seconds: float = 0.0
     detailed: bool = True
+    #: The end of the step before, and (begin, end) of what was done since then that is no part of training.
+    end_before: Any = None
+    asides: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def between(self, clock: Clock) -> float | None:
+        """Seconds since the end of the step before, without what is no part of training; None of a first step."""
+        if self.end_before is None:
+            return None
+        aside = sum(clock.seconds(begin, end) for begin, end in self.asides)
+        return max(0.0, clock.seconds(self.end_before, self.changes[0][1]) - aside)
 
     def resolve(self, clock: Clock) -> StepSeconds:
         """In seconds, once the device has passed the end."""
@@ -95,6 +106,8 @@ class StepTimer:
         self._waits: list[tuple[Any, Any, Any]] = []
         self._issued: list[Issued] = []
         self._times: StepTimes | None = None
+        self._end_before: Any = None
+        self._asides: list[tuple[Any, Any]] = []
         self._phases = {name: _Phase(self, code) for name, code in _CODE.items()}
         self.step = -1
         #: Whether steps that begin are timed phase by phase; the others only as a whole.
@@ -116,14 +129,30 @@ class StepTimer:
         """``with timer.phase("forward"):`` - outside a step it only reports where the rank stands."""
         return self._phases[name]
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """``with timer.aside():`` around evaluation, checkpoints and orders between two steps."""
+        begin = self._mark()
+        try:
+            yield
+        finally:
+            self._asides.append((begin, self._mark()))
+
     def begin(self, step: int) -> None:
         """Start a step in phase ``other``."""
         self.step = step
         self._stack[:] = [_OTHER]
         self.take()
         self._times = StepTimes(
-            step, time.time(), time.perf_counter(), time.process_time(), detailed=self.detailed
+            step,
+            time.time(),
+            time.perf_counter(),
+            time.process_time(),
+            detailed=self.detailed,
+            end_before=self._end_before,
+            asides=self._asides,
         )
+        self._asides = []
         self._change(_OTHER)
 
     def enter(self, code: int) -> Any:
@@ -147,7 +176,7 @@ class StepTimer:
         """Close the step."""
         times = self._times
         assert times is not None, "end() without begin()"
-        times.end = self.clock.mark()
+        times.end = self._end_before = self.clock.mark()
         times.cpu_seconds = time.process_time() - times.cpu_start_seconds
         times.waits, times.issued = self.take()
         self._times = None

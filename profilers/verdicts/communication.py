@@ -73,7 +73,7 @@ def _evidence(
 ) -> str:
     what = exposure.operation.replace("_", "-")
     axis = f" over {exposure.axis}" if exposure.axis else " that no recorded call explains"
-    text = f"ranks wait {seconds(exposure.seconds)} of each step ({percent(share)}) for {what}{axis}"
+    text = f"ranks wait {seconds(exposure.seconds)} of a mean step ({percent(share)}) for {what}{axis}"
     if calls:
         count = sum(row.calls for row in calls)
         text += f": {count:g} call{'' if count == 1 else 's'} with {size(sum(row.bytes for row in calls))}"

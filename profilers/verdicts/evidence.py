@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from profilers.analysis.steps import JoinedSteps, slowest_seconds
+from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.steps import JoinedSteps
 from profilers.model.verdict import Setting
 from profilers.records.operations import POINT_TO_POINT, operation_of
 from profilers.records.table import Table
 
-#: Phases in which a rank does its own work.
-WORK = ("forward", "backward", "optimizer")
 #: The operation of what no recorded call explains.
 UNKNOWN = "communication"
 
@@ -48,7 +47,7 @@ def rate(bytes_per_second: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Seconds of a step that ranks waited for an operation on an axis: the median over steps.
+    """Seconds of a step that ranks waited for an operation on an axis: means over steps and groups of ranks.
 
     ``late_seconds`` is what waiting for other ranks adds. Both ends of a message are one operation.
     """
@@ -75,17 +74,17 @@ class RuleInputs:
 
     @property
     def step_seconds(self) -> float:
-        """The median step, each seen on its slowest rank."""
-        return float(np.median(slowest_seconds(self.measured)))
+        """The mean step, what comes between two steps included."""
+        return float(wall_seconds(self.measured).mean())
 
     def seconds(self, *phases: str) -> Numbers:
         """Seconds in some phases together: [ranks, steps]."""
         total = sum(self.measured.values[f"{phase}_seconds"].filled(0.0) for phase in phases)
         return np.asarray(total, dtype=float)
 
-    def typical(self, *phases: str) -> Numbers:
-        """Median over the steps: [ranks]."""
-        return np.asarray(np.median(self.seconds(*phases), axis=1))
+    def mean(self, *phases: str) -> Numbers:
+        """The same, the mean over steps: [ranks]."""
+        return np.asarray(self.seconds(*phases).mean(axis=1))
 
     def place(self, rank: int) -> str:
         """A rank and its host, in words."""
@@ -121,8 +120,8 @@ def exposures(
         # Stages of a pipeline do not meet: each has messages of its own.
         alone = (axis, operation) == ("pp", POINT_TO_POINT)
         waits = [own[group].mean(axis=0) if alone else own[group].min(axis=0) for group in members if group]
-        cost = float(np.median(np.mean(waits, axis=0)))
-        exposed.append(Exposure(axis, operation, cost, max(0.0, float(np.median(own.mean(axis=0))) - cost)))
+        cost = float(np.mean(waits))
+        exposed.append(Exposure(axis, operation, cost, max(0.0, float(own.mean()) - cost)))
     return exposed
 
 

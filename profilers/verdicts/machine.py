@@ -9,11 +9,12 @@ import numpy as np
 
 from profilers.analysis import machine
 from profilers.analysis.memory import KINDS
+from profilers.analysis.steps import WORK
 from profilers.gpu.rank_gpus import GpuReadings
 from profilers.model.run_summary import MemoryRow
 from profilers.model.verdict import Gain, Verdict, keys_in
 from profilers.records.table import Table
-from profilers.verdicts.evidence import WORK, RuleInputs, percent, seconds, size
+from profilers.verdicts.evidence import RuleInputs, percent, seconds, size
 
 #: Where a driver gives no reasons: a clock below this part of the highest one, while there was work, is held down.
 _CLOCK_FRACTION, _BUSY_FRACTION = 0.95, 0.5
@@ -113,7 +114,7 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
     capped = slowed | (np.ma.getmaskarray(masks) & below)
     share, held = float(capped.mean()), clocks[capped]
     part = float(held.mean()) / top if top and held.count() else 1.0
-    lost = share * max(0.0, 1 - part) * float(inputs.typical(*WORK).mean())
+    lost = share * max(0.0, 1 - part) * float(inputs.mean(*WORK).mean())
     reasons = sorted({reason for mask in masks[capped].compressed() for reason in machine.slows(int(mask))})
     why = f" ({', '.join(reasons)})" if reasons else ""
     at = f", at {percent(part)} of its highest value" if share else ""
@@ -148,7 +149,7 @@ def idlest_gpu(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Idle | None:
 
     Collectives and messages are kernels, too. None without enough readings during the measured steps.
     """
-    waiting = dict(zip(inputs.ranks, inputs.typical("data").tolist(), strict=True))
+    waiting = dict(zip(inputs.ranks, inputs.mean("data").tolist(), strict=True))
     idle = []
     for gpu in gpus:
         load = gpu.table.column("utilization_fraction")[gpu.within(*inputs.measured.span)].compressed()

@@ -22,11 +22,11 @@ def pipeline_findings(
     a stage works longer than the mean one; and messages under way. ``ran`` tells these last from the actions as they
     ran; without it they are what is left.
     """
-    waited = float(inputs.typical("bubble").mean())
+    waited = float(inputs.mean("bubble").mean())
     pipeline = inputs.setting.pipeline
     if not waited:
         return
-    work = inputs.typical("forward", "backward")
+    work = inputs.mean("forward", "backward")
     most = waited if ran is None else max(0.0, waited - ran.transfer_seconds)
     by_schedule = most if pipeline is None else min(most, _idle(inputs, pipeline, 1))
     rest = max(0.0, waited - by_schedule - float(work.max() - work.mean()))
@@ -42,8 +42,8 @@ def pipeline_findings(
 def _idle(inputs: RuleInputs, pipeline: Pipeline, finer: int) -> float:
     """Seconds that the schedule makes a rank wait, with ``finer`` times the micro-batches, each that much shorter."""
     actions = pipeline.chunks * pipeline.micro_batches
-    forward = float(inputs.typical("forward").mean()) / actions
-    backward = float(inputs.typical("backward").mean()) / actions
+    forward = float(inputs.mean("forward").mean()) / actions
+    backward = float(inputs.mean("backward").mean()) / actions
     return pipeline.idle_seconds(finer * pipeline.micro_batches, forward / finer, backward / finer)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.memory import memory_rows
-from profilers.analysis.steps import JoinedSteps, typical_phases
+from profilers.analysis.steps import WORK, JoinedSteps, mean_phases
 from profilers.gpu.rank_gpus import GpuReadings, RankGpus
 from profilers.model.rows import PipelineRow
 from profilers.model.run_summary import CommunicationRow
@@ -14,7 +14,7 @@ from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict, keys_in
 from profilers.records.operations import POINT_TO_POINT
 from profilers.records.reader import RunRecords, host_name
 from profilers.verdicts.communication import exposed_findings
-from profilers.verdicts.evidence import WORK, RuleInputs, exposures, percent, seconds
+from profilers.verdicts.evidence import RuleInputs, exposures, percent, seconds
 from profilers.verdicts.machine import machine_findings
 from profilers.verdicts.pipeline import pipeline_findings
 from profilers.verdicts.steps import step_findings
@@ -54,7 +54,7 @@ def findings_of(
 
 def _compute_bound(inputs: RuleInputs) -> Verdict:
     """What holds where nothing else does: whether that is so, the other rules say."""
-    phases = typical_phases(inputs.measured)
+    phases = mean_phases(inputs.measured)
     step = sum(phases.values()) or inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
     knob = (
@@ -63,7 +63,7 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
     )
     return Verdict(
         name=COMPUTE_BOUND,
-        evidence=f"forward, backward and optimizer take {seconds(busy)} of a typical step ({percent(busy / step)}), "
+        evidence=f"forward, backward and optimizer take {seconds(busy)} of a mean step ({percent(busy / step)}), "
         f"and waiting for other ranks takes {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
         knob=knob,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profilers.analysis.steps import WORK, rank_skew
 from profilers.gpu.rank_gpus import GpuReadings
 from profilers.model.verdict import Gain, Verdict, keys_in
-from profilers.verdicts.evidence import WORK, Numbers, RuleInputs, percent, seconds
+from profilers.verdicts.evidence import Numbers, RuleInputs, percent, seconds
 from profilers.verdicts.machine import idlest_gpu
 
 _DATA = "put data.path on a faster disk, or read less on each rank with a larger parallel.dp"
@@ -45,7 +46,7 @@ def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[V
 
 def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning: str, advice: str) -> Verdict:
     """A phase in which nothing is computed, on the rank that has most of it."""
-    each = inputs.typical(phase)
+    each = inputs.mean(phase)
     row = int(each.argmax())
     rank, lost, share = inputs.ranks[row], float(each[row]), float(each[row]) / inputs.step_seconds
     others = "" if len(each) == 1 else f"; the median rank {seconds(float(np.median(each)))}"
@@ -96,7 +97,7 @@ def straggler(inputs: RuleInputs) -> Verdict:
     if not slowest.is_same:
         evidence = (
             f"the slowest rank of a step takes {delay} longer than the median rank; it is a different one each time, "
-            f"most often rank {slowest.rank} ({often} of the steps)"
+            f"by the mean over steps rank {slowest.rank} ({often} of the steps)"
         )
         knob = "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
         knobs = ["batch.micro_batch"]
@@ -124,16 +125,14 @@ def straggler(inputs: RuleInputs) -> Verdict:
 
 
 def _slowest(inputs: RuleInputs) -> _Slowest:
-    work = inputs.seconds(*WORK)
-    times = np.bincount(work.argmax(axis=0), minlength=len(work))
-    row, fraction = int(times.argmax()), float(times.max() / work.shape[1])
-    same = fraction >= SAME_FRACTION
+    work, skew = inputs.seconds(*WORK), rank_skew(inputs.measured)
+    row, same = skew.row, skew.share >= SAME_FRACTION
     behind = _behind(work, row) if same else work.max(axis=0) - np.median(work, axis=0)
-    by_phase = {phase: float(np.median(_behind(inputs.seconds(phase), row))) for phase in WORK}
+    by_phase = {phase: float(_behind(inputs.seconds(phase), row).mean()) for phase in WORK}
     return _Slowest(
         rank=inputs.ranks[row],
-        seconds=max(0.0, float(np.median(behind))),
-        steps_fraction=fraction,
+        seconds=max(0.0, float(behind.mean())),
+        steps_fraction=skew.share,
         phase=max(by_phase, key=by_phase.__getitem__),
         stage=_slow_stage(inputs, inputs.ranks[row]),
     )
@@ -151,9 +150,9 @@ def _slow_stage(inputs: RuleInputs, rank: int) -> int | None:
     if place is None:
         return None
     stage = [inputs.ranks.index(group[place]) for group in pipelines if group[place] in inputs.ranks]
-    typical = inputs.typical(*WORK)
-    others = np.delete(typical, stage)
+    means = inputs.mean(*WORK)
+    others = np.delete(means, stage)
     if not len(others):
         return None
-    behind = typical[stage] - np.median(others)
+    behind = means[stage] - np.median(others)
     return place if (behind >= _STAGE_FRACTION * behind.max()).all() else None

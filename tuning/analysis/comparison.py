@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.analysis.statistics import Interval, bootstrap_medians
+from profilers.analysis.statistics import Interval, bootstrap_means
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -66,7 +66,7 @@ class Comparison:
 def compare(
     arm: Runs, baseline: Runs, seed: int, spread: Sequence[Runs] = (), level: float = LEVEL
 ) -> Comparison:
-    """Compare two configurations by the medians of their runs.
+    """Compare two configurations by the rates of their runs over all that was measured.
 
     Args:
         arm: samples of each run of the configuration, without the run that made it look best: that one was
@@ -118,35 +118,41 @@ def compare_single(arm: Runs, baseline: Runs, earlier: Runs = ()) -> Comparison:
 
 def spread_of(groups: Sequence[Runs]) -> Spread:
     """What configurations that were measured several times say together."""
-    logs = [_logs(runs) for runs in groups if len(runs) > 1]
+    logs = [log_rates(runs) for runs in groups if len(runs) > 1]
     degrees = sum(len(values) - 1 for values in logs)
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs)
     return Spread(squares / degrees if degrees else 0.0, degrees)
 
 
-def _logs(runs: Runs) -> _Array:
-    return np.log([float(np.median(run)) for run in runs])
+def log_rates(runs: Runs) -> _Array:
+    """The logarithm of each run's rate."""
+    return np.log([_rate(run) for run in runs])
+
+
+def _rate(samples: Sequence[float]) -> float:
+    """What rates over rounds of equal length make over all of them: their harmonic mean."""
+    return len(samples) / sum(1 / sample for sample in samples)
 
 
 def _centre(runs: Runs) -> float:
-    return float(_logs(runs).mean())
+    return float(log_rates(runs).mean())
 
 
 def _within(runs: Runs, seed: int) -> float | None:
-    """The mean variance of a run's median, from its steps; None if a run has too few."""
-    known = [variance for run in runs if (variance := _of_median(tuple(run), seed)) is not None]
+    """The mean variance of a run's rate, from its rounds; None if a run has too few."""
+    known = [variance for run in runs if (variance := _of_rate(tuple(run), seed)) is not None]
     return sum(known) / len(known) if len(known) == len(runs) else None
 
 
 @lru_cache(maxsize=256)
-def _of_median(run: tuple[float, ...], seed: int) -> float | None:
-    """The variance of the logarithm of a run's median; asked again for every pair that the run is in."""
-    drawn = bootstrap_medians(run, seed, RESAMPLES)
+def _of_rate(run: tuple[float, ...], seed: int) -> float | None:
+    """The variance of the logarithm of a run's rate; asked again for every pair that the run is in."""
+    drawn = bootstrap_means([1 / sample for sample in run], seed, RESAMPLES)
     return None if drawn is None else float(np.log(drawn).var())
 
 
 def _error(runs: Runs, within: float | None, strays: Spread) -> float | None:
-    """The standard error of an arm's centre. A run's median holds both noises; it cannot be surer than its steps."""
+    """The standard error of an arm's centre. A run's rate holds both noises; it cannot be surer than its rounds."""
     return None if within is None else math.sqrt(max(within, strays.variance) / len(runs))
 
 

@@ -49,7 +49,8 @@ def of_run(summary: RunSummary, processors: int | None = None) -> dict[str, floa
         and summary.cpu_seconds_per_step is not None
         and cores
     ):
-        busy, step = summary.hosts[0].cpu_fraction, summary.step_seconds.median
+        step = summary.step_seconds.mean or summary.step_seconds.median
+        busy = summary.hosts[0].cpu_fraction
         own = summary.cpu_seconds_per_step / (step * cores)
         known["others_share"] = None if busy is None else max(0.0, busy - own)
     return {name: float(value) for name, value in known.items() if value is not None}

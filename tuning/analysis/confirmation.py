@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tuning.analysis import early_stop, leaderboard
-from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, Runs, compare, compare_single
+from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, Runs, compare, compare_single, log_rates
 from tuning.space import labels
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
@@ -47,8 +47,8 @@ class Arm:
 
     @property
     def speed(self) -> float:
-        """The mean logarithm of the runs' medians."""
-        return float(np.mean([np.log(np.median(run)) for run in self.runs]))
+        """The mean logarithm of the runs' rates."""
+        return float(log_rates(self.runs).mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +228,7 @@ def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float]
     known = state.cache("interval")
     if trial.number not in known:
         several = len(trial.samples) > 1
-        known[trial.number] = (
-            early_stop.interval(np.asarray(early_stop.logs_of(trial.samples)), LEVEL) if several else None
-        )
+        known[trial.number] = early_stop.interval(trial.samples, LEVEL) if several else None
     if known[trial.number] is None:
         return None
     middle, half = known[trial.number]

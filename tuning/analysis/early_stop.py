@@ -7,9 +7,10 @@ with which all of them together hold with 95 % however they depend on each other
 Moore 1994, "Hoeffding races", race at a shared level in this way; Mnih, Szepesvari and Audibert 2008 take looks at
 powers); limits as large for every look are those of Pocock 1977.
 
-An interval is of the median of the logarithms: Student's t on their standard deviation after clipping hiccups, times
-sqrt(pi / 2), which is what a median costs beside a mean, widened for steps that resemble the step before. What all
-steps of a run share, the noise from run to run, no number of steps shows. It is added to both sides of the race.
+An interval is of the rate over all that was measured, which is what a trial is told with: Student's t on the standard
+deviation of the steps' seconds over their mean, widened for steps that resemble the step before. Hiccups count, and
+make it wider. What all steps of a run share, the noise from run to run, no number of steps shows. It is added to both
+sides of the race.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -37,10 +39,6 @@ from tuning.storage.controllers import on_this_host
 from tuning.storage.state import StudyState, Trial
 
 ERROR = 0.05
-#: As in ``profilers/analysis/statistics.py``: a hiccup counts as so many deviations,
-#: and a tenth of a step at the least.
-_CLIP_DEVIATIONS, _CLIP_LEAST = 5.0, 0.1
-_NORMAL_DEVIATION = 1.4826
 _MOST_ALIKE = 0.9
 
 
@@ -62,15 +60,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The best trial so far: its number, and the logarithms of its tokens per second, one for each step."""
+    """The best trial so far: its number, and its tokens per second, one for each round."""
 
     number: int
-    logs: tuple[float, ...]
+    rates: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What a running trial recorded: seconds of each step from the first one, ``left_out`` of them not measured."""
+    """What a running trial recorded: wall seconds of each step from the first on, ``left_out`` of them not measured."""
 
     seconds: tuple[float, ...]
     left_out: int
@@ -99,15 +97,15 @@ def decide(steps: Steps, tokens: int, rules: Rules, leader: Leader | None) -> Ea
     warm = warm_up(steps)
     if warm is None or len(steps.seconds) - warm < rules.look_steps[0]:
         return None
-    logs = np.log(tokens / np.asarray(steps.seconds[warm:]))
-    middle, half = interval(logs, rules.level)
+    rates = [tokens / seconds for seconds in steps.seconds[warm:]]
+    middle, half = interval(rates, rules.level)
     if leader is not None:
         best = math.exp(middle + math.hypot(half, NORMAL * rules.spread))
         worst = least_of(leader, rules.spread)
         if best < worst:
-            return EarlyEnd(Ending.PRUNED, _behind(len(logs), best, worst, leader.number))
+            return EarlyEnd(Ending.PRUNED, _behind(len(rates), best, worst, leader.number))
     if len(steps.seconds) >= MINIMUM_STEPS and half <= math.log1p(rules.settle):
-        return EarlyEnd(Ending.COMPLETED, f"settled after {len(logs)} steps, to within {100 * half:.1f} %")
+        return EarlyEnd(Ending.COMPLETED, f"settled after {len(rates)} steps, to within {100 * half:.1f} %")
     return None
 
 
@@ -121,24 +119,20 @@ def warm_up(steps: Steps) -> int | None:
 
 def least_of(leader: Leader, spread: float) -> float:
     """Tokens per second that the leader reaches at the least, at 95 %, noise from run to run included."""
-    middle, half = interval(np.asarray(leader.logs), 1 - ERROR)
+    middle, half = interval(leader.rates, 1 - ERROR)
     return math.exp(middle - math.hypot(half, NORMAL * spread))
 
 
-def logs_of(samples: Sequence[float]) -> tuple[float, ...]:
-    """Logarithms of values above 0."""
-    return tuple(math.log(sample) for sample in samples if sample > 0)
-
-
-def interval(logs: np.ndarray[tuple[int], np.dtype[np.float64]], level: float) -> tuple[float, float]:
-    """The median, and how far to each side of it the interval reaches; endless of a single value."""
-    middle = float(np.median(logs))
-    if len(logs) < 2:
-        return middle, math.inf
-    reach = max(_CLIP_DEVIATIONS * _NORMAL_DEVIATION * float(np.median(np.abs(logs - middle))), _CLIP_LEAST)
-    clipped = np.clip(logs, middle - reach, middle + reach)
-    error = float(clipped.std(ddof=1)) * math.sqrt(math.pi / 2 / len(logs) * _alike(clipped))
-    return middle, student(level, len(logs) - 1) * error
+def interval(rates: Sequence[float], level: float) -> tuple[float, float]:
+    """The logarithm of the rate over all of them, and how far to each side of it the interval reaches; endless of a
+    single value.
+    """
+    seconds = 1 / np.asarray(rates)
+    mean = float(seconds.mean())
+    if len(seconds) < 2:
+        return -math.log(mean), math.inf
+    error = float(seconds.std(ddof=1)) / mean * math.sqrt(_alike(seconds) / len(seconds))
+    return -math.log(mean), student(level, len(seconds) - 1) * error
 
 
 def _alike(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
@@ -206,13 +200,15 @@ class StepRecords:
         self._seen: list[dict[int, StepSample]] = [{} for _ in range(ranks)]
 
     def steps(self) -> Steps:
-        """The slowest rank's seconds of each step, up to the last one that no rank is missing from."""
+        """Wall seconds of each step, the mean over ranks, up to the last one that no rank is missing from."""
         for tail, seen in zip(self._tails, self._seen, strict=True):
             table = tail.read_new()
             seen |= {row.step: row for row in table.rows() if isinstance(row, StepSample)}
         common = sorted(set.intersection(*(set(seen) for seen in self._seen)))
         rows = [[seen[step] for seen in self._seen] for step in common]
-        seconds = tuple(max(row.step_seconds for row in of_step) for of_step in rows)
+        seconds = tuple(
+            fmean(row.step_seconds + (row.between_seconds or 0.0) for row in of_step) for of_step in rows
+        )
         left_out = sum(not any(row.measured for row in of_step) for of_step in rows)
         return Steps(seconds, left_out)
 
@@ -250,7 +246,7 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
         return None
     tokens = (best.measures.get(_TOKENS) or {}).get("value")
     scale = 1.0 if file.objective == _TOKENS else tokens and tokens / (best.value or 1.0)
-    return Leader(best.number, logs_of([scale * one for one in best.samples])) if scale else None
+    return Leader(best.number, tuple(scale * rate for rate in best.samples)) if scale else None
 
 
 def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:

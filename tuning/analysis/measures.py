@@ -17,7 +17,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Kept as its aim keeps values: larger is better. A run gives a single value, or one for each measured step."""
+    """Kept as its aim keeps values: larger is better. A run gives a single value, or one for each whole round."""
 
     value: float
     low: float | None
@@ -39,9 +39,16 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
         low=bounds.low * scale if bounds else None,
         high=bounds.high * scale if bounds else None,
         samples=[
-            summary.tokens_per_step / seconds * scale for seconds in summary.step_samples if seconds > 0
+            summary.tokens_per_step * summary.round_steps / seconds * scale
+            for seconds in _rounds(summary)
+            if seconds > 0
         ],
     )
+
+
+def _rounds(summary: RunSummary) -> list[float]:
+    """Seconds of each whole round; summaries written before rounds were known have steps only."""
+    return summary.round_samples or (summary.step_samples if summary.round_steps == 1 else [])
 
 
 def measures(summary: RunSummary, aim: Aim, limit_gib: float | None) -> dict[str, Document]:
@@ -136,4 +143,4 @@ def _reason(summary: RunSummary, aim: Aim) -> str:
         if aim.target_loss
         else "no loss is to be reached",
     }
-    return known.get(aim.name) or "no step was measured"
+    return known.get(aim.name) or summary.tokens_per_second_reason or "no step was measured"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import FROM_OUTSIDE, Ending, RunOutcome, StopAnswer
-from profilers.analysis.statistics import median_interval
+from profilers.analysis.statistics import mean_interval
 from profilers.model.run_summary import RunSummary
 from tuning.analysis import leaderboard, scoring
 from tuning.spec import terms
@@ -62,7 +62,7 @@ def played_summary(run: str, config: RunConfig, samples: list[float], **more: An
         "measured_steps": len(samples), "step_samples": samples,
     }  # fmt: skip
     if samples:
-        found = median_interval(samples)
+        found = mean_interval(samples)
         bounds = {"low": tokens / (found.high or found.value), "high": tokens / (found.low or found.value)}
         tree |= {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds}
     return RunSummary.from_dict(tree | more)

@@ -1,7 +1,7 @@
 """Finished runs of a home as trials, read from their small documents alone.
 
 What was read is kept in one file. Records are not opened, so runs that were pruned count: a run's summary has the
-median step of its slowest rank, and its largest peak of memory.
+mean step, and its largest peak of memory.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def finished_of(folder: Path) -> Finished | None:
     if (folder / run_folder.STARTED).exists():
         return Finished(*told, None, "was changed as it went")
     summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}
-    seconds = (summary.get("step_seconds") or {}).get("median")
+    step = summary.get("step_seconds") or {}
+    seconds = step.get("mean") or step.get("median")  # older runs have no mean
     if not seconds:
         return Finished(*told, None, "has no measured step")
     try:

@@ -1,0 +1,52 @@
+"""The wall time of steps and of whole rounds of local SGD, from which every rate of a run is made. Pure.
+
+Replicas that average their weights once in ``period`` steps wait once in ``period`` steps. A median over steps never
+sees that wait, and a mean over some of a round's steps sees it too often or too seldom. So what is measured is cut
+into stretches of ``period`` steps one after the other: each holds one exchange, wherever it begins. Without an outer
+loop a round is one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profilers.analysis.steps import JoinedSteps
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def wall_seconds(steps: JoinedSteps) -> _Floats:
+    """Seconds of each step and of what came between it and the step before; the mean over ranks: [steps].
+
+    Between two steps compression is planned and records are written; evaluation, checkpoints and orders are left out.
+    The mean over ranks sums to the time that passed, however far ranks drift apart within a round; the sum of each
+    step's slowest rank would not.
+    """
+    own, between = steps.values["step_seconds"], steps.values["between_seconds"]
+    return np.asarray((own + between.filled(0.0)).mean(axis=0).filled(0.0))
+
+
+def between_seconds(steps: JoinedSteps) -> float:
+    """Mean seconds between a step and the one before, of what counts; there is at least one step."""
+    return float(steps.values["between_seconds"].filled(0.0).mean())
+
+
+class Rounds(NamedTuple):
+    """``seconds`` of each whole round [rounds], and the ``steps`` that they are made of, ``period`` of them each."""
+
+    seconds: _Floats
+    steps: JoinedSteps
+    period: int
+
+
+def whole_rounds(measured: JoinedSteps, period: int) -> Rounds:
+    """As many whole rounds as the measured steps hold; steps that lack a neighbour, and a rest, are left out."""
+    numbers = measured.steps
+    chosen = np.zeros(len(numbers), dtype=bool)
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    for places in np.split(np.arange(len(numbers)), breaks):
+        chosen[places[: len(places) // period * period]] = True
+    steps = measured.chosen(chosen)
+    return Rounds(wall_seconds(steps).reshape(-1, period).sum(axis=1), steps, period)
