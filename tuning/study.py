@@ -27,6 +27,7 @@ from tuning.execution.signals import Interruption
 from tuning.search import policy
 from tuning.search.policy import Step
 from tuning.search.prediction_prior import Foresee
+from tuning.space import rounds
 from tuning.space.encoding import Encoding
 from tuning.spec.study_file import StudyFile
 from tuning.storage.journal import TURN, FileLock, Journal, UnreachableError, load
@@ -65,7 +66,7 @@ class Measuring:
         """
         trial = self._trial
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
-        config = self._file.search_space.config(trial.config)
+        config = rounds.lengthened(self._file.search_space.config(trial.config))
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)

@@ -26,8 +26,8 @@ class OuterMethod:
     ``learning_rate`` goes on from the mean itself. ``learning_rate`` and ``momentum``, the latter by the number of
     ranks, are those of its authors. An outer step works on so many fp32 copies of the weights (``step_copies``), of
     which each replica has a part under ZeRO; ``whole_copies``, by the variant, every replica has whole. ``overlaps``:
-    averages travel beside the next steps, and are taken over ``late_steps`` (by period and overlap) after they were sent.
-    ``offered`` methods are in the space of a study that names none.
+    averages travel beside the next steps. An average is taken over ``late_steps`` (by period and overlap) after it was
+    sent. ``offered`` methods are in the space of a study that names none.
     """
 
     paper: str

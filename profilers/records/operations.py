@@ -59,6 +59,13 @@ class Operation:
     advice: Mapping[str, str] = field(default_factory=dict)
 
 
+#: For an exchange of local SGD.
+_OUTER_ADVICE = (
+    "exchange less often with a larger outer.period, or let averages travel beside the next steps with outer.method "
+    "co2 or streaming"
+)
+
+
 def _part(ranks: int) -> float:
     """The share of the others."""
     return (ranks - 1) / ranks
@@ -99,6 +106,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "dp": "send less with compression.method, hide more with overlap.bucket_mb, or reduce less often with a "
             "larger batch.global_batch",
             "tp": "a smaller parallel.tp, inside one host",
+            "outer": _OUTER_ADVICE,
         },
     ),
     Operation(
@@ -130,6 +138,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "overlap with computation by overlap.prefetch (zero_stage 2, 3) or overlap.gather_with_optimizer (1)",
             "tp": "keep what was gathered with parallel.tp_regather=false, overlap gathers with products by "
             "overlap.tp_chunks, or a smaller parallel.tp",
+            "outer": _OUTER_ADVICE,
         },
     ),
     Operation(
@@ -153,6 +162,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "dp": "send less with compression.method, scatter once a step with "
             "parallel.reduce_every_micro_batch=false, or among fewer ranks with parallel.shard_ranks",
             "tp": "overlap scatters with products by overlap.tp_chunks, or a smaller parallel.tp, inside one host",
+            "outer": _OUTER_ADVICE,
         },
     ),
     Operation(

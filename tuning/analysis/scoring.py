@@ -67,9 +67,19 @@ def reached(summary: RunSummary, target: float) -> Judged:
     return Judged("satisfied" if best <= target else "violated", words, best / target - 1)
 
 
-def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> dict[str, Any]:
-    """The measured part of a ``tell``: what the aim has of each measured step, their median and its interval; or one
-    value, where a run has no more. Nothing where a loss is to be reached and was not.
+def loss_at(summary: RunSummary, steps: int) -> float | None:
+    """The loss on held-out text after so many steps; that at the end of a run that was not lengthened."""
+    if len(summary.losses) <= steps:
+        return summary.validation_loss
+    return next((row.loss for row in summary.quality if row.step == steps), None)
+
+
+def measured(
+    outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS, steps: int | None = None
+) -> dict[str, Any]:
+    """The measured part of a ``tell``: what the aim has of each whole round, what they make together, and its
+    interval; or one value, where a run has no more. Nothing where a loss is to be reached and was not. The loss that
+    is held against others' is that after ``steps``, however long the run went on.
     """
     told = {
         "run": summary.id,
@@ -78,7 +88,7 @@ def measured(outcome: RunOutcome, summary: RunSummary, aim: Aim = _TOKENS) -> di
         "rank": outcome.rank,
         "phase": outcome.phase,
         "killed_from_outside": outcome.killed_from_outside,
-        "validation_loss": summary.validation_loss,
+        "validation_loss": loss_at(summary, len(summary.losses) if steps is None else steps),
         "steps": len(summary.losses),
         "peak_memory_bytes": summary.peak_memory_bytes,
         "conditions": conditions.of_run(summary),

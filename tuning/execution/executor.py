@@ -91,7 +91,7 @@ def trial_record(
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
-    found = scoring.measured(outcome, summary, file.aim)
+    found = scoring.measured(outcome, summary, file.aim, file.config.train.steps)
     judged = _judged(trial, summary, state, file)
     found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":
@@ -118,4 +118,5 @@ def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFil
         return None
     stands = leaderboard.standing(state, file)
     loss = stands.baseline.validation_loss if stands.baseline else None
-    return scoring.judge(summary.validation_loss, loss, len(summary.losses), file.guard)
+    own = scoring.loss_at(summary, file.config.train.steps)
+    return scoring.judge(own, loss, len(summary.losses), file.guard)

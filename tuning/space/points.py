@@ -21,6 +21,7 @@ from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
 from engine.schedules.registry import KINDS, plan
+from tuning.space import rounds
 from tuning.space.knobs import Knob
 
 #: Lists that are equal for two micro-batches are equal for more.
@@ -243,8 +244,12 @@ class Points:
 
     def problem(self, point: Point) -> str | None:
         """Why a point cannot run, or None; cheap enough to ask before everything else."""
-        broken = next(problems(self._quick_config(point)), None)
-        return str(broken) if broken else None
+        config = self._quick_config(point)
+        broken = next(problems(config), None)
+        if broken is None:
+            too_long = rounds.problem(config)
+            return None if too_long is None else f"outer.period={config.outer.period}: {too_long}"
+        return str(broken)
 
     def _quick_config(self, point: Point) -> RunConfig:
         """As :meth:`config`, without checking values that are known to be good."""

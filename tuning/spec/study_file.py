@@ -17,6 +17,7 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
+from tuning.space import rounds
 from tuning.space.knobs import STUDY_KEYS, Knob, default_space, parse_space, space_note
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
@@ -265,12 +266,31 @@ def _check(file: StudyFile) -> None:
     terms.check_environment(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_quality(file)
+    _check_rounds(file)
     _ = file.search_space.baseline
     if file.search_space.is_listed and file.search_space.random_point(Random(0), ()) is None:
         remedy = (
             f"holds no legal combination for ranks={file.ranks}; give degrees (tp, pp, cp) that divide it"
         )
         raise InputError("space", None, remedy)
+
+
+def _check_rounds(file: StudyFile) -> None:
+    """Every period that is asked for can be measured with some method that is."""
+    space, outer = file.search_space, file.config.outer
+    methods, periods = (
+        list(space.by_key[key].grid()) if key in space.by_key else [given]
+        for key, given in (("outer.method", outer.method), ("outer.period", outer.period))
+    )
+    for period in periods:
+        problems = [
+            rounds.problem(file.config.with_values({"outer.method": method, "outer.period": period}))
+            for method in methods
+            if method != "none"
+        ]
+        if problems and all(problems):
+            where = "space" if "outer.period" in space.by_key else "base"
+            raise InputError(f"{where}.outer.period", period, str(problems[0]))
 
 
 def _check_quality(file: StudyFile) -> None:

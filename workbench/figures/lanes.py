@@ -252,10 +252,10 @@ def _lane_name(rank: int, kind: str, axis: str) -> str:
 def exposed_by_axis(
     exposed: Mapping[str, float], hidden: Mapping[str, float], revision: str = ""
 ) -> go.Figure:
-    """Bars of a typical step: what was waited for and what ran beside computation; seconds by axis."""
+    """Bars of the mean step over all ranks: what was waited for and what ran beside computation; seconds by axis."""
     axes = sorted({*exposed, *hidden}, key=lambda axis: -exposed.get(axis, 0.0))
     height = 130 + 30 * max(2, len(axes))
-    drawing = figure("Communication by axis in a typical step", "ms per step", "", revision, height)
+    drawing = figure("Communication by axis in the mean step", "ms per step", "", revision, height)
     if not axes:
         return empty(drawing, "no communication was recorded")
     bars = {

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profilers.analysis.communication import MESSAGES
+from profilers.analysis.steps import WORK
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow
 from profilers.records.schema import PHASES
@@ -256,7 +257,7 @@ class SkewSeries(NamedTuple):
 
 
 def skew_series(steps: Mapping[int, Columns]) -> SkewSeries:
-    """Busy is the step without exposed communication and bubble, since ranks that wait end together."""
+    """Busy is what a rank computes: forward, backward and optimizer, since ranks that wait end together."""
     written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
     common = common[_known(written, common)] if len(written) > 1 else common[:0]
@@ -276,5 +277,4 @@ def _known(ranks: Mapping[int, Columns], common: np.ndarray) -> np.ndarray:
 
 
 def _busy(columns: Columns) -> np.ndarray:
-    waits = columns["communication_exposed_seconds"] + columns["bubble_seconds"]
-    return np.asarray(columns["step_seconds"] - waits)
+    return np.asarray(sum(columns[f"{phase}_seconds"] for phase in WORK))

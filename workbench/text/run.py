@@ -64,17 +64,20 @@ def lines(summary: RunSummary) -> Iterator[Line]:
 
 
 def _step_lines(summary: RunSummary) -> Iterator[Line]:
-    seconds, rates = summary.step_seconds, summary.tokens_per_second_interval
+    seconds = summary.step_seconds
     if seconds is None:
         return
     around = "" if seconds.low is None else _bracket(words.seconds(seconds.low), words.seconds(seconds.high))
     # What is measured begins anew with a change.
     since = f" from step {summary.measured_from_step:,} on" if summary.changes else ""
     median, p95 = words.seconds(seconds.median), words.seconds(seconds.p95)
-    yield "step", f"{median}{around}, p95 {p95}, {summary.measured_steps} measured{since}"
-    around = _bracket(words.number(rates.low), words.number(rates.high)) if rates else ""
-    yield "speed", f"{words.number(summary.tokens_per_second)} tokens/s{around}"
-    yield "phases", step.phases(summary.phases)
+    if seconds.mean is None:  # no whole round, or a summary from before there was a mean
+        yield "step", f"median {median}{around}, p95 {p95}, {summary.measured_steps} measured{since}"
+    else:
+        mean = f"mean {words.seconds(seconds.mean)}{around}"
+        yield "step", f"{mean}, median {median}, p95 {p95}, {summary.measured_steps} measured{since}"
+    yield "speed", speed(summary)
+    yield "phases", step.phases(summary.phases, summary.between_seconds or 0.0)
     if summary.exposed_seconds_by_axis:
         yield "exposed", step.by_axis(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
     if summary.slowest_rank_share is not None:
@@ -83,6 +86,22 @@ def _step_lines(summary: RunSummary) -> Iterator[Line]:
         yield "anatomy", text
     for gap in summary.gaps[:1]:
         yield "longest gap", step.longest_gap(gap)
+
+
+def speed(summary: RunSummary) -> str:
+    """Tokens per second over whole rounds, and over all the time that the run took; or why there is none."""
+    rates, whole = summary.tokens_per_second_interval, summary.tokens_per_wall_second
+    if summary.tokens_per_second is None:
+        text = f"not known: {summary.tokens_per_second_reason}"
+    else:
+        around = _bracket(words.number(rates.low), words.number(rates.high)) if rates else ""
+        text = f"{words.number(summary.tokens_per_second)} tokens/s{around}"
+        if summary.round_steps > 1:
+            count = len(summary.round_samples)
+            text += f" over {count} round{'s' * (count != 1)} of {summary.round_steps:,} steps"
+    if whole is not None:
+        text += f"; {words.number(whole)} over all {words.seconds(summary.wall_seconds)} from start to end"
+    return text
 
 
 def _bracket(low: str, high: str) -> str:

@@ -17,8 +17,18 @@ AXES = (
 _LEAST_SHARE = 0.005
 
 
-def phases(seconds_by_phase: Mapping[str, float]) -> str:
-    """The phases of a typical step, the longest first, with their shares."""
+#: What passes between two steps, beside the phases.
+BETWEEN = "between_steps"
+
+
+def with_between(seconds_by_phase: Mapping[str, float], between: float) -> dict[str, float]:
+    """The phases, and what passes between two steps: together the mean step."""
+    return {**seconds_by_phase, BETWEEN: between} if seconds_by_phase else {}
+
+
+def phases(seconds_by_phase: Mapping[str, float], between: float = 0.0) -> str:
+    """The phases of the mean step over all ranks, the longest first, with their shares."""
+    seconds_by_phase = with_between(seconds_by_phase, between)
     whole = sum(seconds_by_phase.values())
     return ", ".join(
         f"{words.spoken(name)} {words.seconds(seconds)} ({words.percent(seconds / whole)})"
@@ -46,7 +56,7 @@ def straggler(summary: RunSummary) -> str:
         f" on {summary.slowest_rank_host}" if summary.slowest_rank_host else ""
     )
     skew, share = words.seconds(summary.rank_skew_seconds), words.percent(summary.slowest_rank_share)
-    return f"By medians {place} is the busiest, by {skew}; it is in {share} of the steps."
+    return f"{place[0].upper()}{place[1:]} computes longest, by {skew} of a mean step; it does in {share} of the steps."
 
 
 def anatomy(summary: RunSummary) -> Iterator[str]:

@@ -111,9 +111,9 @@ def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
         own = np.array(seconds)
         return {
             "step": np.arange(3),
-            "step_seconds": own + 0.5,
-            "communication_exposed_seconds": np.full(3, 0.3),
-            "bubble_seconds": np.full(3, 0.2),
+            "forward_seconds": own - 0.3,
+            "backward_seconds": np.full(3, 0.2),
+            "optimizer_seconds": np.full(3, 0.1),
         }
 
     series = steps.skew_series({0: columns([1.0, 2.0, 1.0]), 3: columns([1.5, 1.0, 1.1])})
@@ -123,6 +123,6 @@ def test_skew_follows_the_busiest_rank(tmp_path: Path) -> None:
     assert lanes.skew(series).data[0].name == "skew"
     assert lanes.skew(steps.skew_series({0: columns([1.0, 2.0, 1.0])})).layout.annotations
     some = columns([1.5, 1.0, 1.1])
-    some["communication_exposed_seconds"][1] = np.nan
+    some["backward_seconds"][1] = np.nan
     series = steps.skew_series({0: columns([1.0, 2.0, 1.0]), 3: some})
     assert (series.steps, series.milliseconds) == ([0, 2], about([500.0, 100.0]))

@@ -26,7 +26,7 @@ def summary(**values: Any) -> RunSummary:
                 "slowest_rank_host": "node7",
                 "rank_skew_seconds": 0.02,
             },
-            "By medians rank 2 on node7 is the busiest, by 20.0 ms; it is in 50 % of the steps.",
+            "Rank 2 on node7 computes longest, by 20.0 ms of a mean step; it does in 50 % of the steps.",
         ),
     ],
 )

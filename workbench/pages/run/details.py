@@ -20,6 +20,7 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text
 from workbench.text import words
+from workbench.text.step import with_between
 
 LOG_LINES = 200
 SHORT_LOG = 22
@@ -110,7 +111,8 @@ def _ending(view: RunView) -> None:
 
 
 def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
-    step, rates, phases = summary.step_seconds, summary.tokens_per_second_interval, summary.phases
+    step, rates = summary.step_seconds, summary.tokens_per_second_interval
+    phases = with_between(summary.phases, summary.between_seconds or 0.0)
     exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None
     losses = [loss for loss in summary.losses if loss is not None]
     held_out, mfu = summary.validation_loss, summary.mfu
@@ -119,11 +121,11 @@ def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
             words.number(summary.tokens_per_second),
             words.interval(rates.low, rates.high) if rates else "",
         ),
-        "Step time, median": (
-            words.seconds(step.median if step else None),
-            f"p95 {words.seconds(step.p95 if step else None)}",
+        "Step time, mean": (
+            words.seconds(step.mean if step else None),
+            f"median {words.seconds(step.median)}, p95 {words.seconds(step.p95)}" if step else "",
         ),
-        "Communication": (words.percent(exposed), "of the step waits for it"),
+        "Communication": (words.percent(exposed), "of the mean step waits for it"),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Loss at the end": (
             words.number(losses[-1] if losses else None, 4),

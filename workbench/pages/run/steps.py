@@ -13,7 +13,6 @@ import streamlit as st
 from engine.run import run_folder
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import RunSummary
-from profilers.records.schema import PHASES
 from workbench.figures import base, lanes, steps
 from workbench.figures.lanes import lanes_note
 from workbench.figures.steps import RANKS
@@ -78,7 +77,7 @@ def _one_step(folder: Path, seen: Snapshot) -> None:
 
 
 def draw_steps(seen: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:
-    """Charts on the left, the typical step's phases on the right."""
+    """Charts on the left, the mean step's phases on the right."""
     left, right = st.columns([2.3, 1])
     with left:
         drawn = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
@@ -89,8 +88,8 @@ def draw_steps(seen: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]
         for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {text}.")
     with right:
-        st.markdown("**Where a typical step goes**")
-        _phase_table(summary.phases)
+        st.markdown("**Where the mean step goes**")
+        _phase_table(step_text.with_between(summary.phases, summary.between_seconds or 0.0))
         if summary.mfu_reason:
             st.caption(f"MFU: {summary.mfu_reason}.")
         for _, note in run_text.note_lines(summary):
@@ -102,10 +101,10 @@ def _phase_table(phases: dict[str, float]) -> None:
         st.caption("No step was measured.")
         return
     whole = sum(phases.values())
-    named = [phase for phase in PHASES if phases.get(phase)]
+    named = [phase for phase in phases if phases[phase]]
     st.dataframe(
         {
-            "phase": [base.PHASE_NAMES[phase] for phase in named] + ["step"],
+            "phase": [base.PHASE_NAMES.get(phase, words.spoken(phase)) for phase in named] + ["step"],
             "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
             "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
         },

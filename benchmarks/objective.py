@@ -1,0 +1,148 @@
+"""Is the speed that a run is told with the speed that a stop-watch shows over the same whole rounds?
+
+Outer loops of every kind on two hosts of the lab, at two rates and four periods. The stop-watch is another process than
+the ranks: it looks a thousand times a second at which step rank 0 is in, and knows nothing of records. Told and watched
+may differ by 3 %. Beside them stands the rate by the median step, which is what used to be told, and what the run's
+first verdict says; local steps with a period of 4 at 20 Mbit/s must be called exposed on the axis ``outer``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _table as table
+from engine.config.layout import least_steps
+from engine.config.run_config import RunConfig, parse
+from engine.run.progress import Progress
+from engine.session import Session
+from profilers.model.run_summary import RunSummary
+
+MOST = 0.03
+METHODS = ("local", "diloco", "streaming", "co2")
+PERIODS, RATES = (2, 3, 4, 10, 20), (20.0, 100.0)
+BASE: dict[str, Any] = {
+    "model": {"preset": "tiny"},
+    "data": {"sequence_length": 64},
+    "batch": {"global_batch": 4, "micro_batch": 2},
+    "parallel": {"dp": 2},
+    "train": {"validation_batches": 2, "validate_every": 7, "warmup": 3},
+    "lab": {"hosts": 2},
+    "device": "cpu",
+}
+_POLL_SECONDS = 1e-3
+
+
+class StopWatch:
+    """When rank 0 was first seen in each step, by the monotonic clock of this process."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, float] = {}
+        #: Seconds in which it was seen evaluating, by the step that came before.
+        self.evaluated: dict[int, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread()
+
+    def begin(self, folder: Path) -> None:
+        """Watch a run that begins."""
+        self._thread = threading.Thread(target=self._watch, args=(folder,), daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The run is over."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def seconds(self, first: int, end: int) -> float:
+        """From the begin of one step to that of another, without evaluation."""
+        aside = sum(seconds for step, seconds in self.evaluated.items() if first <= step < end)
+        return self.seen[end] - self.seen[first] - aside
+
+    def _watch(self, folder: Path) -> None:
+        progress: Progress | None = None
+        before = time.monotonic()
+        while not self._ended.is_set():
+            with contextlib.suppress(OSError, ValueError):
+                progress = progress or Progress(folder)
+            now = time.monotonic()
+            for rank in progress.ranks()[:1] if progress else ():
+                self.seen.setdefault(rank.step, now)
+                if rank.phase == "validation":
+                    self.evaluated[rank.step] = self.evaluated.get(rank.step, 0.0) + now - before
+            before = now
+            time.sleep(_POLL_SECONDS)
+
+
+def measured(session: Session, config: RunConfig) -> tuple[RunSummary, StopWatch]:
+    """One run under a stop-watch; ends the benchmark if it did not end well."""
+    watch = StopWatch()
+    outcome, summary = session.execute(config, {}, lambda: False, watch.begin)
+    watch.end()
+    if not outcome.good:
+        sys.exit(f"a run ended as {outcome.ending.value}: {outcome.reason}")
+    return summary, watch
+
+
+def row(session: Session, method: str, period: int, rate: float, rounds: int) -> tuple[list[str], bool]:
+    """A line of the table, and whether told and watched agree."""
+    values = {"outer.method": method, "outer.period": period, "lab.rate_mbit": rate}
+    if method == "streaming":  # a fragment arrives before the next one is sent
+        values["outer.overlap"] = min(1, period // 2 - 1)
+    config = parse(BASE).with_values(values)
+    config = config.with_values({"train.steps": least_steps(config, rounds) + 1})
+    summary, watch = measured(session, config)
+    first = summary.measured_from_step or 0
+    steps = len(summary.round_samples) * summary.round_steps
+    watched = summary.tokens_per_step * steps / watch.seconds(first, first + steps)
+    told, median = summary.tokens_per_second or 0.0, statistics.median(summary.step_samples)
+    right = abs(told / watched - 1) <= MOST
+    outer = summary.exposed_seconds_by_axis.get("outer", 0.0)
+    mean = summary.step_seconds.mean if summary.step_seconds else None
+    verdict = summary.verdicts[0]
+    return [
+        method,
+        str(period),
+        f"{rate:g}",
+        f"{told:,.0f}",
+        f"{watched:,.0f}",
+        f"{told / watched:.4f}",
+        "yes" if right else "NO",
+        f"{summary.tokens_per_step / median:,.0f}",
+        f"{outer / mean:.0%}" if mean else "-",
+        f"{verdict.name}{f' ({verdict.axis})' if verdict.axis else ''}",
+    ], right
+
+
+def main() -> None:
+    """Print the table; exit code 1 if a row is off."""
+    parser = table.parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="whole rounds that a run measures")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--periods", nargs="+", type=int, default=PERIODS)
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES)
+    asked = parser.parse_args()
+    rows, wrong = list[list[str]](), 0
+    with tempfile.TemporaryDirectory() as home, Session(Path(home)) as session:
+        for rate in asked.rates:
+            for method in asked.methods:
+                for period in asked.periods:
+                    line, right = row(session, method, period, rate, asked.rounds)
+                    rows.append(line)
+                    wrong += not right
+                    print(*line, file=sys.stderr, flush=True)
+    header = ("method", "period", "Mbit/s", "told tokens/s", "stop-watch", "told / watched", "within 3 %",
+              "by the median step", "exposed on outer", "first verdict")  # fmt: skip
+    title = f"Told and watched: {len(rows) - wrong} of {len(rows)} runs within {100 * MOST:.0f} %"
+    table.show("objective", title, header, rows, asked.save)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

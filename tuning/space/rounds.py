@@ -1,0 +1,44 @@
+"""How many steps a trial has: those that the study asks for, or more where whole rounds of local SGD need them. Pure.
+
+A trial's rate is of whole rounds. Where the asked steps hold fewer than ``ROUNDS`` of them the trial is lengthened, up
+to ``LONGEST`` times the asked steps; a point of which not even one round fits into that cannot be measured.
+"""
+
+from __future__ import annotations
+
+from engine.config.layout import least_steps, round_steps
+from engine.config.run_config import RunConfig
+
+#: So few rounds have an interval.
+ROUNDS = 3
+#: A trial may have so many times the steps that the study asks for.
+LONGEST = 8
+
+
+def problem(asked: RunConfig) -> str | None:
+    """What ``outer.period`` would need for one round to be measured; None if it can be. ``asked`` has the study's
+    ``train.steps``.
+    """
+    most, needed = LONGEST * asked.train.steps, least_steps(asked, 1)
+    if needed <= most:
+        return None
+    return (
+        f"needs {needed:,} steps to measure one round of {asked.outer.method}, and a trial of "
+        f"{asked.train.steps:,} steps is lengthened to {most:,} at the most: raise base.train.steps or lower "
+        "outer.period"
+    )
+
+
+def lengthened(asked: RunConfig) -> RunConfig:
+    """The configuration that runs: with the steps that ``ROUNDS`` whole rounds need, or as many rounds as fit.
+
+    The loss that is held against the baseline's is taken at the asked steps, so evaluation comes then, too.
+    """
+    train, most = asked.train, LONGEST * asked.train.steps
+    rounds = next((count for count in range(ROUNDS, 0, -1) if least_steps(asked, count) <= most), 0)
+    if round_steps(asked) == 1 or least_steps(asked, rounds) <= train.steps:
+        return asked
+    values: dict[str, int] = {"train.steps": least_steps(asked, rounds)}
+    if train.validation_batches and (train.validate_every is None or train.steps % train.validate_every):
+        values["train.validate_every"] = train.steps
+    return asked.with_values(values)
