@@ -32,6 +32,7 @@ from profilers.model.environment import environment_rows
 from profilers.model.run_summary import Bounds, CommunicationRow, RunFacts, RunSummary, StepSeconds
 from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from profilers.records.reader import RunRecords
+from profilers.verdicts.episodes import episodes_of
 from profilers.verdicts.rules import findings_of
 
 __all__ = ["RunFacts", "RunSummary", "summarize"]
@@ -215,6 +216,7 @@ def _where_time_goes(
         "between_seconds": between_seconds(detailed),
         **shown,
         **_verdicts(findings, facts.setting.thresholds),
+        "episodes": episodes_of(records, detailed, facts.setting, findings, facts.round_steps),
     }
 
 

@@ -24,7 +24,7 @@ from profilers.model.rows import (
     QualityRow,
     Resumed,
 )
-from profilers.model.verdict import Setting, Verdict
+from profilers.model.verdict import Episode, Setting, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +245,8 @@ class RunSummary:
     #: What every rule found, whatever its threshold; and those above theirs.
     findings: list[Verdict] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    #: What held for a part of the measured steps only.
+    episodes: list[Episode] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, numbers and None, ready for JSON."""

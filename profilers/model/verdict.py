@@ -46,6 +46,18 @@ class Verdict:
     gain: Gain | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A verdict that holds from ``first_step`` to ``last_step``, not for the run as a whole; its numbers are of those
+    steps. ``goes_on``: up to the last step that was recorded.
+    """
+
+    first_step: int
+    last_step: int
+    goes_on: bool
+    verdict: Verdict
+
+
 _KEY = re.compile(r"\b(?:[a-z]+\.[a-z_]+|precision|compile)\b")
 
 
