@@ -8,6 +8,7 @@ loop a round is one step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,3 +51,14 @@ def whole_rounds(measured: JoinedSteps, period: int) -> Rounds:
         chosen[places[: len(places) // period * period]] = True
     steps = measured.chosen(chosen)
     return Rounds(wall_seconds(steps).reshape(-1, period).sum(axis=1), steps, period)
+
+
+#: Steps that a current rate is taken over, at the least.
+RECENT_STEPS = 20
+
+
+def recent_steps(outer: Mapping[str, Any] | None) -> int:
+    """The last steps that say how fast a run is now: whole rounds by its section ``outer``, 20 steps without one."""
+    outer = outer or {}
+    period = 1 if outer.get("method", "none") == "none" else max(1, int(outer.get("period") or 1))
+    return -(-RECENT_STEPS // period) * period

@@ -250,14 +250,19 @@ def _lane_name(rank: int, kind: str, axis: str) -> str:
 
 
 def exposed_by_axis(
-    exposed: Mapping[str, float], hidden: Mapping[str, float], revision: str = ""
+    exposed: Mapping[str, float],
+    hidden: Mapping[str, float],
+    revision: str = "",
+    none: str = "no communication was recorded",
 ) -> go.Figure:
-    """Bars of the mean step over all ranks: what was waited for and what ran beside computation; seconds by axis."""
+    """Bars of the mean step over all ranks: what was waited for and what ran beside computation; seconds by axis.
+    ``none`` is said where there is no axis.
+    """
     axes = sorted({*exposed, *hidden}, key=lambda axis: -exposed.get(axis, 0.0))
     height = 130 + 30 * max(2, len(axes))
     drawing = figure("Communication by axis in the mean step", "ms per step", "", revision, height)
     if not axes:
-        return empty(drawing, "no communication was recorded")
+        return empty(drawing, none)
     bars = {
         "exposed": (exposed, PHASE_COLORS["communication_exposed"]),
         "hidden behind compute": (hidden, HIDDEN_COMMUNICATION),

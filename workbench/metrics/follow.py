@@ -16,6 +16,7 @@ import numpy as np
 
 from engine.run import run_folder
 from profilers.analysis.communication import MESSAGES
+from profilers.analysis.rounds import RECENT_STEPS, recent_steps
 from profilers.records.reader import EventTail, RunRecords, Tail, host_name, unknown_streams
 from profilers.records.schema import PHASES, STREAMS
 from profilers.records.table import Table
@@ -24,8 +25,6 @@ from workbench.records import archive
 
 #: Upper bounds of the step histogram in seconds; the last bucket has none.
 STEP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
-#: Steps that the current rate is taken over.
-WINDOW_STEPS = 20
 #: Some readings are taken once a second and left out of the records in between.
 _HELD_SECONDS = 2.0
 _TIMES = ("time_unix", "start_unix")
@@ -33,11 +32,12 @@ _TIMES = ("time_unix", "start_unix")
 
 @dataclass(slots=True)
 class StepSums:
-    """One rank's steps. ``buckets`` counts steps between two bounds, ``recent`` has seconds of the last ones.
+    """One rank's steps. ``buckets`` counts steps between two bounds; ``recent`` has wall seconds of the last ones.
 
     ``detailed`` counts the steps whose phases were recorded; collectives are of these alone, too.
     """
 
+    window: int = RECENT_STEPS
     buckets: list[int] = field(default_factory=lambda: [0] * (len(STEP_BOUNDS) + 1))
     seconds: float = 0.0
     detailed: int = 0
@@ -59,12 +59,13 @@ class StepSums:
         self.detailed += int(table.column(f"{PHASES[0]}_seconds").count())
         for phase in PHASES:
             self.phase_seconds[phase] += float(table.column(f"{phase}_seconds").filled(0.0).sum())
-        self._remember(table.part(max(0, len(table) - WINDOW_STEPS), len(table)))
+        self._remember(table.part(max(0, len(table) - self.window), len(table)))
 
     def _remember(self, last: Table) -> None:
-        steps, seconds = last.column("step").filled(-1).tolist(), last.column("step_seconds").filled(0.0)
+        steps = last.column("step").filled(-1).tolist()
+        seconds = last.column("step_seconds").filled(0.0) + last.column("between_seconds").filled(0.0)
         merged = self.recent | dict(zip(steps, seconds.tolist(), strict=True))
-        self.recent = {step: merged[step] for step in sorted(merged)[-WINDOW_STEPS:]}
+        self.recent = {step: merged[step] for step in sorted(merged)[-self.window :]}
         self.loss = last.column("loss").tolist()[-1]
         self.gradient_norm = last.column("gradient_norm").tolist()[-1]
 
@@ -160,7 +161,9 @@ class FollowedRun:
         self.id = folder.name
         self.status: dict[str, Any] = {}
         self.state = "starting"
-        self.steps: defaultdict[str, StepSums] = defaultdict(StepSums)
+        config = run_folder.read_json(folder / run_folder.CONFIG) or {}
+        window = recent_steps(config.get("outer"))
+        self.steps: defaultdict[str, StepSums] = defaultdict(lambda: StepSums(window))
         self.calls: defaultdict[str, defaultdict[tuple[str, str], CallSums]] = defaultdict(
             lambda: defaultdict(CallSums)
         )
@@ -215,14 +218,14 @@ class FollowedRun:
         return self.goes_on and (stream == PER_STEP or age <= self._fresh_seconds)
 
     def tokens_per_second(self) -> float | None:
-        """Tokens of all ranks over the last steps that all have ended; a step lasts as long as on its slowest rank.
-        None of a run that is over.
+        """Tokens of all ranks over the wall time of the last steps that all have ended, whole rounds; the mean over
+        ranks. None of a run that is over.
         """
         if not self.goes_on:
             return None
         recent = [sums.recent for sums in self.steps.values()]
         common = set.intersection(*map(set, recent)) if recent else set()
-        seconds = sum(max(of_rank[step] for of_rank in recent) for step in common)
+        seconds = sum(of_rank[step] for of_rank in recent for step in common) / max(1, len(recent))
         if self.tokens_per_step is None or not seconds:
             return None
         return self.tokens_per_step * len(common) / seconds

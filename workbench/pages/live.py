@@ -11,11 +11,13 @@ from workbench.pages.widgets.shared import (
     from_link,
     guarded,
     heading,
+    home,
     nothing_yet,
     redraw_on_change,
     run_rows,
     snapshot,
     study_rows,
+    summary_of,
     to_link,
     within_reach,
 )
@@ -64,6 +66,7 @@ def _draw(chosen: str) -> None:
         return
     seen = snapshot(row.id)
     live_header.header(seen, *runs.ending(dict(seen.status))[:2])
+    live_header.findings(summary_of(runs.load(home() / row.id)))
     _between_trials(seen, row, study_rows())
     live_charts.charts(seen)
 

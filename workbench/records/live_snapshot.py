@@ -16,6 +16,7 @@ from engine.run.calibration import store
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.events import change_rows
+from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow
@@ -24,8 +25,6 @@ from profilers.records.schema import Event
 from workbench.records.archive import tail
 from workbench.records.columns import Columns, Stream, common_steps
 
-#: Collectives are averaged over this many steps: the last ones that every rank has ended.
-WINDOW_STEPS = 20
 #: A second request within this time gets the same snapshot.
 FRESH_SECONDS = 0.8
 #: What the launcher's own host is called where another was sampled, too.
@@ -130,14 +129,15 @@ class LiveRun:
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
         steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
         status = run_folder.read_json(self.folder / run_folder.STATUS) or {}
+        config = run_folder.read_json(self.folder / run_folder.CONFIG) or {}
         return Snapshot(
             id=self.folder.name,
             status=status,
-            config=run_folder.read_json(self.folder / run_folder.CONFIG) or {},
+            config=config,
             summary=run_folder.read_json(self.folder / run_folder.SUMMARY),
             ranks=progress.read_all(self.folder),
             steps=steps,
-            communication=self._communication(steps, status),
+            communication=self._communication(steps, status, config),
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
             interfaces=self._interfaces(ranks),
             rank_hosts=hosts_of(self._sampled),
@@ -184,10 +184,12 @@ class LiveRun:
         return self._streams[key].refresh()
 
     def _communication(
-        self, steps: Mapping[int, Columns], status: Mapping[str, Any]
+        self, steps: Mapping[int, Columns], status: Mapping[str, Any], config: Mapping[str, Any]
     ) -> list[CommunicationRow]:
         """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
-        window = last_steps([_detailed(columns) for columns in steps.values()], WINDOW_STEPS)
+        window = last_steps(
+            [_detailed(columns) for columns in steps.values()], recent_steps(config.get("outer"))
+        )
         first = int(window[0]) if len(window) else 0
         tables: list[Table] = []
         for rank in steps:

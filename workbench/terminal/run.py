@@ -63,9 +63,13 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     for plan in view.plans[-1:]:
         yield "plan", run_text.plan(plan)
     if summary:
+        if view.state != "ended":
+            yield "so far", run_text.so_far(summary)
         yield from run_text.lines(summary)
         for verdict in summary.verdicts:
             yield from run_text.verdict_lines(verdict)
+        for episode in summary.episodes:
+            yield "for a while", run_text.episode(episode)
         if text := run_text.below_limits(below(summary.findings, summary.verdicts)):
             yield "below limits", text
     yield "folder", str(view.folder)

@@ -16,7 +16,7 @@ from profilers.model.rows import (
     PlanRow,
 )
 from profilers.model.run_summary import CommunicationRow, RunSummary
-from profilers.model.verdict import Verdict
+from profilers.model.verdict import Episode, Verdict
 from workbench.text import step, words
 from workbench.text.quantities import (
     BANDWIDTH,
@@ -424,6 +424,21 @@ def verdict_lines(verdict: Verdict) -> Iterator[Line]:
     yield "", f"turn: {verdict.knob}"
     if text := gain(verdict):
         yield "", f"expect: {text}"
+
+
+def episode(found: Episode) -> str:
+    """What held for a part of the run, and in which steps."""
+    verdict = found.verdict
+    steps = f"steps {found.first_step:,} to {found.last_step:,}" + (", and now" if found.goes_on else "")
+    return f"{words.bottleneck(verdict.name, verdict.axis)} in {steps}: {verdict.evidence}"
+
+
+def so_far(summary: RunSummary) -> str:
+    """Of what a run that goes on has its numbers."""
+    if not summary.measured_steps:
+        return "No step was measured yet: the first ones warm up."
+    last = summary.first_step + len(summary.losses) - 1
+    return f"Still running: numbers are of the {summary.measured_steps:,} steps measured so far, up to step {last:,}."
 
 
 def below_limits(findings: Sequence[Verdict]) -> str:

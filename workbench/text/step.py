@@ -50,7 +50,9 @@ def by_axis(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:
 
 def straggler(summary: RunSummary) -> str:
     """Who is busiest, where, and how often."""
-    if summary.slowest_rank is None or summary.slowest_rank_share is None:
+    if summary.slowest_rank is None:
+        return "No step was measured yet." if summary.world_size != 1 else "With one rank there is no skew."
+    if summary.slowest_rank_share is None:
         return "With one rank there is no skew."
     place = f"rank {summary.slowest_rank}" + (
         f" on {summary.slowest_rank_host}" if summary.slowest_rank_host else ""

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profilers.analysis.rounds import RECENT_STEPS
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from workbench.records.live_snapshot import (
     FOLLOWED,
     FRESH_SECONDS,
-    WINDOW_STEPS,
     LiveRun,
     LiveRuns,
     last_steps,
@@ -47,20 +47,20 @@ def test_absent_readings_are_nan(folder: RunFolder) -> None:
 
 
 def test_collectives_are_those_of_the_last_steps_that_every_rank_ended(folder: RunFolder) -> None:
-    folder.write(WINDOW_STEPS + 30)
+    folder.write(RECENT_STEPS + 30)
     run = LiveRun(folder.folder)
     seen = run.read()
     assert [(row.operation, row.axis, row.calls) for row in seen.communication] == [("all_reduce", "dp", 3.0)]
-    wanted = np.mean([columns["step_seconds"][-WINDOW_STEPS:] for columns in seen.steps.values()]) * 0.14
+    wanted = np.mean([columns["step_seconds"][-RECENT_STEPS:] for columns in seen.steps.values()]) * 0.14
     assert seen.communication[0].seconds == pytest.approx(wanted)
 
 
 def test_collectives_that_fell_out_of_the_window_are_forgotten(folder: RunFolder) -> None:
     run = LiveRun(folder.folder)
-    for step in range(WINDOW_STEPS * 3):
+    for step in range(RECENT_STEPS * 3):
         folder.write_step(step)
         run.read()
-    assert max(len(of_rank.tables) for of_rank in run._collectives.values()) == WINDOW_STEPS
+    assert max(len(of_rank.tables) for of_rank in run._collectives.values()) == RECENT_STEPS
 
 
 def test_the_window_is_made_of_steps_that_all_ranks_have() -> None:

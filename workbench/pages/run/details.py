@@ -15,7 +15,7 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.run import collectives, commands, gpus, host, quality, settings, verdicts
 from workbench.pages.run import steps as run_steps
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import badge, home, metrics, number_table, snapshot
+from workbench.pages.widgets.shared import badge, home, metrics, number_table, snapshot, summary_of
 from workbench.records.live_snapshot import Snapshot
 from workbench.services import jobs
 from workbench.text import run as run_text
@@ -23,6 +23,8 @@ from workbench.text import words
 from workbench.text.step import with_between
 
 LOG_LINES = 200
+#: The numbers of a run that goes on are drawn again so often.
+REFRESH_SECONDS = 2.0
 SHORT_LOG = 22
 VIEWS = (
     "Step time",
@@ -40,12 +42,12 @@ VIEWS = (
 def details(run_id: str) -> None:
     """The run's headline, then one view of it."""
     seen, view = snapshot(run_id), runs.load(home() / run_id)
-    summary = view.summary or _empty_summary(view)
+    summary = summary_of(view) or _empty_summary(view)
     _headline(view)
     if view.outcome not in (None, "completed"):
         _ending(view)
-    metrics(_numbers(summary), "run-numbers")
-    verdicts.draw(run_id, summary, seen.config)
+    goes_on = view.state != "ended"
+    st.fragment(_findings, run_every=REFRESH_SECONDS if goes_on else None)(run_id)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
         run_steps.draw_steps(seen, summary, view.changes)
@@ -73,6 +75,16 @@ def details(run_id: str) -> None:
         settings.draw_configuration(seen.config)
     with views[8]:
         _logs(run_id)
+
+
+def _findings(run_id: str) -> None:
+    """Speed, memory and verdicts; drawn again while the run goes on."""
+    view = runs.load(home() / run_id)
+    summary = summary_of(view) or _empty_summary(view)
+    if view.state != "ended":
+        st.caption(f":material/hourglass_top: {run_text.so_far(summary)}")
+    metrics(_numbers(summary), "run-numbers")
+    verdicts.draw(run_id, summary, snapshot(run_id).config)
 
 
 def _empty_summary(view: RunView) -> RunSummary:

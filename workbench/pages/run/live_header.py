@@ -9,13 +9,17 @@ import numpy as np
 import streamlit as st
 
 from engine.config.layout import Layout
+from profilers.analysis.rounds import recent_steps
+from profilers.model.run_summary import RunSummary
 from workbench.figures.steps import slowest_rank
 from workbench.pages.widgets.shared import badge, metrics, table_height
-from workbench.records.columns import Columns
-from workbench.records.live_snapshot import WINDOW_STEPS, Snapshot
+from workbench.records.columns import Array, Columns, common_steps, rows_of
+from workbench.records.live_snapshot import Snapshot
+from workbench.text import run as run_text
 from workbench.text import words
 
 SHOWN_RANKS = 8
+_COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_seconds")
 PHASES_IN_SHORT = {"communication_exposed": "communication"}
 
 
@@ -32,6 +36,22 @@ def header(seen: Snapshot, state: str, ending: str | None) -> None:
     metrics(_numbers(seen, slowest, seen.running and ending is None), "live-numbers")
     done, wanted = _steps(seen, slowest)
     st.progress(min(1.0, done / wanted) if wanted else 0.0)
+
+
+def findings(summary: RunSummary | None) -> None:
+    """What the run is bound by so far, and what holds now and not for all of it, in a line each."""
+    if summary is None or not summary.findings:
+        return
+    names = [
+        words.bottleneck(verdict.name, verdict.axis)
+        + ("" if verdict.share is None else f" {words.percent(verdict.share)}")
+        for verdict in summary.verdicts
+    ]
+    steps = f"{summary.measured_steps:,} measured steps"
+    st.caption(f":material/lightbulb: Bottlenecks over {steps}: {', '.join(names)}.")
+    for episode in summary.episodes:
+        if episode.goes_on:
+            st.warning(run_text.episode(episode), icon=":material/person_alert:")
 
 
 def _labels(seen: Snapshot) -> None:
@@ -56,27 +76,53 @@ def _steps(seen: Snapshot, slowest: Columns) -> tuple[int, int]:
 
 def _numbers(seen: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
     done, wanted = _steps(seen, slowest)
-    recent = {name: values[-WINDOW_STEPS:] for name, values in slowest.items()}
-    step_seconds = float(np.median(recent["step_seconds"])) if done else None
-    exposed = _exposed_share(recent) if done else None
+    recent = recent_columns(seen)
+    count = len(next(iter(recent.values()))["step"]) if recent else 0
+    step_seconds = _wall_seconds(recent) if count else None
+    exposed = _exposed_share(recent) if count else None
     tokens = _tokens_per_step(seen.config)
     left = (wanted - done) * step_seconds if step_seconds and goes_on else None
-    note = f"median of the last {min(done, WINDOW_STEPS)} steps" if done else ""
+    note = f"mean of the last {count} steps" if count else ""
     return {
         "Step": (f"{done:,} of {wanted:,}", f"about {words.rough(left)} left" if left else ""),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
-        "Communication": (words.percent(exposed), "waited for, slowest rank" if done else ""),
+        "Communication": (words.percent(exposed), "waited for, mean over ranks" if count else ""),
         "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
     }
 
 
-def _exposed_share(recent: Mapping[str, Any]) -> float | None:
-    """Of the steps that were recorded in detail."""
-    waited = recent["communication_exposed_seconds"]
-    known = np.isfinite(waited)
-    return float(waited[known].sum() / recent["step_seconds"][known].sum()) if known.any() else None
+def recent_columns(seen: Snapshot) -> dict[int, Columns]:
+    """Each rank's last steps that all have ended: whole rounds, where there are as many."""
+    written = {rank: columns for rank, columns in seen.steps.items() if len(columns.get("step", ()))}
+    common = common_steps([columns["step"] for columns in written.values()])
+    last = common[-recent_steps(seen.config.get("outer")) :]
+    return {
+        rank: {name: columns[name][rows_of(columns["step"], last)] for name in _COLUMNS}
+        for rank, columns in written.items()
+        if len(last)
+    }
+
+
+def _wall(columns: Columns) -> Array:
+    """Seconds of each step and of what comes before it."""
+    return np.asarray(columns["step_seconds"] + np.nan_to_num(columns["between_seconds"]))
+
+
+def _wall_seconds(recent: Mapping[int, Columns]) -> float:
+    """The mean over ranks and steps."""
+    return float(np.mean([_wall(columns) for columns in recent.values()]))
+
+
+def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
+    """Of the steps that were recorded in detail, on all ranks."""
+    waited, whole = 0.0, 0.0
+    for columns in recent.values():
+        known = np.isfinite(columns["communication_exposed_seconds"])
+        waited += float(columns["communication_exposed_seconds"][known].sum())
+        whole += float(_wall(columns)[known].sum())
+    return waited / whole if whole else None
 
 
 def _tokens_per_step(config: Mapping[str, Any]) -> int | None:

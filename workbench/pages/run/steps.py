@@ -33,7 +33,8 @@ def draw_anatomy(seen: Snapshot, summary: RunSummary) -> None:
     left, right = st.columns(2)
     with left:
         exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
-        drawn = lanes.exposed_by_axis(exposed, hidden, seen.id)
+        none = "no communication was recorded" if summary.measured_steps else "no step was measured yet"
+        drawn = lanes.exposed_by_axis(exposed, hidden, seen.id, none)
         chart(drawn, "run-axes", "Exposed and hidden communication by axis")
         st.caption(f":material/info: {step_text.AXES}")
     with right:
@@ -98,7 +99,7 @@ def draw_steps(seen: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]
 
 def _phase_table(phases: dict[str, float]) -> None:
     if not phases:
-        st.caption("No step was measured.")
+        st.caption("No step was measured yet.")
         return
     whole = sum(phases.values())
     named = [phase for phase in phases if phases[phase]]

@@ -38,6 +38,8 @@ def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     wanted = _asked(run, own)
     rated, verdicts = rate(findings, wanted), judge(findings, wanted)
     _cards(verdicts)
+    for episode in summary.episodes:
+        st.markdown(f":material/schedule: {_sentence(_escaped(run_text.episode(episode)))}.")
     if text := run_text.below_limits(below(rated, verdicts)):
         st.caption(f"Below their thresholds: {text}.")
     with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):

@@ -9,10 +9,13 @@ from typing import Any, Literal
 import streamlit as st
 
 from engine.config.errors import WorkbenchError
+from profilers.model.run_summary import RunSummary
+from workbench.home.runs import RunView
 from workbench.home.settings import home_folder
 from workbench.home.store import RunRow, Store, StudyRow
 from workbench.pages.navigation import PAGES
 from workbench.records.live_snapshot import LiveRuns, Snapshot
+from workbench.services.running import RunningSummaries
 from workbench.text import words
 from workbench.text.quantities import Column
 
@@ -38,6 +41,16 @@ def _live_runs() -> LiveRuns:
 def snapshot(run_id: str) -> Snapshot:
     """A look at a run, made once for all browsers."""
     return _live_runs().snapshot(home() / run_id)
+
+
+@st.cache_resource
+def _running() -> RunningSummaries:
+    return RunningSummaries()
+
+
+def summary_of(view: RunView) -> RunSummary | None:
+    """A run's summary, or that of its records so far; made once for all browsers."""
+    return _running().summary(view)
 
 
 @st.cache_resource

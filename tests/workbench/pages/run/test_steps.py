@@ -60,7 +60,7 @@ def test_a_real_run_shows_its_anatomy(trained: tuple[Path, str], monkeypatch: py
     assert "by closed form at these costs" in said
     assert "All these ranks read one clock." in said
     assert "Warm-up: 2 steps left out" in said
-    assert "is the busiest" in said
+    assert "computes longest" in said
     (steps,) = [box for box in app.selectbox if box.key == "run-lanes-step"]
     kept = worth_keeping(home / run)
     assert kept >= {0, 8}
