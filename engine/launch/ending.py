@@ -60,7 +60,7 @@ def _from_death(death: Death) -> RunOutcome:
     code = death.exit_code
     by_signal = code is not None and code < 0
     name = signal.Signals(-code).name if code is not None and by_signal else f"exit code {code}"
-    reason = f"rank {death.rank} died" + (" without a word" if code is None else f": {name}")
+    reason = f"rank {death.rank} died" + (" without a report" if code is None else f": {name}")
     outside = code is not None and -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
     return RunOutcome(Ending.CRASHED, reason, death.rank, death.phase, death.last_lines, outside)
 

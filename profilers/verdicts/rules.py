@@ -58,7 +58,7 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
     step = sum(phases.values()) or inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
     knob = (
-        "to go further: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
+        "to make it faster: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
         "parallel.dp"
     )
     return Verdict(

@@ -28,7 +28,7 @@ class Rule:
 RULES = {
     "sm_clock_mhz": Rule("GPU clocks", 0.02, True, "MHz"),
     "gpu_celsius": Rule("GPU temperatures", 8.0, False, "°C"),
-    "throttled_share": Rule("the time for which GPU clocks were held down", 0.1, False, "%", 100.0),
+    "throttled_share": Rule("the time for which GPU clocks were throttled", 0.1, False, "%", 100.0),
     "processor_mhz": Rule("processor clocks", 0.03, True, "MHz"),
     "beside": Rule("the number of trials beside them", 0.5, False, "trials"),
     "others_share": Rule("the share of the processors that others took", 0.05, False, "%", 100.0),

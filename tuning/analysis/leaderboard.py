@@ -192,7 +192,7 @@ def _lossy(trial: Trial, file: StudyFile) -> bool:
 
 
 def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
-    """Measured trials that keep every constraint, in all of their runs, and the loss guard."""
+    """Measured trials that meet every constraint, in all of their runs, and the loss guard."""
     found = measured(state)
     baseline = next((trial for trial in found if is_baseline(state, trial)), None)
     return [trial for trial in found if _may_win(state, trial, baseline, file)]

@@ -141,6 +141,6 @@ def _reason(summary: RunSummary, aim: Aim) -> str:
         "peak_memory_bytes": "no rank recorded its memory",
         "time_to_loss": f"a loss of {aim.target_loss:g} was not reached"
         if aim.target_loss
-        else "no loss is to be reached",
+        else "the study has no target loss",
     }
     return known.get(aim.name) or summary.tokens_per_second_reason or "no step was measured"

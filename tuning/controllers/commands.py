@@ -158,7 +158,7 @@ def _masked(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) 
     }
     after = Mask(tuple(replace(knob, key=key) for key, knob in (known | limits).items() if knob))
     effective_config.check_leaves_points(space, after, leaderboard.visited(state, space))
-    words = f"proposals keep to {after}" if after.limits else "every declared value is open again"
+    words = f"the search is limited to {after}" if after.limits else "every declared value is open again"
     documents = {key: knob and knob.document() for key, knob in limits.items()}
     return words, {"changes": {"limits": documents}}
 
@@ -320,13 +320,13 @@ class Control:
         silent = [key for key in arguments if key in point and not space.is_active(key, point)]
         note = f"; {', '.join(silent)} without effect there" if silent else ""
         masked = effective_config.of_state(state, space).outside(point, space)
-        note += f"; {masked}, measured all the same" if masked else ""
+        note += f"; {masked}, measured nevertheless" if masked else ""
         return f"next: {space.label(point)}{note}", {"point": point}
 
     def _check_new(self, point: Point, state: StudyState) -> None:
         label = self._file.search_space.label(point)
         for trial in state.trials:
             if point_key(point) in leaderboard.keys(trial, self._file.search_space):
-                raise InputError("enqueue", label, f"is trial {trial.number} already")
+                raise InputError("enqueue", label, f"is already trial {trial.number}")
         if any(point_key(waiting) == point_key(point) for _, waiting in policy.enqueued(state)):
-            raise InputError("enqueue", label, "is waiting already")
+            raise InputError("enqueue", label, "is already waiting")

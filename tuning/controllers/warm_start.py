@@ -72,7 +72,7 @@ def _state_of(folder: Path, name: str) -> StudyState:
         remedy = (
             "is this study itself"
             if place == folder
-            else "no such study beside this one; `workbench ls` lists them"
+            else "there is no such study in this home; `workbench ls` lists them"
         )
         raise InputError("inherit", name, remedy)
     return state

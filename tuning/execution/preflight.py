@@ -60,9 +60,7 @@ def _no_energy(file: StudyFile, found: Devices, library: GpuLibrary) -> str:
     for gpu in selection.visible(library)[: file.ranks]:
         if gpu is None or not library.tells_energy(gpu):
             name = "a part of a GPU (MIG)" if gpu is None else library.name(gpu)
-            return (
-                f"joules are not measured on this machine: the driver does not tell those of {name}{_OTHERS}"
-            )
+            return f"joules are not measured on this machine: the driver does not report those of {name}{_OTHERS}"
     return ""
 
 

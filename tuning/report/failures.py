@@ -38,7 +38,7 @@ def _memory(failed: Sequence[Values]) -> list[str]:
     found = []
     sizes = [values["batch.micro_batch"] for values in failed]
     if min(sizes) > 1:
-        found.append(f"fewer sequences at once (batch.micro_batch, {min(sizes)} at the least here)")
+        found.append(f"fewer sequences at once (batch.micro_batch, {min(sizes)} or more here)")
     if all(values["memory.recompute"] == "none" for values in failed):
         found.append("recomputation (memory.recompute=full)")
     shared = [values for values in failed if values["parallel.dp"] > 1]

@@ -106,7 +106,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> Document:
 
 
 def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
-    """Whether a trial keeps every constraint."""
+    """Whether a trial meets every constraint."""
     return trial is None or leaderboard.keeps(state, trial, file)
 
 
@@ -290,7 +290,7 @@ def _recommended(
     why = most if real else f"nothing was shown to be {better}, and it is the simplest"
     rule = "speed" if real else "simplicity"
     if ruled_out and not real:
-        why, rule = f"{most} of those that keep every constraint", "constraints"
+        why, rule = f"{most} of those that meet every constraint", "constraints"
     return entry | {"why": why, "decided_by": rule} if entry else None
 
 

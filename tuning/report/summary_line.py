@@ -25,7 +25,7 @@ def none_keeps(document: Document) -> str | None:
         return None
     nearest = min(rows, key=lambda row: (sum(_misses(row)), -row["value"]))
     words = f"{nearest['label']} with {aim_of(document).words(nearest['value'])}"
-    none = f"none of {len(rows)} measured configurations keeps every constraint"
+    none = f"none of {len(rows)} measured configurations meets every constraint"
     return f"{none}; the nearest, {words}: {broken(nearest)}"
 
 
@@ -66,7 +66,7 @@ _WORSE = {"faster": "slower", "cheaper": "dearer", "smaller": "larger"}
 
 def beside(gain: Gain, yardstick: str) -> str:
     """A ratio of which nothing is known but itself."""
-    return f"{_signed(gain['ratio'])} % beside {yardstick}"
+    return f"{_signed(gain['ratio'])} % compared with {yardstick}"
 
 
 def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
@@ -230,7 +230,7 @@ def _lossy(document: Document) -> str:
     loss, baseline = lossy["validation_loss"], (document["baseline"] or {}).get("validation_loss")
     if loss is not None and baseline:
         words += f", validation loss {loss:.3f} against {baseline:.3f}"
-    verb = "it is ruled out" if guard["state"] == "violated" else "it cannot be believed yet"
+    verb = "it is ruled out" if guard["state"] == "violated" else "it cannot be trusted yet"
     return f"{words}: {verb}, {guard['reason']}"
 
 

@@ -124,7 +124,7 @@ def line(why: Why) -> str:
         if why.other_ranks is None
         else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
     )
-    said = [f"Beside {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}"]
+    said = [f"Compared with {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}"]
     said += list(_changes(why))
     if (
         why.wire_bytes is not None

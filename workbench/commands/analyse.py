@@ -31,12 +31,12 @@ def quality(
     baseline: Annotated[
         str | None,
         typer.Option(
-            "--baseline", metavar="RUN", help="The exact run; without it one of equal configuration is found."
+            "--baseline", metavar="RUN", help="The exact run; default: one with the same configuration."
         ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Held-out loss of a lossy or late setting against steps, seconds and bytes, beside the exact baseline."""
+    """Compare a lossy or late setting with the exact baseline: held-out loss by steps, seconds and bytes."""
     from workbench.analysis.quality import report
     from workbench.terminal.quality import print_quality
     from workbench.text.output import emit_json, result_console
@@ -84,11 +84,11 @@ def sensitivity(
         ),
     ] = Way.PEDANOVA,
     limit: Annotated[
-        float, typer.Option("--limit", min=1.0, metavar="SECONDS", help="For fanova and shap.")
+        float, typer.Option("--limit", min=1.0, metavar="SECONDS", help="Time limit for fanova and shap.")
     ] = 300.0,
     json: Json = False,
 ) -> int:
-    """What mattered in a study: importance, SHAP, dependence on each knob, and the winner's neighbours."""
+    """Show what mattered in a study: importance, SHAP, dependence on each knob, and the winner's neighbours."""
     from tuning.sensitivity.importance import importance
     from tuning.sensitivity.report import document
     from workbench.terminal.sensitivity import print_sensitivity

@@ -11,20 +11,20 @@ from workbench.text.control import Action, table
 
 
 def stop(identity: Id, home: Home, json: Json = False) -> int:
-    """Stop a run at the same step on all ranks, or a study after that; what was measured stays."""
+    """Stop a run at the same step on all ranks, or a study once its running trial has stopped; results are kept."""
     return control(identity, Action.STOP, home, [], json)
 
 
 def control(
     identity: Id,
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do: see the table.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Action to send; see the table.")],
     home: Home,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="AFTER_IT", help="What the action takes.")
+        list[str] | None, typer.Argument(metavar="AFTER_IT", help="Arguments of the action.")
     ] = None,
     json: Json = False,
 ) -> int:
-    """Steer a study or a run while it goes on."""
+    """Steer a study or a run while it is running."""
     from workbench.home.control import arguments_of, ask, someone
     from workbench.home.resolve import resolve
     from workbench.text.output import emit_json, say

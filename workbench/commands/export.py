@@ -20,13 +20,13 @@ from workbench.commands.options import Home, Id, Json
 def export(
     identity: Id,
     to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="What to write it for, such as torchrun.")
+        str, typer.Option("--to", metavar="TARGET", help="Target of the export, such as torchrun.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,
     json: Json = False,
 ) -> int:
-    """Write a run's exact configuration with a script that trains it again; of a study, the one that it recommends."""
+    """Write a run's configuration with a script that trains it again; for a study, that of the run it recommends."""
     from workbench.analysis.studies import recommended_run
     from workbench.export import bundle
     from workbench.export.targets import target_named
@@ -60,10 +60,10 @@ def records(
     identity: Id,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     home: Home,
-    to: Annotated[Form, typer.Option("--to", help="The format.")] = Form.PARQUET,
+    to: Annotated[Form, typer.Option("--to", help="File format.")] = Form.PARQUET,
     json: Json = False,
 ) -> int:
-    """Write all records of a run as tables, one file per stream; of a study, those of its best run."""
+    """Write all records of a run as tables, one file per stream; for a study, those of its best run."""
     from workbench.analysis.studies import best_run
     from workbench.export import parquet
     from workbench.home.resolve import resolve
@@ -88,26 +88,29 @@ def records(
 def prune(
     home: Home,
     older: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Runs that ended before: 12h, 30d, 8w.")
+        str | None,
+        typer.Option(
+            "--older-than", metavar="AGE", help="Runs that ended longer ago than this: 12h, 30d, 8w."
+        ),
     ] = None,
     larger: Annotated[
         str | None,
         typer.Option(
             "--larger-than",
             metavar="SIZE",
-            help="The oldest runs, until the rest has this size: 500MB, 20GB.",
+            help="The oldest runs, until the others take at most this much: 500MB, 20GB.",
         ),
     ] = None,
     checkpoints: Annotated[
         bool,
-        typer.Option("--checkpoints", help="Count and remove checkpoints too; they cannot be made again."),
+        typer.Option("--checkpoints", help="Also remove checkpoints, which cannot be made again."),
     ] = False,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; without this, only show what would go.")
+        bool, typer.Option("--apply", help="Remove and compact; without this, only show what would be done.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Free space: records and logs of old runs go, results stay; others are compacted. Never of a run that goes on."""
+    """Free disk space: remove records and logs of old runs, compact others, and keep all results."""
     from workbench.home import maintenance as pruning
     from workbench.text.output import emit_json, say
 
@@ -126,7 +129,7 @@ def prune(
 
 app = typer.Typer(
     name="study",
-    help="A whole study as one file: take it elsewhere, look at it, go on.",
+    help="Export a whole study as one file, and import it elsewhere to look at it or to continue it.",
     no_args_is_help=True,
 )
 
@@ -142,11 +145,12 @@ def export_study(
         ),
     ] = None,
     with_records: Annotated[
-        bool, typer.Option("--with-records", help="Also what its runs recorded and logged, which is large.")
+        bool,
+        typer.Option("--with-records", help="Include the records and logs of its runs, which are large."),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Write a study, with all its trials and what it continues, as one file. It may go on meanwhile."""
+    """Write a study, with all its trials and the studies it continues, to one file. It may keep running."""
     from engine.config.errors import InputError
     from workbench.home.resolve import resolve
     from workbench.home.transfer import export_study as packing
@@ -175,13 +179,11 @@ def import_study(
     home: Home,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", metavar="OTHER", help="The study's name from now on.", show_default="as it was"
-        ),
+        typer.Option("--name", metavar="OTHER", help="New name of the study.", show_default="unchanged"),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Bring a study back from its file: checked as a whole first, and never over one that is here."""
+    """Import a study from its file. The file is checked first, and no existing study is overwritten."""
     from tuning.storage.study_folder import STUDY_GIVEN
     from workbench.home.transfer import import_study as unpacking
     from workbench.text.output import emit_json, say
@@ -194,5 +196,5 @@ def import_study(
         say(f"note: {line}")
     here = f" ({done.runs_here_before} of them were here already)" if done.runs_here_before else ""
     print(f"{done.study}, {done.trials} trials and {done.runs} runs{here}, is in {home}")
-    print(f"go on with: workbench tune {Path(done.folder) / STUDY_GIVEN}")
+    print(f"continue it with: workbench tune {Path(done.folder) / STUDY_GIVEN}")
     return 0

@@ -16,7 +16,7 @@ app = typer.Typer(
     name="lab", no_args_is_help=True, help="Hosts in network namespaces, links of chosen rates."
 )
 _Rate = typer.Option(
-    min=10, max=10_000, help="Of every host's link, each way, in Mbit/s.  [default: not limited]"
+    min=10, max=10_000, help="Rate of every host's link, each way, in Mbit/s.  [default: not limited]"
 )
 
 
@@ -27,22 +27,28 @@ def up(
     ] = None,
     islands: Annotated[
         str | None,
-        typer.Option(metavar="N|N,N,..", help="Groups of hosts: how many, or the hosts of each, as in 2,2."),
+        typer.Option(
+            metavar="N|N,N,..", help="Groups of hosts: their number, or the hosts in each, as in 2,2."
+        ),
     ] = None,
     rate_mbit: Annotated[float | None, _Rate] = None,
     rates_mbit: Annotated[
         str | None,
         typer.Option(
-            metavar="R,R,..", help="The same for each island, as in 1000,100; `none` does not limit one."
+            metavar="R,R,..", help="Rate for each island, as in 1000,100; `none` leaves one unlimited."
         ),
     ] = None,
     between_mbit: Annotated[
         float | None,
-        typer.Option(min=10, max=10_000, help="Of each island's link to the others.  [default: not limited]"),
+        typer.Option(
+            min=10,
+            max=10_000,
+            help="Rate of each island's link to the others, in Mbit/s.  [default: not limited]",
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Set a lab up that stays until `lab down`, and measure its links; runs that ask for the same one use it."""
+    """Set up a lab that stays until `lab down`, and measure its links; runs that ask for the same lab use it."""
     from engine.launch.lab import lab, registry
 
     asked: dict[str, Any] = {
@@ -62,7 +68,7 @@ def up(
 
 @app.command()
 def down(json: Json = False) -> int:
-    """Remove kept labs, and what runs that were killed left behind; labs in use stay."""
+    """Remove labs that were set up, and what killed runs left behind; labs in use stay."""
     from engine.launch.lab import lab, registry
     from workbench.text.output import emit_json
 
@@ -73,7 +79,7 @@ def down(json: Json = False) -> int:
         return 0
     print(f"removed {len(removed)}: " + "; ".join(map(words, removed)) if removed else "no lab to remove")
     for one in left:
-        print(f"left alone, in use: {words(one)}")
+        print(f"in use, not removed: {words(one)}")
     return 0
 
 
@@ -92,7 +98,7 @@ def status(json: Json = False) -> int:
         _tell(found, json=False)
     else:
         print(
-            f"no lab can be set up: {reason}" if reason else "no lab stands; `workbench lab up` sets one up"
+            f"no lab can be set up: {reason}" if reason else "there is no lab; `workbench lab up` sets one up"
         )
     return 0
 
@@ -207,7 +213,7 @@ def _numbers(option: str, text: str, number: Any) -> list[Any]:
     try:
         return [number(part.strip()) for part in text.split(",")]
     except ValueError:
-        raise InputError(option, text, "has to be numbers, with commas between them") from None
+        raise InputError(option, text, "has to be numbers separated by commas") from None
 
 
 def _mbit(kbit: int) -> float | None:

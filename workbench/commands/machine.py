@@ -23,12 +23,16 @@ def calibrate(
     home: Home,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", help="How many; default: one per GPU, or one per core from 4 to 8."),
+        typer.Option("--ranks", help="Number of ranks; default: one per GPU, or one per core, from 4 to 8."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, and less time for each.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure fewer sizes, with less time for each.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     *,
-    show: Annotated[bool, typer.Option("--show", help="Print what is stored instead of measuring.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the stored calibration instead of measuring.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Measure this machine: matrix products, memory, copies, and every collective by size and group."""
@@ -66,7 +70,7 @@ def _report(home: Path, found: Found, json: bool) -> None:
 
 
 def doctor(home: Home, json: Json = False) -> int:
-    """Tell what this machine can do, what is missing, and why."""
+    """Report what this machine can do, what is missing, and why."""
     from workbench.services.doctor import document, examine, usable
     from workbench.text.output import emit_json, stdout_for_results
 

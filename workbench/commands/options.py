@@ -32,7 +32,7 @@ Sets = Annotated[
 ]
 More = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="The same as --set, without writing it."),
+    typer.Argument(metavar="KEY=VALUE", help="KEY=VALUE, as with --set."),
 ]
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="A run or a study: its id, a unique prefix, or a run's last part.")

@@ -32,28 +32,38 @@ Cluster = Annotated[
         help="A known cluster or a TOML file; default: this machine, if calibrated.",
     ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="How many of the cluster's nodes.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Number of the cluster's nodes to use.")]
 
 WithoutRuns = Annotated[
-    bool, typer.Option("--without-runs", help="For this machine: leave out what finished runs told of it.")
+    bool,
+    typer.Option(
+        "--without-runs", help="Ignore what finished runs on this machine have taught the predictions."
+    ),
 ]
 WhyNotAsked = Annotated[
-    bool, typer.Option("--why-not", help="Legal? Does it fit? How far behind the best, and by which term?")
+    bool,
+    typer.Option(
+        "--why-not",
+        help="Say whether it is legal and fits, and how far behind the best layout it is, by which term.",
+    ),
 ]
 Simulated = Annotated[
     bool,
     typer.Option(
-        "--simulate", help="Play a few steps event by event; kept as a run that is marked as simulated."
+        "--simulate", help="Simulate a few steps event by event; saved as a run that is marked as simulated."
     ),
 ]
 DryRunAsked = Annotated[
-    bool, typer.Option("--dry-run", help="Is it legal, and what must its ranks hold? For any number of them.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Check that it is legal, and what its ranks must hold; for any number of ranks."
+    ),
 ]
 
 
 def predict(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A YAML or JSON file with sections of a run.")
+        Path, typer.Argument(metavar="CONFIG", help="A YAML or JSON file with the configuration of a run.")
     ],
     home: Home,
     more: More = None,
@@ -182,16 +192,25 @@ def plan(
     ] = None,
     global_batch: Annotated[
         int | None,
-        typer.Option("--global-batch", min=1, help=f"Sequences a step; {_BATCH:,} without a file."),
+        typer.Option(
+            "--global-batch",
+            min=1,
+            help=f"Sequences per step; default without a file: {_BATCH:,}.",
+        ),
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option("--sequence", min=2, help=f"Tokens of one; {_SEQUENCE:,} without a file.")
+        int | None,
+        typer.Option(
+            "--sequence",
+            min=2,
+            help=f"Tokens per sequence; default without a file: {_SEQUENCE:,}.",
+        ),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many layouts.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of layouts to show.")] = 10,
     without_runs: WithoutRuns = False,
     json: Json = False,
 ) -> int:
-    """The best layouts of a model on a cluster, the pareto of time and memory, and why not the others."""
+    """Show the best layouts of a model on a cluster, the Pareto front of time and memory, and why others are worse."""
     from tuning.predict.plan import plans
     from workbench.home.calibrations import target_of
 
@@ -246,8 +265,8 @@ def schedule(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="gpipe, 1f1b, interleaved, zb_h1, ...")],
     ranks: Annotated[int, typer.Option(min=1, max=64, help="Ranks in the pipeline.")] = 4,
     chunks: Annotated[int | None, typer.Option(min=1, help="Stages per rank.")] = None,
-    micro_batches: Annotated[int, typer.Option(min=1, max=512, help="Per step.")] = 8,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it into an SVG file.")] = None,
+    micro_batches: Annotated[int, typer.Option(min=1, max=512, help="Micro-batches per step.")] = 8,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw it to an SVG file.")] = None,
     json: Json = False,
 ) -> int:
     """Show a pipeline schedule: each rank's list of actions, its bubble, and what it keeps in memory."""

@@ -31,14 +31,14 @@ def selftest(
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     *,
     ranks: Annotated[
-        int, typer.Option("--ranks", help="Of the checks of parallelism and calibration: 2, 4 or 8.")
+        int, typer.Option("--ranks", help="Ranks in the checks of parallelism and calibration: 2, 4 or 8.")
     ] = 2,
     with_host_names: Annotated[
         bool, typer.Option("--with-host-names", help="Keep names and addresses of hosts in the evidence.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Check what this machine can do by doing it, and leave a folder of evidence to attach to a report."""
+    """Check what this machine can do by doing it, and write a folder of evidence to attach to a bug report."""
     from workbench.selftest.runner import chosen, folder_for
 
     checks = chosen(only, skip)

@@ -27,13 +27,14 @@ _MISSING = "needs the package prometheus-client; install it with: pip install 't
 def metrics(
     home: Home,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Where it listens; 0: any free port.")
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = 9469,
     host: Annotated[
-        str, typer.Option("--host", help="Who can reach it: 127.0.0.1 is this machine only.")
+        str,
+        typer.Option("--host", help="Address to listen on; 127.0.0.1 is reachable from this machine only."),
     ] = "127.0.0.1",
     keep: Annotated[
-        float, typer.Option("--keep", min=0.0, help="Seconds for which a run stays after its end.")
+        float, typer.Option("--keep", min=0.0, help="Seconds for which a run is still served after its end.")
     ] = 300.0,
 ) -> int:
     """Serve steps, collectives, memory, GPUs and host of all running runs to a Prometheus server, until Ctrl-C."""
@@ -54,21 +55,24 @@ def metrics(
     return 0
 
 
-_CLOSED = "the page is closed; studies that were started from it go on"
+_CLOSED = "the dashboard is closed; studies that were started from it keep running"
 _PATIENCE_SECONDS = 20.0
 
 
 def ui(
     home: Home,
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where the page listens.")] = 8501,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the dashboard.")] = 8501,
     address: Annotated[
-        str, typer.Option("--address", help="Who can reach it: 127.0.0.1 is this machine only.")
+        str,
+        typer.Option(
+            "--address", help="Address to listen on; 127.0.0.1 is reachable from this machine only."
+        ),
     ] = "127.0.0.1",
     demo: Annotated[
-        bool, typer.Option("--demo", help="Start the demo study too; it ends with the page.")
+        bool, typer.Option("--demo", help="Also start the demo study; it ends with the dashboard.")
     ] = False,
 ) -> int:
-    """Open the page: runs, live profiles, studies, export. Ctrl-C ends it; studies started from it go on."""
+    """Open the dashboard: runs, live profiles, studies, export. Ctrl-C closes it; its studies keep running."""
     from tuning.execution.signals import Interruption
     from workbench.services import page_server
     from workbench.services.jobs import new_folder
@@ -101,7 +105,7 @@ def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruptio
     if interruption.seen:
         say(_CLOSED)
     else:
-        say(f"error: the page ended by itself with exit code {page.returncode}")
+        say(f"error: the page ended unexpectedly with exit code {page.returncode}")
     return 0 if interruption.seen else 1
 
 
@@ -110,7 +114,7 @@ def _start_demo(home: Path) -> tuple[str, Job | None]:
     from workbench.text.output import say
 
     name, job = demo.start(home)
-    say(f"study {name} is being run already; showing it" if job is None else f"study {name} started")
+    say(f"study {name} is already running; showing it" if job is None else f"study {name} started")
     return name, job
 
 
@@ -131,7 +135,7 @@ def _stop_demo(job: Job | None, study: str) -> None:
     from workbench.text.output import say
 
     if job is not None and job.alive:
-        say(f"stopping study {study}; the same command goes on with it")
+        say(f"stopping study {study}; the same command continues it")
         jobs.end(job, _PATIENCE_SECONDS)
 
 
@@ -141,7 +145,7 @@ def _failed(log: Path, interruption: Interruption) -> int:
 
     if interruption.seen:
         return 0
-    last = next(iter(last_lines(log, 1)), "it said nothing")
+    last = next(iter(last_lines(log, 1)), "it printed nothing")
     say(f"error: the page did not start: {last} (all of it: {log})")
     return 1
 

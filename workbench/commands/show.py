@@ -46,7 +46,7 @@ def show(
         typer.Option(
             "--threshold",
             metavar="NAME=FRACTION",
-            help="Judge a run again, for example with bubble=0.1. May be given several times.",
+            help="Apply another threshold to a run's verdicts, for example bubble=0.1. May be given several times.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All trials of a study, not only 100.")] = False,
@@ -67,7 +67,7 @@ def show(
 
 
 def reindex(home: Home, json: Json = False) -> int:
-    """Rebuild the indexes (runs, studies, Optuna's databases) from the folders, which are the truth."""
+    """Rebuild the indexes (runs, studies, Optuna's databases) from the folders of runs and studies."""
     from workbench.home.maintenance import reindex as rebuild
     from workbench.text.output import emit_json, say
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def train(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A YAML or JSON file with sections of a run.")
+        Path, typer.Argument(metavar="CONFIG", help="A YAML or JSON file with the configuration of a run.")
     ],
     home: Home,
     more: More = None,

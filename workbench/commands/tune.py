@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from tuning.spec.study_file import StudyFile
 
 
-Join = Annotated[
-    bool, typer.Option("--join", help="Work on the study together with controllers that run it already.")
-]
+Join = Annotated[bool, typer.Option("--join", help="Join the controllers that already run this study.")]
 Storage = Annotated[
     str | None,
     typer.Option(
@@ -30,7 +28,7 @@ Storage = Annotated[
 ]
 SideBySide = Annotated[
     int | None,
-    typer.Option("--side-by-side", min=1, help="Measure so many trials at once, each on its own devices."),
+    typer.Option("--side-by-side", min=1, help="Measure this many trials at once, each on its own devices."),
 ]
 
 
@@ -42,7 +40,9 @@ def tune(
     more: More = None,
     sets: Sets = None,
     *,
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Trials of the whole study.")] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Number of trials in the whole study.")
+    ] = None,
     data: Annotated[
         str | None, typer.Option("--data", help="A UTF-8 text file or folder to train on.")
     ] = None,
@@ -51,7 +51,7 @@ def tune(
     side_by_side: SideBySide = None,
     json: Json = False,
 ) -> int:
-    """Search for the fastest configuration. The same command goes on with a study that was interrupted."""
+    """Search for the fastest configuration. The same command continues a study that was interrupted."""
     from workbench.home.inputs import study_file
     from workbench.terminal.study import print_result
     from workbench.text.output import emit_json, result_console, stdout_for_results
@@ -85,7 +85,7 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
     if file.side_by_side is None or file.side_by_side == 1:
         return []
     if storage is not None:
-        remedy = "controllers of a study in a database have a home each; 1, or leave out --storage"
+        remedy = "controllers of a study in a database need a home each; give 1, or leave out --storage"
         raise InputError(device_slices.FIELD, file.side_by_side, remedy)
     if join:
         device_slices.check_alone(folder, file.side_by_side)
@@ -110,7 +110,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if document["state"] == "interrupted":
-        say(f"interrupted; the same command goes on with study {file.name}")
+        say(f"interrupted; the same command continues study {file.name}")
     return document | {"why": why.of_study(document, home)}
 
 

@@ -206,7 +206,7 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
 
 def dependence(series: DependenceSeries, revision: str = "") -> go.Figure:
     """A small panel for each knob, all with the same scale."""
-    title = f"By value of each knob, {series.unit}"
+    title = f"Value by knob setting, {series.unit}"
     if not series.panels:
         return empty(figure(title, "", "", revision, 240), "no knob has two measured values yet")
     count = ceil(len(series.panels) / COLUMNS)

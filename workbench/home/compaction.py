@@ -112,7 +112,7 @@ def _header(path: Path) -> Header:
     with path.open("rb") as file:
         decoded = decode_header(file.read(_HEADER_READ_BYTES))
     if decoded is None:
-        raise FormatError("its header is not whole")
+        raise FormatError("its header is incomplete")
     header, _ = decoded
     if known_fields(header) != header.fields:
         raise FormatError("a newer version wrote it, with fields that this one cannot read")

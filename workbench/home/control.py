@@ -125,7 +125,7 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
             raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
         return {"trial": int(values[0])}
     if values:
-        raise InputError(action, " ".join(values), "takes nothing after it")
+        raise InputError(action, " ".join(values), "takes no arguments")
     return {}
 
 
@@ -163,7 +163,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
     if (refusal := _nobody_takes_orders(view)) is not None:
         return Reply(None, target.id, action, arguments, False, refusal)
     if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
-        text = f"a trace of {busy.steps} steps is under way already (order {busy.id}); wait for its end"
+        text = f"a trace of {busy.steps} steps is already being recorded (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
     sent = study_commands.send(target.folder, action, arguments, by)
     if action in commands.KINDS:
@@ -182,7 +182,7 @@ def _nobody_takes_orders(view: runs.RunView) -> str | None:
     """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
     if "takes_orders" not in view.status or alive(view.status["takes_orders"]):
         return None
-    return f"{view.id} takes no orders: the process beside its ranks is gone; end it where it was started"
+    return f"{view.id} cannot be controlled: the process that passes on commands is gone; stop it where it was started"
 
 
 def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
@@ -216,7 +216,7 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
         return Reply(None, target.id, action, arguments, None, text)
     sent = study_commands.send(target.folder, action, arguments, by)
     if not before.alive:
-        text = f"nobody runs {target.id} {_now(target.folder)}; it will be applied when the study is started again"
+        text = f"no process runs {target.id} {_now(target.folder)}; it is applied once the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
     _wait(lambda: sent in (now := reader.view()).journal.answers or not now.alive, patience)
     found = reader.view().journal.answers.get(sent)

@@ -239,12 +239,14 @@ def _check_cluster(file: StudyFile, cluster: str) -> None:
     for aim in file.aims:
         if aim.name in ("joules_per_token", "time_to_loss"):
             told = "losses" if aim.in_time else "joules"
-            raise InputError("objective", aim.name, f"a model of a cluster does not tell {told}; ask for mfu")
+            raise InputError(
+                "objective", aim.name, f"a model of a cluster does not predict {told}; ask for mfu"
+            )
     if file.constraints is not None and (free := file.constraints.memory_headroom) is not None:
-        remedy = "a model of a cluster tells the peak of a rank, not what is free; bound peak_memory_bytes"
+        remedy = "a model of a cluster predicts the peak of a rank, not its free memory; constrain peak_memory_bytes"
         raise InputError("constraints.memory_headroom", free, remedy)
     if file.constraints is not None and (joules := file.constraints.joules_per_token) is not None:
-        remedy = "a model of a cluster does not tell joules; leave it out"
+        remedy = "a model of a cluster does not predict joules; leave it out"
         raise InputError("constraints.joules_per_token", joules, remedy)
     for ranks in file.search_space.choices("ranks") if file.search_space.turns_ranks else (file.ranks,):
         try:

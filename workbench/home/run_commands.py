@@ -176,7 +176,7 @@ def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, st
         alike = {answer.problem for answer in found}
         return False, str(found[0].problem) if len(alike) == 1 else "; ".join(problems)
     if not found and (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "ended":
-        return False, f"{folder.name} ended before its ranks came to it"
+        return False, f"{folder.name} ended before its ranks acted on it"
     if len(found) < ranks:
         return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / run_folder.ORDERS}"
     files = [folder / name for answer in found for name in answer.files]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: A run is created before its owner has signed the status; after this long without a signature it is lost.
 SIGNING_SECONDS = 30.0
-LOST_REASON = "the process that ran it is gone and left no ending"
+LOST_REASON = "the process that ran it is gone and recorded no ending"
 
 
 @dataclass(frozen=True, slots=True)

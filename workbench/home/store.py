@@ -238,7 +238,7 @@ class Store:
             index = self._on_disk()
         except (OSError, sqlite3.DatabaseError):
             return self._in_memory(f"{INDEX} is broken ({error}); the folders were read instead")
-        self.note = f"{INDEX} was broken ({error}); it was set aside as {aside.name} and made anew"
+        self.note = f"{INDEX} was broken ({error}); it was renamed to {aside.name} and built again"
         return index
 
 

@@ -36,7 +36,7 @@ def page() -> None:
     """Choose, look, download."""
     heading(
         "Export",
-        "The winner leaves as a folder that trains the same layout again, without the workbench's page.",
+        "A folder with the exact configuration and a script that trains it again, without this page.",
     )
     names = _names()
     if not names:
@@ -76,7 +76,7 @@ def _offer(chosen: str, target: str) -> None:
     asked = resolve.resolve(home(), chosen)
     which, made = _made(asked, target)
     if asked.kind == "study":
-        st.caption(f":material/emoji_events: Of study {asked.id} you get {which}.")
+        st.caption(f":material/emoji_events: From study {asked.id}: {which}.")
     _provenance(json.loads(made.files.get(PROVENANCE, "{}")))
     st.download_button(
         "Download as zip",
@@ -89,7 +89,7 @@ def _offer(chosen: str, target: str) -> None:
         on_click="ignore",
     )
     _files(made)
-    with st.expander("The same on the command line", icon=":material/terminal:", key="export-command"):
+    with st.expander("On the command line", icon=":material/terminal:", key="export-command"):
         st.code(f"workbench export {asked.id} --to {target} --out {made.name}", language="bash")
 
 
@@ -134,7 +134,7 @@ def _provenance(document: dict[str, Any]) -> None:
 
 
 def _files(made: Bundle) -> None:
-    views = st.tabs([*made.files, "Provenance, in short"], key="export-files")
+    views = st.tabs([*made.files, "Provenance in brief"], key="export-files")
     for view, (name, text) in zip(views, made.files.items(), strict=False):
         with view:
             language = LANGUAGES.get(name.rpartition(".")[2])

@@ -33,7 +33,7 @@ def page() -> None:
     redraw_on_change(lambda: [row.id for row in run_rows()])
     title, chooser, switch = st.columns([5, 4, 1.3], vertical_alignment="bottom")
     with title:
-        heading("Live", "What every rank does right now, read from the run's folder each second.")
+        heading("Live", "What every rank is doing, updated each second from the run's folder.")
     with chooser:
         options = [NEWEST, *within_reach("run", [row.id for row in rows])]
         by_id = {row.id: row for row in rows}
@@ -43,7 +43,7 @@ def page() -> None:
         )
         to_link("run", chosen)
     with switch:
-        refresh = st.toggle("Refresh", value=True, key="refresh", help="Off: the page stands still.")
+        refresh = st.toggle("Refresh", value=True, key="refresh", help="When off, the page does not update.")
     st.fragment(_moving, run_every=REFRESH_SECONDS if refresh else None)(chosen)
 
 
@@ -62,7 +62,7 @@ def _draw(chosen: str) -> None:
     rows = run_rows()
     row = next((row for row in rows if row.id == chosen), rows[0] if rows else None)
     if row is None:
-        nothing_yet("Nothing has run here yet.", "workbench train examples/train.yaml")
+        nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
     seen = snapshot(row.id)
     live_header.header(seen, *runs.ending(dict(seen.status))[:2])
@@ -75,7 +75,7 @@ def _between_trials(seen: Snapshot, row: RunRow, studies: list[StudyRow]) -> Non
     study = next((study for study in studies if study.name == row.study), None)
     if not seen.running and study is not None and study.state == "running":
         st.info(
-            f"This run has ended; the study {study.name} goes on and its next trial appears here.",
+            f"This run has ended; the study {study.name} is still running, and its next trial will appear here.",
             icon=":material/hourglass_top:",
         )
 

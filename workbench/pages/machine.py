@@ -17,7 +17,7 @@ from workbench.pages.widgets.shared import guarded, heading, home, table
 from workbench.text import words
 
 _TRUST = (
-    "Full points were fitted with T(S) = alpha + S / beta; hollow points were not and only tell the fit's error. "
+    "Filled points were fitted with T(S) = alpha + S / beta; hollow points were held out to measure the fit's error. "
     "A point is the median of windows of calls, by the clock of the slowest rank. Percent of the measured peak, on the "
     "page of a run, is of the best point of its operation and group size."
 )
@@ -46,7 +46,7 @@ def _draw() -> None:
 def _empty() -> None:
     with st.container(border=True, key="machine-empty"):
         st.markdown("**This machine is not calibrated.**")
-        st.caption("Without it, runs tell no percent of the measured peak. Measure it with:")
+        st.caption("Until it is, runs cannot show the percentage of the measured peak. Calibrate it with:")
         st.code(store.COMMAND, language="bash")
 
 
@@ -79,7 +79,7 @@ def _measured(shown: Calibration) -> None:
 def _collectives(shown: Calibration) -> None:
     groups = {f"{backend}, {ranks:,} ranks": (backend, ranks) for backend, ranks in calibration.groups(shown)}
     if not groups:
-        st.caption("No collective was measured: with one rank there is nothing to send.")
+        st.caption("No collectives were measured: a single rank sends nothing.")
         return
     labels = list(groups)
     label = labels[-1]

@@ -31,9 +31,9 @@ def selftest() -> None:
 
 def _none_yet() -> None:
     with st.container(border=True, key="machine-no-selftest"):
-        st.markdown("**No selftest was run here.**")
+        st.markdown("**No selftest has been run on this machine.**")
         st.caption(
-            "It tries in some minutes what this machine can do, and leaves a folder to attach to a report:"
+            "It checks in a few minutes what this machine can do, and writes a folder to attach to a bug report:"
         )
         st.code(results.COMMAND, language="bash")
 
@@ -50,7 +50,7 @@ def _state(last: Selftest) -> None:
         if not last.complete:
             missing = len(last.asked) - len(last.checks)
             st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
-        when = f"Begun {words.when(last.started_unix)}, {words.ago(last.started_unix)}"
+        when = f"Started {words.when(last.started_unix)}, {words.ago(last.started_unix)}"
         told = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
         st.caption(told, width="content")
 
@@ -70,4 +70,4 @@ def _checks(rows: list[Row]) -> None:
 def _evidence(folder: Path) -> str:
     packed = folder.with_name(f"{folder.name}.zip")
     kept = packed if packed.is_file() else folder
-    return f"Evidence to attach to a report: `{kept}`. Again: `{results.COMMAND}`."
+    return f"Evidence to attach to a bug report: `{kept}`. To run it again: `{results.COMMAND}`."

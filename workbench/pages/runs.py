@@ -53,7 +53,7 @@ def page() -> None:
     """A table to choose from; below it what was chosen."""
     title, bring = st.columns([3, 1], vertical_alignment="bottom")
     with title:
-        heading("Runs", f"Everything that ran in {home()}, newest first.")
+        heading("Runs", f"All runs in {home()}, newest first.")
     with bring.container(horizontal=True, horizontal_alignment="right"):
         transfer.upload()
     transfer.imported()
@@ -61,7 +61,7 @@ def page() -> None:
     redraw_on_change(_outcomes)
     lines = all_lines(run_rows(), study_rows())
     if not lines:
-        nothing_yet("Nothing has run here yet.", "workbench train examples/train.yaml")
+        nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
     shown = _filtered(lines)
     if not shown:
@@ -118,7 +118,7 @@ def _filtered(lines: list[Line]) -> list[Line]:
         kind = st.segmented_control("Kind", KINDS, default=KINDS[0], required=True, key="kind")
         outcomes = sorted({line.outcome for line in lines})
         wanted = st.pills(
-            "Ended as", outcomes, selection_mode="multi", key="outcomes", format_func=words.spoken
+            "Ending", outcomes, selection_mode="multi", key="outcomes", format_func=words.spoken
         )
     return [line for line in lines if matches(line, text or "", kind or KINDS[0], wanted)]
 
@@ -163,10 +163,10 @@ def _left_out(shown: list[Line]) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="runs-left-out"):
         st.caption(
-            f"Shown are the newest {MOST_OPTIONS:,} of {len(shown):,}; the filter looks at all of them."
+            f"Only the newest {MOST_OPTIONS:,} of {len(shown):,} are listed; the filter searches all of them."
         )
         st.download_button(
-            "All as CSV",
+            "Download all as CSV",
             lambda: as_csv(shown),
             file_name="runs.csv",
             mime="text/csv",

@@ -15,7 +15,7 @@ def page() -> None:
     """One of two views."""
     title, switch = st.columns([3, 1], vertical_alignment="bottom")
     with title:
-        heading("Tune", "A study measures one configuration after the other and steers to the fastest.")
+        heading("Tune", "A study measures configurations and searches for the fastest.")
     _follow_a_started_study()
     from_link("view", list(VIEWS), WATCH if study_rows() else NEW)
     switch = switch.container(horizontal=True, horizontal_alignment="right")

@@ -55,14 +55,14 @@ class Check:
 CHECKS: tuple[Check, ...] = (
     Check(
         "machine",
-        "What is there",
-        "Python, torch, the backends and a place for runs are there, and torch can use the GPUs that the driver shows.",
+        "Environment",
+        "Python, torch, the backends and a folder for runs work, and torch can use the GPUs that the driver shows.",
         machine.machine,
     ),
     Check(
         "nvml",
         "Readings of the GPUs",
-        "The driver answers what is asked ten times a second; its answers are kept for a replay.",
+        "The driver answers ten readings a second; its answers are saved for a replay.",
         machine.nvml,
         driver,
     ),
@@ -76,7 +76,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "memory_savings",
         "Memory of one rank",
-        "Recomputing, offloading, ZeRO 3 and the order of layers change no loss, and each run tells its peak.",
+        "Recomputing, offloading, ZeRO 3 and the order of layers change no loss, and each run reports its peak.",
         one_rank.memory_savings,
     ),
     Check(
@@ -153,28 +153,28 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "variables",
         "Environment variables act",
-        "What a run sets is proved by the ranks themselves, also in their second run.",
+        "The ranks themselves prove that what a run sets takes effect, also in their second run.",
         warm_ranks.variables,
         two_devices,
     ),
     Check(
         "trace",
         "A trace on demand",
-        "torch.profiler records a step of all ranks when it is ordered, and the run goes on.",
+        "torch.profiler records a step of all ranks on request, and the run continues.",
         measurements.trace,
         two_devices,
     ),
     Check(
         "recording_cost",
-        "What recording costs",
-        "Recording adds at most 1 % to a step; where the machine is too noisy to tell, that is said.",
+        "Cost of recording",
+        "Recording adds at most 1 % to a step; a machine that is too noisy to tell is reported as such.",
         measurements.recording_cost,
         two_devices,
     ),
     Check(
         "calibration",
         "A quick calibration",
-        "Matrix products, memory and every collective can be measured and have times that can be.",
+        "Matrix products, memory and every collective can be measured, and their times are plausible.",
         measurements.calibration,
         all_devices,
     ),

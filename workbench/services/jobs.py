@@ -122,7 +122,7 @@ def last_error(job: Job) -> str:
     """The one line with which the command line said what was wrong."""
     lines = [line for line in last_lines(job.log) if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
-    return str((errors or lines or ["it ended without a word"])[-1]).removeprefix("error: ")
+    return str((errors or lines or ["it ended without any output"])[-1]).removeprefix("error: ")
 
 
 def _spawn(home: Path, log: Path, arguments: list[str], extra: dict[str, str]) -> subprocess.Popen[bytes]:

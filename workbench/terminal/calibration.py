@@ -41,7 +41,7 @@ def _headline(shown: Calibration) -> str:
         *mark.gpus,
         f"torch {mark.torch}",
     ]
-    complete = "" if shown.complete else " [yellow](interrupted: not everything that was asked)[/]"
+    complete = "" if shown.complete else " [yellow](interrupted; incomplete)[/]"
     when = f"measured {words.when(shown.measured_unix)} in {words.seconds(shown.seconds)}"
     return f"[bold]{mark.id}[/]  {'; '.join(parts)}; {when}{complete}"
 

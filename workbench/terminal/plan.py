@@ -37,12 +37,14 @@ def print_plan(console: Console, found: Planned) -> None:
     """The best, the pareto, and a line for each family that was not taken."""
     for line in _head(found):
         console.print(line, markup=False, soft_wrap=True)
-    console.print(_table("Fastest that fit, one of each dp, tp, pp and ZeRO stage", found.best))
+    console.print(
+        _table("Fastest layouts that fit, one for each combination of dp, tp, pp and ZeRO stage", found.best)
+    )
     for line in _placed(found):
         console.print(line, markup=False, soft_wrap=True)
     if found.tight is not None:
         console.print(_tight(found.tight), markup=False, soft_wrap=True)
-    console.print(_table("Less memory for more time", _thinned(found.pareto)))
+    console.print(_table("Layouts that trade time for memory", _thinned(found.pareto)))
     console.print("Why not:")
     for line in _families(found.families):
         console.print(f"  {line}", markup=False, soft_wrap=True)
@@ -58,7 +60,7 @@ def _head(found: Planned) -> Iterator[str]:
         f"{config.batch.global_batch:,} sequences of {config.data.sequence_length:,} tokens a step "
         f"({words.count(tokens)}), {config.precision}"
     )
-    yield f"{found.looked_at:,} legal layouts looked at, {found.safe:,} fit safely"
+    yield f"{found.looked_at:,} legal layouts considered, {found.safe:,} fit safely"
 
 
 def _table(title: str, rows: Sequence[Forecast]) -> Table:
@@ -98,9 +100,9 @@ def _placed(found: Planned) -> Iterator[str]:
     """A line for each of the best; nothing where devices are all alike."""
     rows = [(row, where) for row, where in zip(found.best, found.placed, strict=True) if where is not None]
     if rows:
-        yield f"Where ranks belong on {rows[0][1].where}, and what that gains over ranks in order (nothing hidden):"
+        yield f"Best placement of ranks on {rows[0][1].where}, with its gain over ranks in order (nothing hidden):"
     for row, where in rows:
-        what = placement_settings(where) or "ranks in order are as good as any"
+        what = placement_settings(where) or "placing ranks in order is as fast as any other way"
         yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {what}"
 
 

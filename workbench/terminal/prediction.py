@@ -34,7 +34,7 @@ def lines(found: Placed | None) -> Iterator[str]:
     """What the best placement is and what it gains; nothing where all devices and links are alike."""
     if found is None:
         return
-    yield f"Where ranks belong on {found.where}:"
+    yield f"Best placement of ranks on {found.where}:"
     if not found.values:
         yield f"  {found.reason}"
         return
@@ -178,7 +178,11 @@ def _breakdown(found: Forecast) -> Table:
     from rich.table import Table
 
     table = Table(
-        title="Where a step goes", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        title="Where the time of a step goes",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
     )
     table.add_column("", no_wrap=True)
     for name in ("seconds", "share"):
@@ -201,7 +205,7 @@ def _changes(found: Forecast) -> Iterator[str]:
     if not found.changes:
         yield "No neighbour of this layout fits."
         return
-    yield "What would change it:"
+    yield "What would change that:"
     worth = [change for change in found.changes if not change.lossy or change.gain >= _LOSSY]
     for change in worth[:_CHANGES]:
         yield f"  {_gain(change)}  {settings(change.values)}{_caution(change)}"
@@ -251,7 +255,7 @@ def print_dry_run(console: Console, config: RunConfig, found: DryRun) -> None:
     for line in _lines(config, found):
         console.print(line, markup=False, soft_wrap=True)
     for mismatch in found.mismatches:
-        console.print(f"[red]mistake of ours[/]: {mismatch}", soft_wrap=True)
+        console.print(f"[red]bug in the workbench[/]: {mismatch}", soft_wrap=True)
 
 
 def _table(found: DryRun) -> Table:

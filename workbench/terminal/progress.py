@@ -39,7 +39,7 @@ class ProgressBar:
         total: float | None,
         unit: str | None = None,
         interruption: Interruption | None = None,
-        stopping: str = "stopping; what is done is kept",
+        stopping: str = "stopping; finished measurements are kept",
     ) -> None:
         console = progress_console()
         self.bar: Progress | None = _bar(console, unit) if console.is_terminal else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def lines(found: Mapping[str, Any]) -> list[str]:
     """What a report of a lossy run's quality comes down to."""
     if found["baseline"] is None:
-        return ["no exact run of the same configuration, seed and data has ended yet; this makes one:"]
+        return ["no exact run with the same configuration, seed and data has finished yet; run one with:"]
     row = found["compared"]
     if row is None:
         return [f"{found['baseline']} is the exact baseline, but no step has a held-out loss of both"]
@@ -30,7 +30,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     own, exact = row["seconds_to_target"], row["baseline_seconds_to_target"]
     if own is not None and exact is not None:
         took = f"{words.seconds(own)} of training, the baseline after {words.seconds(exact)}"
-        told.append(f"a loss of {row['target_loss']:.4f} was there after {took}")
+        told.append(f"a loss of {row['target_loss']:.4f} was reached after {took}")
     return told
 
 

@@ -27,7 +27,7 @@ class SelftestProgress(ProgressBar):
 
     def __init__(self, interruption: Interruption, total: int) -> None:
         self._ended = 0
-        super().__init__("starting", total, "checks", interruption, "stopping; what was found is kept")
+        super().__init__("starting", total, "checks", interruption, "stopping; finished checks are kept")
 
     def tell(self, check: Check, row: Row | None) -> None:
         """A check begins, or ended with this row."""
@@ -63,7 +63,7 @@ def losses(not_kept: Mapping[str, str]) -> list[str]:
     by_reason = defaultdict[str, list[str]](list)
     for name, reason in not_kept.items():
         by_reason[reason].append(name)
-    return [f"not kept ({reason}): {_some(names)}" for reason, names in by_reason.items()]
+    return [f"not saved ({reason}): {_some(names)}" for reason, names in by_reason.items()]
 
 
 def _some(names: list[str]) -> str:

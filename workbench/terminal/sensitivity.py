@@ -56,8 +56,8 @@ def _shap(console: Console, found: Document) -> None:
         return
     value, failure = found["value"], found["failure"]
     for title, part, unit in (
-        ("SHAP: what a knob moves a trial's value by, on average", value, "%"),
-        ("SHAP: what a knob moves the chance to fail by, on average", failure, "points"),
+        ("SHAP: average change of a trial's value by each knob", value, "%"),
+        ("SHAP: average change of the chance of failure by each knob", failure, "points"),
     ):
         if part["knobs"] is None:
             _said(console, title, part["reason"])
@@ -75,7 +75,7 @@ def _shap(console: Console, found: Document) -> None:
 def _dependence(console: Console, found: Document, aim: Aim) -> None:
     rows = list(_dependence_rows(found["dependence"], aim))
     header = ("knob", "value", "trials", "failed", f"mean, {aim.unit}", "best", "predicted mean")
-    _table(console, "By value of each knob", header, rows)
+    _table(console, "Value by knob setting", header, rows)
 
 
 def _dependence_rows(knobs: Sequence[Document], aim: Aim) -> Iterator[tuple[str, ...]]:
@@ -103,7 +103,7 @@ def _neighbours(console: Console, found: Document) -> None:
         )
         for row in found["neighbours"]
     ]
-    title = f"{title}: one step from trial {winner['trial']} ({winner['label']})"
+    title = f"{title}: neighbours of trial {winner['trial']} ({winner['label']})"
     _table(console, title, ("knob", "step", "loses", "95 % (model: 90 %)", "from"), rows)
 
 

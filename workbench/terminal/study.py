@@ -24,7 +24,7 @@ def print_failures(console: Console, document: dict[str, Any]) -> None:
     if not failures.get("endings"):
         return
     said = failures["line"] in (document.get("result_line") or "")
-    line = "how they ended" if said else failures["line"]
+    line = "endings" if said else failures["line"]
     console.print(f"failures: {line}", markup=False, soft_wrap=True)
     for row in failures["endings"]:
         console.print(f"  {_ending(row)}", markup=False, soft_wrap=True)
@@ -68,7 +68,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
 
 def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     """One line per study."""
-    table = _table("study", "changed", "state", "trials", "best", "against plain dp")
+    table = _table("study", "changed", "state", "trials", "best", "vs plain dp")
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
         best = aim_of({"objective": row.objective}).words(row.best_value) if row.best_value else words.NOTHING

@@ -273,7 +273,7 @@ def gpu(row: GpuRow) -> str:
         "tensor cores": words.percent(row.tensor_active),
         "power": f"{words.number(row.power_watts)} W (most {words.number(row.max_power_watts)} W)",
         "temperature": f"{words.number(row.max_temperature_celsius)} °C at most",
-        "clocks held down by": _throttled(row),
+        "clocks throttled by": _throttled(row),
     }
     known = [f"{name} {value}" for name, value in parts.items() if not value.startswith(words.NOTHING)]
     return ", ".join(known) or "no reading"
@@ -292,7 +292,7 @@ def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
         Column("power at most", [row.max_power_watts for row in rows], WATTS),
         Column("energy", [row.energy_joules for row in rows], KILOJOULES),
         Column("temperature at most", [row.max_temperature_celsius for row in rows], CELSIUS),
-        Column("clocks held down by", [_throttled(row) for row in rows]),
+        Column("clocks throttled by", [_throttled(row) for row in rows]),
         Column("ECC errors, not corrected", [row.ecc_uncorrected for row in rows]),
     ]
 
@@ -421,7 +421,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[Line]:
     """A verdict with its threshold and evidence, then the knob and the gain."""
     above = f", above {limit(verdict)}" if verdict.share is not None else ""
     yield "finding", f"{words.bottleneck(verdict.name, verdict.axis)}{above}: {verdict.evidence}"
-    yield "", f"turn: {verdict.knob}"
+    yield "", f"change: {verdict.knob}"
     if text := gain(verdict):
         yield "", f"expect: {text}"
 

@@ -51,9 +51,9 @@ def by_axis(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:
 def straggler(summary: RunSummary) -> str:
     """Who is busiest, where, and how often."""
     if summary.slowest_rank is None:
-        return "No step was measured yet." if summary.world_size != 1 else "With one rank there is no skew."
+        return "No step was measured yet." if summary.world_size != 1 else "A single rank has no skew."
     if summary.slowest_rank_share is None:
-        return "With one rank there is no skew."
+        return "A single rank has no skew."
     place = f"rank {summary.slowest_rank}" + (
         f" on {summary.slowest_rank_host}" if summary.slowest_rank_host else ""
     )
@@ -75,7 +75,7 @@ def _bubble(row: PipelineRow) -> str:
     parts = {
         "waiting for a neighbour": row.waiting_seconds,
         "transfer of messages": row.transfer_seconds,
-        "gaps of the rank itself": row.gap_seconds,
+        "gaps within the rank": row.gap_seconds,
     }
     idle = ", ".join(f"{name} {words.seconds(seconds)}" for name, seconds in parts.items())
     text = f"Bubble as the actions ran: {words.percent(row.bubble_fraction, 1)} of the pipeline's span"
@@ -83,15 +83,13 @@ def _bubble(row: PipelineRow) -> str:
         text += f"; {words.percent(row.formula_fraction, 1)} by {row.formula_source} at these costs"
     text += f". Per rank and step: {idle}"
     if row.clock_error_seconds:
-        text += f"; clocks are known within {words.seconds(row.clock_error_seconds)}"
+        text += f"; clocks are known to within {words.seconds(row.clock_error_seconds)}"
     return f"{text}."
 
 
 def _warmup(left_out: int, by_times: int | None) -> str:
     shown = (
-        "their times do not show how many belong to it"
-        if by_times is None
-        else f"{by_times:,} by their times"
+        "the step times do not show how long it lasts" if by_times is None else f"{by_times:,} by their times"
     )
     return f"Warm-up: {left_out:,} step{'s' * (left_out != 1)} left out, {shown}."
 

@@ -212,7 +212,7 @@ def window(rows: Sequence[Row], choice: str = NEWEST) -> tuple[list[Row], str]:
         return shown, ""
     kind = {NEWEST: "the newest", BEST: "the best"}.get(choice, "the newest without a value,")
     many = f"{kind} {len(shown):,}" if len(shown) < len(found) else f"all {len(shown):,} {_OF[choice]}"
-    return shown, f"Shown are {many} of {len(rows):,} trials."
+    return shown, f"Showing {many} of {len(rows):,} trials."
 
 
 _OF = {NEWEST: "", BEST: "with a value", FAILED: "without a value"}

@@ -116,7 +116,7 @@ def test_a_rank_that_is_gone_without_a_word_is_the_cause(
     connected(store).set("asked/1", "")
     rank_0.words.tell(LOST)
     (one,) = rank_0.written
-    assert (one.ending, one.rank, one.reason) == (Ending.CRASHED, 2, "rank 2 died without a word")
+    assert (one.ending, one.rank, one.reason) == (Ending.CRASHED, 2, "rank 2 died without a report")
 
 
 def test_a_rank_that_is_asked_to_end_says_so(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:

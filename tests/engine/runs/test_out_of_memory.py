@@ -125,5 +125,5 @@ def test_under_torchrun_a_rank_that_dies_without_a_word_is_named(
         assert process.returncode == 1
     outcome = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("outcome") or {}
     assert (outcome.get("ending"), outcome.get("rank"), outcome.get("reason")) == (
-        "crashed", 1, "rank 1 died without a word"
+        "crashed", 1, "rank 1 died without a report"
     ), said  # fmt: skip

@@ -95,7 +95,7 @@ def write(home: Path) -> Path:
     folder = home / FOLDER / "20260102-030405-abcd"
     folder.mkdir(parents=True)
     rows = [
-        Row("machine", "What is there", "x", "pass", "Python 3.11, 2 cores", 3.2, {}, []),
+        Row("machine", "Environment", "x", "pass", "Python 3.11, 2 cores", 3.2, {}, []),
         Row("gpu_kernels", "Kernels on one GPU", "x", "not_possible", "NVML does not start", 0.9, {}, []),
         Row("equal_peaks", "Equal peaks of equal trials", "x", "fail", "peaks differ by 14.6%", 9.7, {}, []),
     ]

@@ -209,7 +209,7 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
             None,
             None,
             "tie",
-            "+20.0 % beside B, from too few steps for an interval: a tie until it is measured",
+            "+20.0 % compared with B, from too few steps for an interval: a tie until it is measured",
         ),
     ],
 )

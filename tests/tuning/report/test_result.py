@@ -146,7 +146,7 @@ def test_a_lossy_setting_with_too_few_steps_stands_second() -> None:
     found, _ = lossy(24, 2.41)
     assert found["best"]["trial"] == found["best_exact"]["trial"] == 1
     assert (found["fastest_lossy"]["trial"], found["fastest_lossy"]["guard"]["state"]) == (2, "undecided")
-    assert "validation loss 2.410 against 2.400: it cannot be believed yet" in found["result_line"]
+    assert "validation loss 2.410 against 2.400: it cannot be trusted yet" in found["result_line"]
     assert "24 steps are too few to tell; the guard asks for 100" in found["result_line"]
 
 

@@ -229,7 +229,7 @@ def test_gpus_that_tell_their_energy_can_be_asked_for_it(monkeypatch: pytest.Mon
     wanted = asked(ranks=2, space={"batch.micro_batch": [1, 2]}, objective=["joules_per_token", "mfu"])
     preflight.check(wanted, nvml_door()[0])
     silent = nvml_door({"nvmlDeviceGetTotalEnergyConsumption": NVMLError("Not Supported", NOT_SUPPORTED)})[0]
-    with pytest.raises(InputError, match="the driver does not tell those of NVIDIA H100"):
+    with pytest.raises(InputError, match="the driver does not report those of NVIDIA H100"):
         preflight.check(wanted, silent)
 
 

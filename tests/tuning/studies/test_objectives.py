@@ -141,7 +141,7 @@ def test_what_cannot_be_told_is_no_permission(folder: Path) -> None:
         assert row["constraints"] == {"joules_per_token_undecided": 0.001}
         assert "was not measured (no rank computes on a GPU)" in row["reason"]
     assert found["result_line"].startswith(
-        "none of 4 measured configurations keeps every constraint; the nearest, "
+        "none of 4 measured configurations meets every constraint; the nearest, "
     )
     told = run_study(asked(constraints=constraints, trials=4), folder.with_name("told"), Weighed(joules=0.4))
     assert told["best"] is not None and told["best"]["measures"]["joules_per_token"][

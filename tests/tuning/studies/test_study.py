@@ -262,7 +262,7 @@ def test_a_point_by_hand_comes_next(folder: Path) -> None:
     first, second, third, unknown = answers(folder)
     assert first[1:] == (True, "next: dp=1 tp=4 pp=1 zero=0 micro_batch=4")
     assert "must be the study's 4 ranks" in second[2]
-    assert "is waiting already" in third[2]
+    assert "is already waiting" in third[2]
     assert (unknown[1], "unknown; a study obeys pause" in unknown[2]) == (False, True)
 
 

@@ -20,7 +20,7 @@ def test_a_verdict_tells_evidence_threshold_knob_and_gain(command: Run, furnishe
     at = "show", run, "--home", furnished.home, "--threshold", "exposed=0.05"
     text = command(*at).out
     assert "finding      exposed all-gather (dp), above exposed=0.05: ranks wait" in text
-    assert "turn: gather less often with a smaller parallel.zero_stage" in text
+    assert "change: gather less often with a smaller parallel.zero_stage" in text
     assert "of a step = exposed seconds / step, if all of it ran beside computation" in text
     assert "below limits" in text
     verdict = command(*at, "--json").document["verdicts"][0]

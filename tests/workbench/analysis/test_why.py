@@ -45,7 +45,7 @@ def test_what_is_saved_and_paid_is_told_in_the_order_of_its_size() -> None:
     assert found.other_seconds - found.seconds == pytest.approx(sum(part.saved for part in found.parts))
     said = why.line(found)
     assert said == (
-        "Beside the baseline (dp=4), a step of 2,048 tokens takes 461.0 ms instead of 2.31 s; "
+        "Compared with the baseline (dp=4), a step of 2,048 tokens takes 461.0 ms instead of 2.31 s; "
         "saved: waiting for dp 1.99 s (2.00 s to 10.0 ms); paid: pipeline bubble 100.0 ms (0.0 ms to 100.0 ms); "
         "a rank sends 1 MB a step instead of 12 MB; its busiest link (uplink of ranks 0, 1) is 40 % used, the other's "
         "(uplink of ranks 0, 1) 95 % and so full."
@@ -56,8 +56,9 @@ def test_steps_of_other_sizes_are_compared_for_the_same_tokens() -> None:
     found = why.compare(summary(tokens=1024), summary(tokens=4096, wire=8e6), "a", "b", "runner_up")
     assert found.other_seconds == pytest.approx(found.seconds / 4)
     assert found.other_wire_bytes == 2e6
-    assert "Beside the nearest (b), a step of 1,024 tokens takes 311.0 ms instead of 77.8 ms" in why.line(
-        found
+    assert (
+        "Compared with the nearest (b), a step of 1,024 tokens takes 311.0 ms instead of 77.8 ms"
+        in why.line(found)
     )
 
 

@@ -39,7 +39,7 @@ def test_shap_is_worked_out_shown_and_drawn(command: Run, home: Path) -> None:
     assert found["shap"]["value"]["knobs"][0]["key"] == "memory.recompute"
     assert {row["stands"] for row in found["neighbours"]} >= {"measured", "predicted", "failed"}
     text = command("sensitivity", known.NAME).out
-    assert "what a knob moves the chance to fail by" in text
+    assert "average change of the chance of failure by each knob" in text
     assert "predicted by the model, not measured" in text
     assert "most with none" in text
     assert "more as it grows" in text

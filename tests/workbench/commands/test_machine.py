@@ -164,7 +164,7 @@ def test_ctrl_c_keeps_what_is_done(home: Path, at_work: subprocess.Popen[str]) -
     at_work.send_signal(signal.SIGINT)
     out, err = at_work.communicate(timeout=30)
     assert at_work.returncode == 1
-    assert "what is done is kept" in err
+    assert "finished measurements are kept" in err
     assert "interrupted" in out
     kept = store.find(home, fingerprint.here()).calibration
     assert kept is not None

@@ -116,7 +116,8 @@ def test_time_and_memory_for_people(command: Run) -> None:
     assert done.code == 0, done.err
     for words in ("dp4 · tp2 · pp2", "selene (a100-80gb)", "90 %", "tokens/s", "MFU", "out of memory with", "limits",
                   "outside torch's allocator: CUDA context and buffers of 6 NCCL communicators, believed",
-                  "Where a step goes", "matrix products", "What would change it:", "parallel.zero_stage="):  # fmt: skip
+                  "Where the time of a step goes", "matrix products", "What would change that:",
+                  "parallel.zero_stage="):  # fmt: skip
         assert words in done.out, words
 
 
@@ -151,7 +152,7 @@ def test_groups_that_differ_are_told_where_ranks_belong(command: Run, tmp_path: 
     assert found["gain"] > 0
     said = command("predict", EXAMPLE, *sets, "--cluster", file)
     line = next(line for line in said.out.splitlines() if "schedule.stage_layers=" in line)
-    assert "Where ranks belong on ours:" in said.out
+    assert "Best placement of ranks on ours:" in said.out
     assert "whatever the placement" in said.out
     taken = line.partition("% tokens/s")[2].split()
     after = command("predict", EXAMPLE, *sets, *taken, "--cluster", file, "--json").document["placement"]

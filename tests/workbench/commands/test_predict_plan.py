@@ -32,8 +32,8 @@ def test_a_model_by_name_on_frontier(command: Run, model: str, nodes: int, batch
 def test_a_plan_for_people(command: Run) -> None:
     done = command("plan", "--cluster", "frontier", "--nodes", 2, "--model", "22b", "--global-batch", 640)
     assert done.code == 0, done.err
-    for words in ("22b on 16 x mi250x-gcd (frontier)", "legal layouts looked at", "Fastest that fit", "90 %",
-                  "Less memory for more time", "Why not:", "times the memory of a device", "% slower: ",
+    for words in ("22b on 16 x mi250x-gcd (frontier)", "legal layouts considered", "Fastest layouts that fit", "90 %",
+                  "Layouts that trade time for memory", "Why not:", "times the memory of a device", "% slower: ",
                   "do not fall evenly", "messages of tp"):  # fmt: skip
         assert words in done.out, words
     assert max(map(len, done.out.partition("Why not")[0].splitlines())) <= 160

@@ -135,7 +135,7 @@ def test_the_page_comes_up_and_ends_with_ctrl_c(start: Start) -> None:
     os.kill(process.pid, signal.SIGINT)
     code, _, err = finish(process)
     assert code == 0
-    assert "go on" in err
+    assert "keep running" in err
     until(lambda: not _listens(port))
 
 

@@ -34,4 +34,4 @@ def test_a_mistake_of_ours_is_shown() -> None:
         (), {}, 1, rows, rows, mismatches=("rank 0 was built with 2 parameters; the formula says 3",)
     )
     print_dry_run(console, config, found)
-    assert "mistake of ours: rank 0 was built with 2" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "bug in the workbench: rank 0 was built with 2" in console.file.getvalue()  # type: ignore[attr-defined]

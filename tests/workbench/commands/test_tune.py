@@ -100,7 +100,7 @@ def test_ctrl_c_interrupts_and_says_how_to_go_on(
     machine.during = lambda number, run: signal.raise_signal(signal.SIGINT) if number == 1 else None
     done = command("tune", study(), "--json")
     assert (done.code, done.document["state"]) == (1, "interrupted")
-    assert "the same command goes on with study first" in done.err
+    assert "the same command continues study first" in done.err
     machine.during = lambda number, run: None
     assert command("tune", study(), "--json").document["state"] == "ended"
 
@@ -143,10 +143,10 @@ UNFIT = {
     "itself": ({"inherit": ["first"]}, "inherit='first': is this study itself"),
     "a loss": (
         SIMULATED | {"objective": {"time_to_loss": 3.0}, "base": {"train": {"validate_every": 2}}},
-        "does not tell losses",
+        "does not predict losses",
     ),
     "joules": (SIMULATED | {"constraints": {"joules_per_token": 1.0}}, "constraints.joules_per_token=1.0"),
-    "free memory": (SIMULATED | {"constraints": {"memory_headroom": 0.1}}, "bound peak_memory_bytes"),
+    "free memory": (SIMULATED | {"constraints": {"memory_headroom": 0.1}}, "constrain peak_memory_bytes"),
     "seconds of different steps": (
         SIMULATED | {"objective": "step_seconds", "space": {"batch.accumulation": [1, 2]}},
         "a smaller step is no faster",

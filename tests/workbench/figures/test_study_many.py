@@ -101,13 +101,13 @@ def test_a_table_shows_some_and_says_which() -> None:
     rows = study.all_rows(document(1_000, 6))
     shown, said = study.window(rows)
     assert shown == rows[-study.SHOWN :]
-    assert said == "Shown are the newest 200 of 1,003 trials."
+    assert said == "Showing the newest 200 of 1,003 trials."
     best, said = study.window(rows, study.BEST)
     values = sorted((row["value"] for row in rows if row["value"]), reverse=True)
     assert [row["value"] for row in reversed(best)] == values[: study.SHOWN]
     failed, said = study.window(rows, study.FAILED)
     assert [row["number"] for row in failed] == [row["number"] for row in rows if row["value"] is None]
-    assert said == f"Shown are all {len(failed)} without a value of 1,003 trials."
+    assert said == f"Showing all {len(failed)} without a value of 1,003 trials."
     assert study.window(rows[:50]) == (rows[:50], "")
 
 

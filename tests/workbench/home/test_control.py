@@ -95,10 +95,10 @@ def test_nobody_runs_the_study(own_home: Furnished, command: Run) -> None:
     run_folder.write_json(study(own_home) / "status.json", status | {"state": "interrupted"})
     done = command("control", "quickstart", "enqueue", "batch.micro_batch=2")
     assert done.code == 0
-    assert "nobody runs quickstart now; it will be applied when the study is started again" in done.out
+    assert "no process runs quickstart now; it is applied once the study is started again" in done.out
     run_folder.write_json(study(own_home) / STORAGE, {"storage": "postgresql://db/one"})
     elsewhere = command("control", "quickstart", "enqueue", "batch.micro_batch=4")
-    assert "nobody runs quickstart in this home now" in elsewhere.out
+    assert "no process runs quickstart in this home now" in elsewhere.out
     assert [sent.command for sent in pending(study(own_home), ())] == ["enqueue"] * 2
     done = command("stop", "quickstart")
     assert (done.code, done.out) == (0, "quickstart is not running; it is interrupted\n")
@@ -130,7 +130,7 @@ def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
     command("control", "quickstart", "kill", "x").refused("kill='x'")
     command("control", "quickstart", "enqueue").refused("enqueue", "at least one key")
     command("control", "quickstart", "enqueue", "tp").refused("key=value")
-    command("control", "quickstart", "pause", "now").refused("pause='now'", "nothing after it")
+    command("control", "quickstart", "pause", "now").refused("pause='now'", "takes no arguments")
     assert pending(study(own_home), ()) == []
 
 

@@ -96,7 +96,7 @@ def test_the_answer_names_the_file(traced: Traced) -> None:
 def test_a_second_trace_is_refused_while_one_is_under_way(traced: Traced) -> None:
     assert traced.second.accepted is False
     assert traced.second.id is None
-    assert "a trace of 2 steps is under way already" in traced.second.text
+    assert "a trace of 2 steps is already being recorded" in traced.second.text
 
 
 def test_a_run_that_has_ended_is_not_asked(traced: Traced) -> None:

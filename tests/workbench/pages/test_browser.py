@@ -108,7 +108,7 @@ def test_an_empty_page_fills_by_itself(
     home = tmp_path / "soon"
     tab = visit("light")
     tab.open(serve(home))
-    assert tab.page.get_by_text("Nothing has run here yet.").count() == 1
+    assert tab.page.get_by_text("There are no runs yet.").count() == 1
     full_home(home)
     tab.page.wait_for_selector("[class*=st-key-runs-table]")
 
@@ -148,7 +148,7 @@ def test_a_command_from_the_page_lands_in_the_study(full: str, visit: Callable[[
     tab = visit("light")
     tab.open(full + "/tune")
     tab.page.locator(".st-key-pause button").click()
-    tab.page.get_by_text("pause: asked, waiting for the answer").first.wait_for()
+    tab.page.get_by_text("pause: sent, waiting for the answer").first.wait_for()
 
 
 def test_the_server_is_for_this_machine_only(full: str) -> None:

@@ -62,10 +62,10 @@ def test_the_newest_selftest_is_told_check_by_check_what_failed_first(home: Path
     assert not app.exception
     assert [code.value for code in app.code] == ["workbench calibrate"]
     shown = app.table[0].value
-    assert list(shown["check"]) == ["Equal peaks of equal trials", "What is there", "Kernels on one GPU"]
+    assert list(shown["check"]) == ["Equal peaks of equal trials", "Environment", "Kernels on one GPU"]
     assert list(shown["outcome"]) == ["✗ fail", "✓ pass", "– not possible"]
     assert "peaks differ by 14.6%" in list(shown["reason"])
-    assert f"Evidence to attach to a report: `{folder}`" in texts(app)
+    assert f"Evidence to attach to a bug report: `{folder}`" in texts(app)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"checks": 3}'])
@@ -73,7 +73,7 @@ def test_a_damaged_selftest_is_none(home: Path, text: str) -> None:
     (selftests.write(home) / "checks.json").write_text(text)
     app = look_at("machine")
     assert not app.exception
-    assert "No selftest was run here" in texts(app)
+    assert "No selftest has been run on this machine" in texts(app)
 
 
 @pytest.mark.drawn(1, of="sections in a browser")

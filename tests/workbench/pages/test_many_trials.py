@@ -28,12 +28,12 @@ def test_a_long_study_is_windowed_and_follows_what_arrives(home: Path) -> None:
     lengthened(home, 700)
     app = visit("tune", view="watch", study="quickstart")
     assert not app.exception
-    assert f"Shown are the newest {study.SHOWN} of 708 trials." in texts(app)
+    assert f"Showing the newest {study.SHOWN} of 708 trials." in texts(app)
     assert "points for 707 trials" in texts(app)
     assert "Tokens per second of each trial" in charts(app)
     assert len(app.dataframe[-1].value) == study.SHOWN
     lengthened(home, 750)
-    assert f"Shown are the newest {study.SHOWN} of 758 trials." in texts(app.run())
+    assert f"Showing the newest {study.SHOWN} of 758 trials." in texts(app.run())
 
 
 def test_the_best_trials_can_be_shown(home: Path) -> None:
@@ -43,7 +43,7 @@ def test_the_best_trials_can_be_shown(home: Path) -> None:
     choice = next(group for group in app.get("button_group") if group.key == "study-trial-table-choice")
     choice.set_value(study.BEST).run()
     assert not app.exception
-    assert f"Shown are the best {study.SHOWN} of 308 trials." in texts(app)
+    assert f"Showing the best {study.SHOWN} of 308 trials." in texts(app)
     table = next(frame.value for frame in app.dataframe if "trial" in frame.value and len(frame.value) == 200)
     values = list(table["tokens/s"])
     assert values == sorted(values, reverse=True)
@@ -59,5 +59,5 @@ def test_a_long_list_of_runs_still_shows_one_that_is_linked_to(
     app = visit("runs", id=oldest)
     assert app.selectbox(key="id").value == oldest
     assert len(app.selectbox(key="id").options) == 4
-    assert "Shown are the newest 3 of 12" in texts(app)
+    assert "Only the newest 3 of 12 are listed" in texts(app)
     assert len(app.dataframe[0].value) == 3

@@ -188,4 +188,7 @@ def test_a_study_leaves_as_one_file_and_comes_back(
     assert not app.exception
     assert "other is here with 8 trials and 8 runs" in app.success[0].value
     assert app.selectbox(key="id").value == "other"
-    assert [button.label for button in app.get("download_button")] == ["Take it along", "All trials as CSV"]
+    assert [button.label for button in app.get("download_button")] == [
+        "Export this study",
+        "Download all trials as CSV",
+    ]

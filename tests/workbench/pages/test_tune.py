@@ -139,7 +139,7 @@ def test_buttons_leave_a_command_and_show_its_answer(home: Path) -> None:
     app = visit("tune")
     app.button(key="pause").click().run()
     assert [(command["command"], command["by"]) for command in commands(home)] == [("pause", "page")]
-    assert "pause: asked, waiting" in texts(app)
+    assert "pause: sent, waiting" in texts(app)
     answer(home, commands(home)[0], accepted=True, reason="no further trial starts until resume")
     assert "pause: accepted — no further trial starts until resume" in texts(app.run())
 
@@ -213,12 +213,12 @@ def test_what_was_steered_is_shown_with_who_and_the_answer(home: Path) -> None:
     full_home(home)
     asked = {"id": "1", "command": "narrow", "arguments": {"batch.micro_batch": "1,2"}, "by": "somebody"}
     journal = Journal(home / STUDY / "journal.jsonl")
-    journal.append("command", **asked, accepted=True, reason="proposals keep to batch.micro_batch: 1, 2",
+    journal.append("command", **asked, accepted=True, reason="the search is limited to batch.micro_batch: 1, 2",
                    changes={"limits": {"batch.micro_batch": [1, 2]}})  # fmt: skip
     journal.close()
     shown = texts(visit("tune", view="watch", study="quickstart"))
     assert "Sampler" in shown
-    assert "proposals keep to" in shown
+    assert "the search is limited to" in shown
 
 
 def test_every_budget_can_be_steered_and_a_space_opened(home: Path) -> None:

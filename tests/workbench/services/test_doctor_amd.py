@@ -75,8 +75,8 @@ def test_the_page_of_a_run_says_amd(ran: Callable[[str | None], RunFolder]) -> N
     app = visit("runs", id=made.run.id)
     assert not app.exception
     assert "2 x AMD Instinct MI300X (AMD), read by AMD SMI" in texts(app)
-    [rows] = [one.value for one in app.dataframe if "clocks held down by" in one.value]
-    held, free = rows["clocks held down by"]
+    [rows] = [one.value for one in app.dataframe if "clocks throttled by" in one.value]
+    held, free = rows["clocks throttled by"]
     assert held.startswith("power cap ") and free == "—"
     assert list(rows["power at most, W"]) == [717, 139]
 

@@ -49,5 +49,5 @@ def test_each_ending_has_its_phase_and_ranks() -> None:
 
 def test_what_the_result_says_already_is_not_said_again() -> None:
     said = printed({"failures": board(ROW), "result_line": "nothing ran: 2 of 9 trials failed"})
-    assert said.startswith("failures: how they ended\n")
+    assert said.startswith("failures: endings\n")
     assert printed({"failures": board() | {"endings": []}}) == ""

@@ -57,7 +57,7 @@ def test_a_gpu_in_one_line() -> None:
     row = GpuRow(
         0, 10, utilization=0.93, power_watts=612.4, max_power_watts=700.0, throttled={"power cap": 0.25}
     )
-    assert run.gpu(row) == "busy 93 %, power 612 W (most 700 W), clocks held down by power cap 25 %"
+    assert run.gpu(row) == "busy 93 %, power 612 W (most 700 W), clocks throttled by power cap 25 %"
     assert run.gpu(GpuRow(0, 10)) == "no reading"
 
 

@@ -18,7 +18,7 @@ def summary(**values: Any) -> RunSummary:
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        ({}, "With one rank there is no skew."),
+        ({}, "A single rank has no skew."),
         (
             {
                 "slowest_rank": 2,

@@ -1,6 +1,7 @@
 """Where the ranks of a configuration belong on devices that are not alike: the cheapest placement, and what it gains.
 
-On a cluster of several groups of nodes, and in a lab of several islands; elsewhere ranks in order are as good as any.
+On a cluster of several groups of nodes, and in a lab of several islands; elsewhere no placement is faster than
+ranks in order.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Placed:
         now, before = sum(self.seconds.values()), sum(self.in_order_seconds.values())
         across = self.placement.across.rstrip(".")
         if not self.values:
-            return f"ranks in order are as good as any ({now:.3g} s a step, nothing hidden); {across}"
+            return f"placing ranks in order is as fast as any other way ({now:.3g} s a step, nothing hidden); {across}"
         what = " and ".join(_WHAT[key] for key in self.values)
         return f"{what}: {now:.3g} s a step instead of {before:.3g}, nothing hidden; {across}"
 

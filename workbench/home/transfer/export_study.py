@@ -46,7 +46,7 @@ def lines(
     """One line for each kind of thing that stays behind; ``size`` is what records and logs of the runs take."""
     found = []
     if size and not with_records:
-        found.append(f"records and logs of its runs, {spoken(size)}; --with-records takes them along")
+        found.append(f"records and logs of its runs, {spoken(size)}; include them with --with-records")
     staying = _bytes(home, runs, _STAYING)
     if staying:
         found.append(f"checkpoints, traces and snapshots of its runs, {spoken(staying)}")
@@ -141,7 +141,7 @@ def pack(home: Path, name: str, out: Path, with_records: bool = False) -> Packed
         InputError: the study has no journal, the file is there already, or it cannot be written.
     """
     if os.path.lexists(out):
-        raise InputError("--file", str(out), "exists and is not written over; give another --file")
+        raise InputError("--file", str(out), "exists and is not overwritten; give another --file")
     scratch = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         with scratch.open("xb") as file:

@@ -40,7 +40,7 @@ def _index(folder: Path) -> str:
     try:
         return rebuild(folder, most=MOMENT)
     except InputError as error:
-        return f"this version refuses its study file, so it can be read but not gone on with: {error}"
+        return f"this version refuses its study file, so it can be read but not continued: {error}"
 
 
 def _machine(manifest: Manifest) -> str:
@@ -58,7 +58,7 @@ def _data(folder: Path) -> str:
     path = ((file or {}).get("base") or {}).get("data", {}).get("path")
     if not path or Path(path).exists():
         return ""
-    return f"its data, {path}, is not here: the study can be read and exported, but not gone on with"
+    return f"its data, {path}, is not here: the study can be read and exported, but not continued"
 
 
 def _own_file(manifest: Manifest, names: Names) -> str:
@@ -96,7 +96,7 @@ class Unpacked:
 
 
 def unpack(home: Path, path: Path, name: str | None = None) -> Unpacked:
-    """Bring a study into a home, under another name if that is given. A kill at any moment leaves nothing half.
+    """Import a study into a home, under another name if that is given. A kill at any moment leaves nothing half.
 
     Raises:
         InputError: the file is damaged, of a newer format or none of ours; the name is taken; the home is full.
@@ -137,7 +137,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except OSError as error:
         raise InputError("file", str(path), f"cannot be read ({error.strerror}); give a .study.zip") from None
     except _UNREADABLE as error:
-        raise damaged(str(path), f"is no study's file, or was cut off ({error})") from None
+        raise damaged(str(path), f"is not a study's file, or is truncated ({error})") from None
     with archive:
         yield archive
 
@@ -155,7 +155,7 @@ def _manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
     held, told = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
     if held != told:
         stray = next(iter(set(held) ^ set(told)), held[0])
-        raise damaged(str(path), f"{stray!r} is not as its {MANIFEST} says")
+        raise damaged(str(path), f"{stray!r} does not match its {MANIFEST}")
     return manifest
 
 
@@ -188,7 +188,7 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, place: Path, path: Pa
         except _UNREADABLE as error:
             raise damaged(str(path), f"{name} cannot be read ({error})") from None
         if left or digest.hexdigest() != member.sha256:
-            raise damaged(str(path), f"{name} is not what its checksum says")
+            raise damaged(str(path), f"{name} does not match its checksum")
 
 
 def _known_runs(home: Path, place: Path) -> int:

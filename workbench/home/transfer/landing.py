@@ -61,7 +61,9 @@ def land(home: Path, place: Path) -> None:
     ready = place.with_name(place.name.replace(_NEW, _READY, 1))
     place.rename(ready)
     if taken := _move(home, ready):
-        remedy = "a study of this name began here meanwhile, and was left alone; give another: --name OTHER"
+        remedy = (
+            "a study of this name was started here meanwhile, and was not touched; give another: --name OTHER"
+        )
         raise InputError("name", taken[0], remedy)
 
 

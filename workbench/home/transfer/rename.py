@@ -82,7 +82,7 @@ def _command(line: Line, names: Names) -> Line:
 _CHANGES = {"study": _study, "continues": _continues, "command": _command}
 
 
-_LOST = RunOutcome(Ending.LOST, "it still went on elsewhere when its study was exported")
+_LOST = RunOutcome(Ending.LOST, "it was still running elsewhere when its study was exported")
 _NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 
 

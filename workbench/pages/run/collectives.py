@@ -17,7 +17,7 @@ def draw_collectives(seen: Snapshot, summary: RunSummary) -> None:
     """Seconds, bytes and bandwidth, with the reasons for cells that are empty."""
     rows = summary.communication or seen.communication
     if not rows:
-        st.caption("No collective was recorded: with one rank there is nothing to send.")
+        st.caption("No collectives were recorded: a single rank sends nothing.")
         return
     if summary.outer:
         st.caption(f"Outer loop: {run_text.outer(summary.outer)}.")
@@ -41,6 +41,6 @@ def draw_plans(plans: list[PlanRow]) -> None:
     st.caption(f":material/compress: {run_text.plan(last)}.")
     number_table(run_text.plan_columns(plans), "run-plan-table")
     if last.layers:
-        with st.expander(f"The values of {len(last.layers):,} layers"):
+        with st.expander(f"Values of {len(last.layers):,} layers"):
             values = [f"{value:.3g}" for value in last.layers.values()]
             table({"layer": list(last.layers), last.method: values}, "run-plan-layers", {})

@@ -58,19 +58,19 @@ def _command_parts(folder: Path, going: bool) -> None:
         _table(given)
     elif not waiting:
         command = f"workbench control {folder.name} {SNAPSHOT}"
-        st.caption(f"For a snapshot of each rank's memory while a run goes: `{command}`.")
+        st.caption(f"To take a snapshot of each rank's memory while a run is running: `{command}`.")
 
 
 def _far(order: Waiting) -> str:
     if order.first is None:
-        return "asked; ranks begin two steps after they have seen it."
+        return "requested; ranks begin two steps after they have seen the request."
     if order.state == "recording":
         return f"recording {words.steps(order.first, order.steps)}, {order.done} of {order.steps} done."
     return f"{order.answered} of {order.ranks} ranks have written theirs."
 
 
 def _table(given: list[run_commands.Answer]) -> None:
-    st.markdown("**Written on request**")
+    st.markdown("**Files written on request**")
     table(
         {
             "command": [row.command for row in given],
@@ -120,7 +120,7 @@ def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
     if going:
         _button(folder, busy)
     elif not known:
-        st.caption("No trace was recorded; that takes a run that goes on.")
+        st.caption("No trace was recorded; only a running run can record one.")
     if busy is not None:
         _progress(busy)
     for trace in known:
@@ -149,7 +149,7 @@ def _button(folder: Path, busy: Trace | None) -> None:
 
 def _progress(trace: Trace) -> None:
     if trace.first is None:
-        st.progress(0.0, "Asked; ranks begin two steps after they have seen it.")
+        st.progress(0.0, "Requested; ranks begin two steps after they have seen the request.")
         return
     named = words.steps(trace.first, trace.steps)
     if trace.state == "writing":
@@ -231,7 +231,7 @@ def _draw(run_id: str, going: bool) -> None:
 
 
 def _live_parts(folder: Path, going: bool) -> None:
-    st.markdown("**Changed while it goes**" if going else "**Changed while it went**")
+    st.markdown("**Changed while running**" if going else "**Changed while it was running**")
     if going:
         _form(folder)
     answers = run_orders.of_run(folder)
@@ -276,10 +276,10 @@ def _asked(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
     if rows:
         table(
             {
-                "asked for": [wanted for wanted, _, _ in rows],
+                "requested": [wanted for wanted, _, _ in rows],
                 "by": [by for _, by, _ in rows],
                 "step": [answer and answer.step for _, _, answer in rows],
-                "what became of it": [_became(answer) for _, _, answer in rows],
+                "result": [_became(answer) for _, _, answer in rows],
             },
             "run-turned",
             {"step": st.column_config.NumberColumn(format="%,d")},
@@ -288,5 +288,5 @@ def _asked(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
 
 def _became(answer: run_orders.Answer | None) -> str:
     if answer is None:
-        return "ranks have not come to it"
+        return "not reached by the ranks yet"
     return f"refused: {answer.problem}" if answer.problem else answer.told

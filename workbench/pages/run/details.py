@@ -137,7 +137,7 @@ def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
             words.seconds(step.mean if step else None),
             f"median {words.seconds(step.median)}, p95 {words.seconds(step.p95)}" if step else "",
         ),
-        "Communication": (words.percent(exposed), "of the mean step waits for it"),
+        "Communication": (words.percent(exposed), "of the mean step spent waiting for it"),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Loss at the end": (
             words.number(losses[-1] if losses else None, 4),

@@ -16,7 +16,7 @@ from workbench.text import run as run_text
 #: Function of workbench.figures.gpu -> what it shows, in the order of the page.
 CHARTS = {
     gpu.activity: "How busy the GPU and its parts were",
-    gpu.clocks: "Clocks and what held them down",
+    gpu.clocks: "Clocks, and what throttled them",
     gpu.power: "Power and its limit",
     gpu.temperature: "Temperature and where the GPU slows down",
     gpu.traffic: "Traffic over PCIe and the links between GPUs",

@@ -96,7 +96,7 @@ def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:
     if row is None:
         return
     with st.container(border=True, key="run-memory-parts"):
-        st.markdown("**What a rank must hold**")
+        st.markdown("**Memory that a rank needs**")
         parts = _parts(row)
         table(
             {
@@ -139,7 +139,9 @@ def _beside(row: Footprint, peak_bytes: int | None) -> str:
     flying = "1 micro-batch" if row.in_flight == 1 else f"{row.in_flight:,g} micro-batches"
     where = f"Rank {row.rank:,} (stage {stages}), which holds most, with {flying} in flight."
     moved = (
-        f" Offloading keeps {words.gib(row.host_bytes)} more in the host's memory." if row.host_bytes else ""
+        f" Offloading keeps another {words.gib(row.host_bytes)} in the host's memory."
+        if row.host_bytes
+        else ""
     )
     if peak_bytes is None:
         return where + moved

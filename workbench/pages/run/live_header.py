@@ -64,7 +64,7 @@ def _labels(seen: Snapshot) -> None:
     backend = seen.status.get("backend")
     if backend:
         st.caption(
-            f"{backend}: {seen.status.get('backend_reason') or 'no reason was noted'}", width="content"
+            f"{backend}: {seen.status.get('backend_reason') or 'no reason was recorded'}", width="content"
         )
 
 
@@ -87,7 +87,7 @@ def _numbers(seen: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple
         "Step": (f"{done:,} of {wanted:,}", f"about {words.rough(left)} left" if left else ""),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
-        "Communication": (words.percent(exposed), "waited for, mean over ranks" if count else ""),
+        "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
         "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
     }

@@ -38,7 +38,7 @@ def _beside(run: str, state: str) -> None:
     except InputError as problem:  # it was changed meanwhile
         st.caption(str(problem))
         return
-    st.markdown("**Quality: beside the exact baseline**")
+    st.markdown("**Quality compared with the exact baseline**")
     for line in quality_text.lines(told):
         st.caption(f":material/balance: {line}")
     if told["command"]:

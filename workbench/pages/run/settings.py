@@ -49,12 +49,12 @@ def draw_configuration(config: Mapping[str, Any]) -> None:
     """What differs from the defaults first; the exact file on request."""
     flat, usual = flatten(dict(config)), RunConfig().flat()
     changed = {key: value for key, value in flat.items() if usual.get(key) != value}
-    st.markdown("**What differs from the defaults**")
+    st.markdown("**Settings that differ from the defaults**")
     if changed:
         values = [words.value(value) for value in changed.values()]
         defaults = [words.value(usual.get(key)) for key in changed]
         table({"key": list(changed), "value": values, "default": defaults}, "run-changed")
     else:
-        st.caption("Nothing: every value is the default one.")
-    with st.expander("The whole configuration"):
+        st.caption("None: every value is the default.")
+    with st.expander("Full configuration"):
         st.json(dict(config), expanded=2)

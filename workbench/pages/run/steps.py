@@ -43,7 +43,7 @@ def draw_anatomy(seen: Snapshot, summary: RunSummary) -> None:
     for line in step_text.anatomy(summary):
         st.markdown(f":material/straighten: {line}")
     if summary.gaps:
-        st.markdown("**Gaps in which nothing named ran**")
+        st.markdown("**Gaps in which no recorded phase ran**")
         number_table(step_text.gap_columns(summary.gaps), "run-gaps")
 
 
@@ -62,10 +62,8 @@ def _one_step(folder: Path, seen: Snapshot) -> None:
     steps, ranks = _steps(folder)
     if not steps:
         empty = base.figure("One step by rank", "ms since the step's start", "", seen.id)
-        text = (
-            "no span was kept yet: those of every eighth step and of slow ones are, with profile.collectives"
-        )
-        chart(base.empty(empty, text), "run-lanes", "Lanes of one step, none yet")
+        text = "no spans were kept yet; with profile.collectives they are kept for every eighth step and for slow steps"
+        chart(base.empty(empty, text), "run-lanes", "Timeline of one step, none yet")
         return
     with st.container(horizontal=True, key="run-lanes-choice"):
         step = st.selectbox("Step", steps[::-1], key="run-lanes-step", width=160, format_func=words.number)

@@ -18,13 +18,13 @@ from workbench.text import words
 
 #: Threshold -> what is compared with it.
 _MEANINGS = {
-    "input": "Of the step: waiting for data.",
-    "host": "Of the step: between the phases, or a GPU without work.",
-    "exposed": "Of the step: waiting for communication, for each operation and axis.",
-    "bubble": "Of the step: waiting for one's turn by the schedule.",
-    "straggler": "Of the step: what the slowest rank is behind the median of the others.",
-    "memory": "Of the memory there is: what was in use at the most.",
-    "clock": "Of the time: with a clock that is held down.",
+    "input": "Share of the step spent waiting for data.",
+    "host": "Share of the step spent between phases, or with an idle GPU.",
+    "exposed": "Share of the step spent waiting for communication, by operation and axis.",
+    "bubble": "Share of the step that the schedule leaves a rank idle.",
+    "straggler": "Share of the step by which the slowest rank is behind the median of the others.",
+    "memory": "Largest share of the memory that was in use.",
+    "clock": "Share of the time with a throttled clock.",
 }
 _COLUMNS = 4
 
@@ -61,7 +61,7 @@ def _cards(verdicts: Sequence[Verdict]) -> None:
                         f"up to {words.percent(verdict.gain.fraction, 1)} of a step to gain", color="green"
                     )
             st.markdown(f"{_sentence(_escaped(verdict.evidence))}.")
-            st.caption(f"Turn next: {_keys(verdict)}.")
+            st.caption(f"Change next: {_keys(verdict)}.")
             if gain := run_text.gain(verdict):
                 st.caption(f"Expect {gain}.")
 
@@ -124,7 +124,7 @@ def _controls(run: str, own: Thresholds, wanted: Thresholds) -> None:
         key="run-thresholds-reset",
     )
     if changed:
-        st.caption("The same on the command line:")
+        st.caption("On the command line:")
         st.code(f"workbench show {run} {' '.join(changed)}", language="bash")
 
 

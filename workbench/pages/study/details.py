@@ -49,7 +49,7 @@ def what_failed(document: Mapping[str, Any]) -> None:
 
 def _columns() -> dict[str, Any]:
     """Widths in pixels that leave most of a narrow page to the reason."""
-    widths = {"ending": 112, "trials": 46, "tried again": 76, "phase": 76, "ranks": 60, "speaks of": 112}
+    widths = {"ending": 112, "trials": 46, "tried again": 76, "phase": 76, "ranks": 60, "caused by": 112}
     return {name: st.column_config.Column(width=width) for name, width in widths.items()} | {
         "numbers": st.column_config.TextColumn(width=84),
         "reason": st.column_config.TextColumn(width=640),
@@ -64,7 +64,7 @@ def failed_columns(endings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
         "tried again": [row["tried_again"] or None for row in endings],
         "phase": [words.spoken(row["phase"]) if row["phase"] else None for row in endings],
         "ranks": [words.ranks(row["ranks"]) or None for row in endings],
-        "speaks of": [_ABOUT.get(row["about"], row["about"]) for row in endings],
+        "caused by": [_ABOUT.get(row["about"], row["about"]) for row in endings],
         "numbers": [_some(row["trials"]) for row in endings],
         "reason": [row["reason"] for row in endings],
     }
@@ -90,7 +90,7 @@ def terms(document: Mapping[str, Any], place: str) -> None:
 
 def _constraints(document: Mapping[str, Any]) -> None:
     if kept := study_text.kept(document):
-        st.caption(f":material/check: The best keeps every constraint: {kept}.")
+        st.caption(f":material/check: The best meets every constraint: {kept}.")
     broken = study_text.constraints(document)
     for line in broken[:SHOWN_BROKEN]:
         st.caption(f":material/block: {line}")

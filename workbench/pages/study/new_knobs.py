@@ -27,7 +27,7 @@ def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
     """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first."""
     with st.container(border=True, key="new-space"):
         st.markdown("**What is searched**")
-        st.caption("Taken out, a knob stays at its default. dp follows from ranks / (tp x pp x cp).")
+        st.caption("A knob that is removed stays at its default. dp is ranks / (tp x pp x cp).")
         chosen = st.pills(
             "Knobs",
             list(offered),
@@ -97,17 +97,17 @@ def environment_knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
     kept = [key for key in st.session_state.get(CHOSEN, []) if key not in offered]
     st.markdown("**Environment variables of the ranks**")
     chosen = st.multiselect(
-        "Variables to turn",
+        "Variables to search",
         [*offered, *kept],
         key=CHOSEN,
         format_func=_named,
         placeholder=forms.UNSET,
         filter_mode="contains",
         select_all=False,
-        help="Each becomes a knob of its own. (`space.environment`)",
+        help="Each becomes a knob. (`space.environment`)",
     )
     if left := len(VARIABLES) - len(offered):
-        st.caption(f"{len(offered)} of {len(VARIABLES)} can act here, {left} cannot: {reason}.")
+        st.caption(f"{len(offered)} of {len(VARIABLES)} have an effect here, {left} have none: {reason}.")
     usual = offered_environment("cuda", max(2, ranks), os.cpu_count() or 1)
     return {
         key: _environment_values(place, key, usual[key], config, _silent(key, kind, ranks))
@@ -178,7 +178,7 @@ def _label(key: str) -> str:
 
 def _allowed(key: str, field: forms.FormField) -> str:
     since = VARIABLES[key.rpartition(".")[2]].since
-    known = "" if since == "any" else f"Known from {since} on."
+    known = "" if since == "any" else f"Available from {since} on."
     return " ".join(part for part in (forms.bounds_said(field), known) if part)
 
 

@@ -44,10 +44,10 @@ def advanced(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, A
 def _racing() -> dict[str, Any]:
     st.markdown("**Racing**")
     races = st.toggle(
-        "Trials that cannot win any more, or whose steps have settled, end early",
+        "End trials early that can no longer win, or whose step times have settled",
         True,
         key="new-study-racing",
-        help="Off, every trial takes all its steps. (`racing`)",
+        help="When off, every trial runs all its steps. (`racing`)",
     )
     if not races:
         return {"racing": False}
@@ -64,8 +64,8 @@ def _side_by_side(config: RunConfig, ranks: int) -> dict[str, Any]:
         value=None,
         key="new-study-side-by-side",
         placeholder=forms.UNSET,
-        help="So many at once, each on its own part of this host's devices. Baseline and confirmation run alone. "
-        "(`side_by_side`)",
+        help="Number of trials at once, each on its own part of this host's devices. The baseline and the "
+        "confirmation run alone. (`side_by_side`)",
     )
     with beside:
         _room(asked or 1, config, ranks)
@@ -95,8 +95,8 @@ def _inherit() -> dict[str, Any]:
         names,
         key="new-study-inherit",
         placeholder=forms.UNSET,
-        help="The same question on the same machine: their trials count for the sampler. Otherwise their best points "
-        "are measured first. (`inherit`)",
+        help="If they asked the same question on the same machine, the sampler uses their trials. Otherwise their "
+        "best points are measured first. (`inherit`)",
     )
     return {"inherit": chosen} if chosen else {}
 
@@ -114,7 +114,7 @@ USED = {"wall_seconds": None, "gpu_hours": None, "money": None}
 def aims(base: dict[str, Any]) -> dict[str, Any]:
     """Those parts of a study file, where they are not the defaults; what a loss to reach needs goes into ``base``."""
     with st.container(border=True, key="new-aims"):
-        st.markdown("**What is wanted**")
+        st.markdown("**Objectives**")
         found = _objective(base)
         with st.expander("Price, constraints and budgets", icon=":material/payments:", key="new-terms"):
             found |= _sections()
@@ -129,13 +129,16 @@ def _objective(base: dict[str, Any]) -> dict[str, Any]:
         ["tokens_per_second"],
         key="new-objectives",
         format_func=lambda name: KNOWN[name].title,
-        help="With several, the result is their front: configurations that no other one beats in all of them.",
+        help="With several, the result is their Pareto front: configurations that no other one beats in all of them.",
     )
     asked: list[Any] = [{LOSS: _loss(base)} if name == LOSS else name for name in chosen]
     if len(chosen) < 2:
         return {"objective": asked[0]} if asked and asked != ["tokens_per_second"] else {}
     best = narrow.selectbox(
-        "The best is decided by", chosen, key="new-prefer", format_func=lambda name: KNOWN[name].title
+        "Objective that decides the best",
+        chosen,
+        key="new-prefer",
+        format_func=lambda name: KNOWN[name].title,
     )
     return {"objective": asked} | ({"prefer": best} if best != chosen[0] else {})
 
@@ -143,10 +146,10 @@ def _objective(base: dict[str, Any]) -> dict[str, Any]:
 def _loss(base: dict[str, Any]) -> float:
     """The loss to reach; how often it is looked at belongs to every run."""
     left, right = st.columns(2)
-    target = left.number_input(
-        "Loss to reach, on held-out text", 0.01, value=3.0, key="new-target-loss", format="%g"
+    target = left.number_input("Held-out loss to reach", 0.01, value=3.0, key="new-target-loss", format="%g")
+    every = right.number_input(
+        "Steps between checks of the held-out loss", 1, value=4, key="new-validate-every"
     )
-    every = right.number_input("Looked at after every so many steps", 1, value=4, key="new-validate-every")
     base.setdefault("train", {})["validate_every"] = every
     return float(target)
 
@@ -166,13 +169,13 @@ def _sections() -> dict[str, Any]:
 def _price() -> dict[str, Any]:
     left, right = st.columns(2)
     hourly = left.number_input(
-        "Price of a rank's hour",
+        "Price of one rank-hour",
         0.0,
         value=None,
         key="new-price-per-gpu-hour",
         format="%g",
         placeholder=forms.UNSET,
-        help="Of its GPU, or of its share of a machine where ranks run on CPUs. Money is not counted without it.",
+        help="The price of its GPU, or of its share of the machine for ranks on CPUs. Without it no money is counted.",
     )
     currency = right.text_input("Currency", "USD", key="new-price-currency").strip()
     return {"per_gpu_hour": hourly, "currency": currency} if hourly else {}

@@ -76,7 +76,7 @@ def _buttons(name: str, found: Document, was_moving: bool) -> None:
         for method in METHODS:
             done = found[method]["known"] and not found[method]["note"]
             off = moving or done or bool(needed(method))
-            label = f"{NAMES[method]}: worked out" if done else f"Work out {NAMES[method]}"
+            label = f"{NAMES[method]}: computed" if done else f"Compute {NAMES[method]}"
             if pressed(st.button, label, f"ask-{method}", icon=":material/calculate:", disabled=off):
                 asked = ["sensitivity", name, "--method", method, "--limit", str(LIMIT_SECONDS)]
                 jobs.start(home(), asked)
@@ -122,7 +122,10 @@ def _importance(found: Document) -> None:
 
 def _effects(found: Document) -> None:
     shap = found["shap"]
-    titles = {"value": "SHAP: what moves a trial's value", "failure": "SHAP: what moves the chance to fail"}
+    titles = {
+        "value": "SHAP: what changes a trial's value",
+        "failure": "SHAP: what changes the chance of failure",
+    }
     for column, (part, title) in zip(st.columns(2), titles.items(), strict=True):
         series = sensitivity.effect_series(shap.get(part), str(shap.get("reason") or ""))
         with column:
@@ -143,16 +146,16 @@ def _dependence(found: Document) -> None:
     series = sensitivity.dependence_series(found)
     drawing = sensitivity.dependence(series, found["study"])
     chart(drawing, "mattered-dependence", "Measured and predicted values by value of each knob")
-    notes = [*series.left_out, "means are of whatever else the search tried with a value"]
+    notes = [*series.left_out, "a mean is over everything that the search tried with a value"]
     st.caption("; ".join(notes) + ".")
 
 
 def _neighbours(found: Document) -> None:
     winner, rows = found["winner"], found["neighbours"]
     if winner is None:
-        st.caption("Nothing was measured yet, so there is no winner to step away from.")
+        st.caption("Nothing has been measured yet, so there is no winner whose neighbours could be shown.")
         return
-    st.markdown(f"**One step from the winner**, trial {winner['trial']}: `{winner['label']}`")
+    st.markdown(f"**The winner's neighbours**, trial {winner['trial']}: `{winner['label']}`")
     table(
         {
             "knob": [words.short(row["key"]) for row in rows],
@@ -160,7 +163,7 @@ def _neighbours(found: Document) -> None:
             "neighbour": [words.choice(row["key"], row["value"]) for row in rows],
             "loses, %": [row["loss_percent"] for row in rows],
             "interval": [loss(row)[1] for row in rows],
-            "stands on": [stands(row) for row in rows],
+            "based on": [stands(row) for row in rows],
         },
         "mattered-neighbours",
         {
@@ -169,9 +172,9 @@ def _neighbours(found: Document) -> None:
             "neighbour": st.column_config.TextColumn(width=76),
             "loses, %": st.column_config.NumberColumn(width=64, format="%.1f"),
             "interval": st.column_config.TextColumn(width=112),
-            "stands on": st.column_config.TextColumn(width=580),
+            "based on": st.column_config.TextColumn(width=580),
         },
     )
     st.caption(
-        "Intervals: 95 % of measured ones; of predicted ones what 90 % of held-out trials were off by."
+        "Intervals: 95 % for measured values; for predicted ones, the range of errors of 90 % of held-out trials."
     )

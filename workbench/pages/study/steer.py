@@ -44,7 +44,7 @@ def limits(file: StudyFile) -> list[Limit]:
     asked = file.budget
     found = [
         Limit("trials", "Trials", file.trials, 1),
-        Limit("seconds", "Seconds of trials, in all", file.budget_seconds, 1.0),
+        Limit("seconds", "Seconds of all trials together", file.budget_seconds, 1.0),
         Limit("gpu_hours", forms.LABELS["gpu_hours"], asked.gpu_hours if asked else None, 0.0),
     ]
     if file.price is not None:
@@ -93,8 +93,8 @@ def enqueue_form(view: StudyView) -> None:
         return
     space = view.file.search_space
     with st.expander("Add a point by hand", icon=":material/add_circle:", key="by-hand"):
-        follows = f"dp follows from {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
-        st.caption(f"{follows}The owner answers above.")
+        follows = f"dp is {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
+        st.caption(f"{follows}The study's answer appears above.")
         with st.form("enqueue", border=False):
             values = _choices(view, space)
             if pressed(st.form_submit_button, "Enqueue", "enqueue-send", icon=":material/playlist_add:"):
@@ -159,7 +159,7 @@ def course(document: Mapping[str, Any]) -> None:
         kept = "; ".join(
             f"{words.short(key)}: {_values(key, left)}" for key, left in document["mask"].items()
         )
-        st.caption(f":material/filter_alt: proposals keep to {kept}")
+        st.caption(f":material/filter_alt: the search is limited to {kept}")
     _events(document.get("steering") or [])
 
 
@@ -202,7 +202,9 @@ def steer_form(view: StudyView) -> None:
     if view.file is None or not view.alive:
         return
     with st.expander("Steer the search", icon=":material/explore:", key="steer"):
-        st.caption("What is masked is not proposed; it is never told as a failure. The owner answers above.")
+        st.caption(
+            "Masked values are not proposed; they do not count as failures. The study's answer appears above."
+        )
         limited, sampler = st.columns([3, 1], vertical_alignment="bottom", gap="large")
         with limited:
             _mask(view, list(view.file.search_space.knobs))
@@ -221,11 +223,15 @@ def _mask(view: StudyView, knobs: list[Knob]) -> None:
         left = _ends(by_key[key]) if by_key[key].is_range else _some(by_key[key])
     with st.container(horizontal=True, key="steer-buttons"):
         look = {"disabled": not left}
-        if pressed(st.button, "Keep to these", "steer-narrow", icon=":material/filter_alt:", **look):
+        if pressed(
+            st.button, "Search only these values", "steer-narrow", icon=":material/filter_alt:", **look
+        ):
             _send_command(view, "narrow", {key: left})
-        if pressed(st.button, "Open these too", "steer-widen", icon=":material/open_in_full:", **look):
+        if pressed(
+            st.button, "Also search these values", "steer-widen", icon=":material/open_in_full:", **look
+        ):
             _send_command(view, "widen", {key: left})
-        if pressed(st.button, "All again", "steer-all", icon=":material/filter_alt_off:"):
+        if pressed(st.button, "Search all values again", "steer-all", icon=":material/filter_alt_off:"):
             _send_command(view, "unpin", {key: effective_config.ALL})
 
 
@@ -248,7 +254,7 @@ def _some(knob: Knob) -> list[Any]:
         key=f"steer-values-{knob.key}",
         accept_new_options=True,
         wrap=True,
-        help="One that was not declared can be typed in and opened: the study then goes on as a linked successor.",
+        help="Type in a value that was not declared to add it: the study then continues as a linked successor.",
     )
     return [new_knobs.number(item) for item in chosen]
 

@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.1
 def download(name: str) -> None:
     """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
     st.download_button(
-        "Take it along",
+        "Export this study",
         lambda: packed(name),
         file_name=f"{name}{export_study.SUFFIX}",
         mime="application/zip",
@@ -37,7 +37,7 @@ def download(name: str) -> None:
 
 
 def packed(name: str) -> bytes:
-    """A study's file as it stands now."""
+    """Study file as it stands now."""
     memory = io.BytesIO()
     export_study.write(home(), name, memory)
     return memory.getvalue()
@@ -46,13 +46,13 @@ def packed(name: str) -> bytes:
 def upload() -> None:
     """Choose a file, perhaps another name, and press the button; what the command line refuses is shown."""
     done = st.session_state.get("study-imports", 0)  # after each import it is closed, and empty again
-    with st.popover("Bring a study in", icon=":material/upload:", key=f"study-upload-{done}"):
-        given = st.file_uploader("A study's file", type="zip", key=f"study-file-{done}")
+    with st.popover("Import a study", icon=":material/upload:", key=f"study-upload-{done}"):
+        given = st.file_uploader("Study file", type="zip", key=f"study-file-{done}")
         name = st.text_input(
-            "Its name here",
+            "Name in this home",
             key=f"study-name-{done}",
-            placeholder="as it was",
-            help="A name that no study has yet.",
+            placeholder="unchanged",
+            help="A name that no other study has.",
         )
         look = {"icon": ":material/upload:", "disabled": given is None}
         if pressed(st.button, "Import", "study-import", **look) and given:

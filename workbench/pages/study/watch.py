@@ -173,12 +173,14 @@ def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None
 def _unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
     if not view.alive:
         st.caption(
-            f":material/schedule: {said}: nobody runs this study; it is answered when the study continues"
+            f":material/schedule: {said}: no process runs this study; it is answered once the study is continued"
         )
     elif waited_seconds > PATIENCE_SECONDS:
-        st.caption(f":material/schedule: {said}: no answer for {waited_seconds:.0f} s; the owner may be busy")
+        st.caption(
+            f":material/schedule: {said}: no answer for {waited_seconds:.0f} s; whoever runs the study may be busy"
+        )
     else:
-        st.caption(f":material/schedule: {said}: asked, waiting for the answer")
+        st.caption(f":material/schedule: {said}: sent, waiting for the answer")
 
 
 def _because(reason: str) -> str:

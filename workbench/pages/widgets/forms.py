@@ -22,30 +22,30 @@ UNSET = "not set"
 #: Labels of fields whose own name says too little outside their section.
 LABELS = {
     "batch.micro_batch": "Micro-batch of the baseline",
-    "confirm_repeats": "Rounds of confirmation, at most",
-    "confirm_runners_up": "Runners-up in a round",
+    "confirm_repeats": "Maximum rounds of confirmation",
+    "confirm_runners_up": "Runners-up in each round",
     "data.path": "Data: a UTF-8 file or folder",
     "gpu_hours": "GPU-hours of all ranks",
-    "least_steps": "Measured steps before, at least",
-    "joules_per_token": "Joules a token, at most",
+    "least_steps": "Minimum measured steps before a decision",
+    "joules_per_token": "Maximum joules per token",
     "loss_guard.threshold": "Loss guard, fraction",
-    "max_step_seconds": "Seconds a step, at most",
-    "memory_headroom": "Memory that stays free, fraction",
+    "max_step_seconds": "Maximum seconds per step",
+    "memory_headroom": "Fraction of memory to keep free",
     "memory.limit_gib": "Memory limit per CPU rank, GiB",
     "model.experts": "Experts per block",
     "money": "Money",
-    "money_per_billion_tokens": "Money per billion tokens, at most",
-    "prior": "Predictions tell what to try first",
+    "money_per_billion_tokens": "Maximum money per billion tokens",
+    "prior": "Use predictions to choose what to try first",
     "seed": "Seed of the search",
-    "settle": "Settled within, fraction",
+    "settle": "Settled when the interval is within, fraction",
     "spread": "Noise from run to run, fraction",
     "train.seed": "Seed of the training",
     "train.steps": "Steps per trial",
     "train.warmup": "Warm-up steps",
-    "wall_seconds": "Seconds that trials take, in all",
+    "wall_seconds": "Seconds of all trials together",
 }
 #: What an empty field stands for.
-HINTS = {"data.path": "empty: the text that comes with Python"}
+HINTS = {"data.path": "empty: the text files that come with Python"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def _layout(config: Mapping[str, Any]) -> str:
 
 def _source(row: Mapping[str, Any]) -> str:
     if row.get("confirms") is not None:
-        return f"measures {row['confirms']} again"
+        return f"re-measures {row['confirms']}"
     if row.get("retry_of") is not None:
         return f"retry of {row['retry_of']}"
     return {"enqueued": "by hand"}.get(str(row.get("source")), str(row.get("source") or ""))
@@ -169,7 +169,7 @@ def chosen(rows: Sequence[Row], key: str) -> list[Row]:
 def download(name: str, key: str) -> None:
     """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
     st.download_button(
-        "All trials as CSV",
+        "Download all trials as CSV",
         lambda: as_csv(study(name).document),
         file_name=f"{name}-trials.csv",
         mime="text/csv",

@@ -55,7 +55,7 @@ def out_of_memory(bench: Bench) -> Verdict:
         seconds = time.monotonic() - began
         wrong = _unlike(outcome, Ending.OOM, _VICTIM)
         if seconds > STEP_PATIENCE_SECONDS:
-            wrong.append(f"it took {seconds:.0f} s to be told, which is as long as a hang")
+            wrong.append(f"it took {seconds:.0f} s to be noticed, which is as long as a hang")
         wrong += _next_run(bench, session)
     good = f"rank {_VICTIM} of pp=2 ran out of memory in its phase {outcome.phase}, and was named"
     return judged(wrong, f"{good} ({bench.where(config)})", {"to_ending_seconds": seconds})

@@ -39,7 +39,7 @@ def calibration(bench: Bench) -> Verdict:
     for curve in found.curves:
         points = [point.seconds for point in curve.points]
         if not points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points):
-            wrong.append(f"{curve.name} on {curve.ranks} ranks has no times that can be")
+            wrong.append(f"{curve.name} on {curve.ranks} ranks has implausible times")
     wanted: tuple[Kind, ...] = ("gemm", "memory", "collective", *(("transfer",) if device == "cuda" else ()))
     wrong += [f"no curve of kind {kind}" for kind in wanted if not found.of(kind)]
     where = "GPUs" if device == "cuda" else "CPU ranks"

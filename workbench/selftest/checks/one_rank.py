@@ -83,4 +83,4 @@ def memory_savings(bench: Bench) -> Verdict:
 
 def _no_peaks(measured: dict[str, Number]) -> list[str]:
     missing = [name.removesuffix("_peak_bytes") for name, peak in measured.items() if not peak]
-    return [f"no peak of memory was told of {', '.join(missing)}"] if missing else []
+    return [f"no memory peak was reported for {', '.join(missing)}"] if missing else []

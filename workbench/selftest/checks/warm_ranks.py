@@ -73,7 +73,7 @@ def _kept(growth: int | None) -> list[str]:
     if growth <= LEFT_GROWTH_BYTES:
         return []
     return [
-        f"a rank at rest holds {growth / 1e6:.2f} MB more after each trial, more than "
+        f"an idle rank holds {growth / 1e6:.2f} MB more after each trial, more than "
         f"{LEFT_GROWTH_BYTES / 1e6:g} MB: something is never freed"
     ]
 

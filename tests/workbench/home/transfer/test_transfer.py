@@ -177,8 +177,8 @@ def test_a_large_study_is_left_to_tune(command: Run, away: Away, monkeypatch: py
 DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
     "a changed journal": (lambda members: members.update({JOURNAL: members[JOURNAL][:-2] + b"]\n"}), "checksum"),
     "a longer journal": (lambda members: members.update({JOURNAL: members[JOURNAL] * 2}), "checksum"),
-    "a missing member": (lambda members: members.pop(JOURNAL), "is not as its manifest.json says"),
-    "one too many": (lambda members: members.update({"../../evil": b"x"}), "is not as its manifest.json says"),
+    "a missing member": (lambda members: members.pop(JOURNAL), "does not match its manifest.json"),
+    "one too many": (lambda members: members.update({"../../evil": b"x"}), "does not match its manifest.json"),
     "no manifest": (lambda members: members.pop(MANIFEST), "holds no manifest"),
     "half a manifest": (lambda members: manifest(members, members=None), "is not complete"),
     "another format": (lambda members: manifest(members, format="x"), "is not that of a study"),

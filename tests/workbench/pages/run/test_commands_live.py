@@ -73,8 +73,8 @@ def test_a_real_run_is_changed_from_the_page_and_shows_where(home: Path) -> None
         step = runs.load(folder).changes[0].step
         app.run()
         assert f"Changed from step {step:,} on: batch.micro_batch 1 → 2 (page)" in texts(app)
-        assert "Changed while it goes" in texts(app)
+        assert "Changed while running" in texts(app)
     app = opened(folder.name)
-    assert "Changed while it went" in texts(app)
+    assert "Changed while it was running" in texts(app)
     assert "a step took" in texts(app)
     assert [title for title in charts(app) if title.startswith("Step time")]

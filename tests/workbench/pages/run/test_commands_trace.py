@@ -102,11 +102,11 @@ def test_a_snapshot_that_somebody_asked_for_is_followed(
 ) -> None:
     address = serve(training.parent) + f"/?id={training.name}"
     tab = opened(visit("light"), address, "Host")
-    tab.page.get_by_text("For a snapshot of each rank").wait_for()
+    tab.page.get_by_text("To take a snapshot of each rank").wait_for()
     send(training, "snapshot", {"steps": 10}, by="test")
     tab.page.get_by_text("Memory snapshot: recording steps").wait_for()
     tab.screenshot(screenshots, "snapshot-recording-light")
-    tab.page.get_by_text("Written on request").wait_for()
+    tab.page.get_by_text("Files written on request").wait_for()
     tab.page.get_by_text("Memory snapshot:").wait_for(state="detached")
     tab.screenshot(screenshots, "snapshot-recorded-light")
     assert tab.page.locator("[data-testid=stException]").count() == 0
@@ -124,7 +124,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
         bars = [bar.proto.text for bar in app.get("progress")]
         return [*bars, *texts(app).splitlines()]
 
-    assert "Memory snapshot: asked; ranks begin two steps after they have seen it." in lines()
+    assert "Memory snapshot: requested; ranks begin two steps after they have seen the request." in lines()
     page = progress.Progress(folder)
     step = min(rank.step for rank in page.ranks())
     engine_orders.write(folder, engine_orders.Order(1, command, "snapshot", 4))

@@ -16,10 +16,10 @@ def test_a_run_with_gpus_has_their_numbers_and_charts(home: Path) -> None:
     with_gpus = next(name for name in app.dataframe[0].value["id"] if name.endswith("a7e2"))
     app.selectbox(key="id").set_value(with_gpus).run()
     assert not app.exception
-    [rows] = [one.value for one in app.dataframe if "clocks held down by" in one.value]
+    [rows] = [one.value for one in app.dataframe if "clocks throttled by" in one.value]
     assert list(rows["GPU"]) == [0, 1, 2, 3]
     assert all(0 < share <= 100 for share in rows["tensor cores, %"])
-    assert any("power cap" in words for words in rows["clocks held down by"])
+    assert any("power cap" in words for words in rows["clocks throttled by"])
     app.button_group(key="run-gpu").set_value(2).run()
     assert not app.exception
 
@@ -35,7 +35,7 @@ def test_the_table_shows_which_ranks_used_a_gpu(home: Path) -> None:
     app = visit("runs")
     app.selectbox(key="id").set_value(run.name).run()
     assert not app.exception
-    [rows] = [one.value for one in app.dataframe if "clocks held down by" in one.value]
+    [rows] = [one.value for one in app.dataframe if "clocks throttled by" in one.value]
     assert list(rows["ranks"]) == ["0", "1, 1,002", "—", "not known"]
 
 

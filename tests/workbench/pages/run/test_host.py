@@ -14,7 +14,7 @@ def test_a_run_shows_what_a_rank_must_hold(home: Path) -> None:
     failed = next(name for name in app.dataframe[0].value["id"] if name.endswith("03f3"))
     app.selectbox(key="id").set_value(failed).run()
     assert not app.exception
-    assert "What a rank must hold" in texts(app)
+    assert "Memory that a rank needs" in texts(app)
     assert "which holds most" in texts(app)
     tables = [one.value for one in app.dataframe if "by formula" in one.value]
     assert len(tables) == 1

@@ -66,7 +66,7 @@ def test_without_a_baseline_it_says_what_makes_one(home: Path) -> None:
     run_folder.write_json(exact / run_folder.CONFIG, config)
     app = visit("runs", id=lossy.name)
     assert not app.exception
-    assert "no exact run of the same configuration" in texts(app)
+    assert "no exact run with the same configuration" in texts(app)
     assert any("--set compression.method=none" in code.value for code in app.code)
     assert [trace["name"] for trace in drawn(app)["data"]] == ["this run"] * 3
 

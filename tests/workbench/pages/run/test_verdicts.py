@@ -26,7 +26,7 @@ def test_a_card_tells_evidence_threshold_knob_and_gain(home: Path) -> None:
     text = texts(app)
     assert "**Exposed all-gather (dp)**" in text
     assert "for all-gather over dp" in text
-    assert "Turn next: gather less often with a smaller `parallel.zero_stage`" in text
+    assert "Change next: gather less often with a smaller `parallel.zero_stage`" in text
     assert "if all of it ran beside computation" in text
     assert "Below their thresholds:" in text
 

@@ -32,7 +32,7 @@ def test_a_front_is_drawn_and_listed(home: Path) -> None:
         assert "Tokens per second of each trial" in drawn
         said = texts(app)
         assert "Budget: 5 of 5 trials; " in said and " of 9 EUR" in said and "trials are used up" in said
-        assert "The best keeps every constraint: free memory at the peak" in said
+        assert "The best meets every constraint: free memory at the peak" in said
         assert "trial 0: free memory at the peak 9.09 %, at least 20 % asked for: missed by 10.9 %" in said
         front = next(table.value for table in app.dataframe if "decides" in table.value.columns)
         assert list(front["trial"]) == [point["trial"] for point in found["pareto"]]

@@ -60,7 +60,7 @@ def test_a_variable_becomes_a_knob(home: Path) -> None:
     assert not any("NCCL" in option for option in app.multiselect(key=new_knobs.CHOSEN).options)
     assert any("threads of a rank's operators" in option for option in
                app.multiselect(key=new_knobs.CHOSEN).options)  # fmt: skip
-    assert "4 of 31 can act here, 27 cannot: 2 ranks run on the CPU" in texts(app)
+    assert "4 of 31 have an effect here, 27 have none: 2 ranks run on the CPU" in texts(app)
     turn(app, THREADS)
     values = app.multiselect(key="new-space-environment-OMP-NUM-THREADS")
     assert values.options[0] == "unset"
@@ -100,7 +100,7 @@ def test_gpus_that_are_not_there_are_said_before_anything_starts(home: Path) -> 
 def test_what_can_no_longer_act_stays_and_is_said(home: Path) -> None:
     app = turn(visit("tune", view="new"), ALGORITHM, THREADS)
     assert draft(app)["space"][ALGORITHM] == [None, "Ring", "Tree"]
-    assert "can act here" not in texts(app)
+    assert "have an effect here" not in texts(app)
     app.number_input(key="new-ranks").set_value(8).run()
     assert app.multiselect(key=new_knobs.CHOSEN).value == [ALGORITHM, THREADS]
     assert "acts on NCCL only" in texts(app) and "acts on NCCL only" in app.error[0].value

@@ -41,13 +41,13 @@ def test_the_section_draws_what_is_known(home: Path) -> None:
     assert not app.error
     assert {
         "Importance of each knob",
-        "SHAP: what moves a trial's value",
-        "SHAP: what moves the chance to fail",
-        "By value of each knob, tokens/s",
+        "SHAP: what changes a trial's value",
+        "SHAP: what changes the chance of failure",
+        "Value by knob setting, tokens/s",
     } <= set(charts(app))
     assert "AUC" in texts(app) and "R²" in texts(app)
     neighbours = app.dataframe[-1].value
-    assert {"knob", "loses, %", "stands on"} <= set(neighbours.columns)
+    assert {"knob", "loses, %", "based on"} <= set(neighbours.columns)
     assert app.button(key="ask-shap").disabled  # there already
     assert not app.button(key="ask-fanova").disabled
 
