@@ -212,7 +212,7 @@ def test_a_file_that_is_cut_off_or_none_is_one_line(command: Run, away: Away) ->
     data = away.file.read_bytes()
     for length in (len(data) - 10, len(data) // 2, 0):
         away.file.write_bytes(data[:length])
-        command("study", "import", away.file).refused("file=", "cut off")
+        command("study", "import", away.file).refused("file=", "is truncated")
     command("study", "import", away.file.with_name("no")).refused("cannot be read")
 
 
