@@ -42,11 +42,11 @@ def quality(
     from workbench.text.output import emit_json, result_console
 
     chosen = None if baseline is None else _quality_view(home, "--baseline", baseline)
-    found = report(home, _quality_view(home, "RUN", run), chosen)
+    comparison = report(home, _quality_view(home, "RUN", run), chosen)
     if json:
-        emit_json(found)
+        emit_json(comparison)
     else:
-        print_quality(result_console(), found)
+        print_quality(result_console(), comparison)
     return 0
 
 
@@ -97,11 +97,11 @@ def sensitivity(
     view, file = _sensitivity_view(home, study)
     if method is not Way.PEDANOVA:
         _work_out(view, method, limit)
-    found = document(view, importance(view.journal, file.search_space))
+    report = document(view, importance(view.journal, file.search_space))
     if json:
-        emit_json(found)
+        emit_json(report)
     else:
-        print_sensitivity(result_console(), found)
+        print_sensitivity(result_console(), report)
     return 0
 
 
@@ -110,10 +110,10 @@ def _work_out(view: StudyView, method: Way, limit: float) -> None:
     from tuning.sensitivity.job import METHODS
     from workbench.terminal.progress import SensitivityProgress
 
-    chosen = next(known for known in METHODS if known == method.value)
-    asked = job.Asked(view.folder, chosen, data.ended(view.journal), limit)
+    chosen = next(name for name in METHODS if name == method.value)
+    request = job.Asked(view.folder, chosen, data.ended(view.journal), limit)
     with SensitivityProgress(chosen) as progress:
-        job.outcome(asked, progress.update)
+        job.outcome(request, progress.update)
 
 
 def _sensitivity_view(home: Path, study: str) -> tuple[StudyView, StudyFile]:

@@ -35,16 +35,16 @@ def export(
     from workbench.text.output import emit_json, say
 
     target = target_named(to)
-    asked = resolve(home, identity)
-    run, which = recommended_run(home, asked)
-    if asked.kind == "study":
-        say(f"{asked.id} is a study; exporting {which}")
-    made = target.render(home, load(run.folder))
+    source = resolve(home, identity)
+    run, description = recommended_run(home, source)
+    if source.kind == "study":
+        say(f"{source.id} is a study; exporting {description}")
+    exported = target.render(home, load(run.folder))
     out = out.expanduser().absolute()
-    bundle.write(made, out)
+    bundle.write(exported, out)
     if json:
-        emit_json({"run": run.id, "study": asked.id if asked.kind == "study" else None, "target": to,
-                   "out": str(out), "files": sorted(made.files)})  # fmt: skip
+        emit_json({"run": run.id, "study": source.id if source.kind == "study" else None, "target": to,
+                   "out": str(out), "files": sorted(exported.files)})  # fmt: skip
     else:
         print(f"{run.id} exported to {out}; train it with {out / target.start}")
     return 0
@@ -69,18 +69,18 @@ def records(
     from workbench.home.resolve import resolve
     from workbench.text.output import emit_json, say
 
-    asked = resolve(home, identity)
-    run = best_run(home, asked)
-    if asked.kind == "study":
-        say(f"{asked.id} is a study; taking its best run {run.id}")
+    source = resolve(home, identity)
+    run = best_run(home, source)
+    if source.kind == "study":
+        say(f"{source.id} is a study; taking its best run {run.id}")
     out = out.expanduser().absolute()
-    made = parquet.export(run.folder, out)
+    counts = parquet.export(run.folder, out)
     if json:
-        emit_json({"run": run.id, "study": asked.id if asked.kind == "study" else None, "to": to.value,
-                   "out": str(out), "records": made})  # fmt: skip
+        emit_json({"run": run.id, "study": source.id if source.kind == "study" else None, "to": to.value,
+                   "out": str(out), "records": counts})  # fmt: skip
     else:
         print(
-            f"{sum(made.values()):,} records of {run.id} are in {out}: {', '.join(made) or 'there were none'}"
+            f"{sum(counts.values()):,} records of {run.id} are in {out}: {', '.join(counts) or 'there were none'}"
         )
     return 0
 
@@ -157,11 +157,11 @@ def export_study(
     from workbench.home.transfer.export_study import spoken
     from workbench.text.output import emit_json, say
 
-    asked = resolve(home, identity)
-    if asked.kind != "study":
-        raise InputError("id", asked.id, "is a run; give a study (one run's settings: workbench export)")
-    out = (file or Path(asked.id + packing.SUFFIX)).expanduser().absolute()
-    packed = packing.pack(home, asked.id, out, with_records)
+    study = resolve(home, identity)
+    if study.kind != "study":
+        raise InputError("id", study.id, "is a run; give a study (one run's settings: workbench export)")
+    out = (file or Path(study.id + packing.SUFFIX)).expanduser().absolute()
+    packed = packing.pack(home, study.id, out, with_records)
     size = out.stat().st_size
     if json:
         emit_json({"file": str(out), "bytes": size} | packed.document())

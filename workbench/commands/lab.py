@@ -51,16 +51,16 @@ def up(
     """Set up a lab that stays until `lab down`, and measure its links; runs that ask for the same lab use it."""
     from engine.launch.lab import lab, registry
 
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "hosts": hosts,
         "islands": None if islands is None else _islands(islands),
         "rate_mbit": rate_mbit,
         "rates_mbit": None if rates_mbit is None else _rates(rates_mbit),
         "between_mbit": between_mbit,
     }
-    if hosts is None and not isinstance(asked["islands"], list):
-        asked["hosts"] = 2
-    shape = _shape(asked)
+    if hosts is None and not isinstance(options["islands"], list):
+        options["hosts"] = 2
+    shape = _shape(options)
     lab.require_means("--hosts", shape.hosts)
     _tell([registry.keep(shape)], json)
     return 0
@@ -73,13 +73,18 @@ def down(json: Json = False) -> int:
     from workbench.text.output import emit_json
 
     lab.require_means("lab", None)
-    removed, left = registry.take_down()
+    removed, in_use = registry.take_down()
     if json:
-        emit_json({"removed": [document(one) for one in removed], "in_use": [document(one) for one in left]})
+        emit_json(
+            {
+                "removed": [document(entry) for entry in removed],
+                "in_use": [document(entry) for entry in in_use],
+            }
+        )
         return 0
     print(f"removed {len(removed)}: " + "; ".join(map(words, removed)) if removed else "no lab to remove")
-    for one in left:
-        print(f"in use, not removed: {words(one)}")
+    for entry in in_use:
+        print(f"in use, not removed: {words(entry)}")
     return 0
 
 
@@ -91,11 +96,11 @@ def status(json: Json = False) -> int:
     from workbench.text.output import emit_json
 
     reason = netns.unavailable()
-    found = [] if reason else registry.standing()
+    labs = [] if reason else registry.standing()
     if json:
-        emit_json({"available": reason is None, "reason": reason, "labs": [document(one) for one in found]})
-    elif found:
-        _tell(found, json=False)
+        emit_json({"available": reason is None, "reason": reason, "labs": [document(lab) for lab in labs]})
+    elif labs:
+        _tell(labs, json=False)
     else:
         print(
             f"no lab can be set up: {reason}" if reason else "there is no lab; `workbench lab up` sets one up"
@@ -103,40 +108,40 @@ def status(json: Json = False) -> int:
     return 0
 
 
-def document(one: Lab) -> dict[str, Any]:
+def document(lab: Lab) -> dict[str, Any]:
     """A lab as JSON; counters include headers, and a link is told from its host's or its island's end."""
     from engine.launch.lab import registry
 
-    rates = [_mbit(rate) for rate in one.shape.rates_kbit]
+    rates = [_mbit(rate) for rate in lab.shape.rates_kbit]
     return {
-        "hosts": one.shape.hosts,
-        "islands": list(one.shape.islands),
+        "hosts": lab.shape.hosts,
+        "islands": list(lab.shape.islands),
         "rate_mbit": rates[0] if len(set(rates)) == 1 else None,
         "rates_mbit": rates,
-        "between_mbit": _mbit(one.shape.between_kbit),
-        "kept": one.kept,
-        "owner_pid": one.pid or None,
-        "deserted": one.deserted,
-        "namespaces": one.namespaces,
-        "ranks": [[seen._asdict() for seen in host] for host in registry.ranks_in(one.namespaces)],
-        "links": _links(one),
+        "between_mbit": _mbit(lab.shape.between_kbit),
+        "kept": lab.kept,
+        "owner_pid": lab.pid or None,
+        "deserted": lab.deserted,
+        "namespaces": lab.namespaces,
+        "ranks": [[rank._asdict() for rank in host] for host in registry.ranks_in(lab.namespaces)],
+        "links": _links(lab),
     }
 
 
-def words(one: Lab) -> str:
+def words(lab: Lab) -> str:
     """A lab in a few words."""
-    owner = "kept" if one.kept else f"left by process {one.pid}" if one.deserted else f"of process {one.pid}"
-    return f"{one.shape}, {owner}"
+    owner = "kept" if lab.kept else f"left by process {lab.pid}" if lab.deserted else f"of process {lab.pid}"
+    return f"{lab.shape}, {owner}"
 
 
-def _links(one: Lab) -> list[dict[str, Any]]:
+def _links(lab: Lab) -> list[dict[str, Any]]:
     from engine.launch.lab import registry
     from engine.launch.lab.build import noted
     from engine.launch.lab.links import down_links
 
-    measured, down = noted(one.links), down_links(one.links)
+    measured, down = noted(lab.links), down_links(lab.links)
     rows = []
-    for link in one.links:
+    for link in lab.links:
         rates, traffic = measured.get(link), registry.traffic(link.near)
         rows.append(
             {
@@ -153,20 +158,20 @@ def _links(one: Lab) -> list[dict[str, Any]]:
     return rows
 
 
-def _tell(found: list[Lab], json: bool) -> None:
+def _tell(labs: list[Lab], json: bool) -> None:
     from workbench.text.output import emit_json
 
     if json:
-        emit_json(document(found[0]))
+        emit_json(document(labs[0]))
         return
-    for one in found:
-        print(words(one))
-        about = document(one)
+    for lab in labs:
+        print(words(lab))
+        about = document(lab)
         for row in about["links"]:
             print(f"  {row['name']}: {_link_words(row)}")
         for host, ranks in enumerate(about["ranks"]):
-            for seen in ranks:
-                print(f"  on host {host}: rank {seen['rank']} of {seen['run']}")
+            for rank in ranks:
+                print(f"  on host {host}: rank {rank['rank']} of {rank['run']}")
 
 
 def _link_words(row: dict[str, Any]) -> str:
@@ -182,14 +187,14 @@ def _link_words(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _shape(asked: dict[str, Any]) -> Shape:
+def _shape(options: dict[str, Any]) -> Shape:
     """What the options describe, checked as a configuration's ``lab`` is."""
     from engine.config.errors import InputError
     from engine.config.network import shape_of
     from engine.config.run_config import parse
 
     try:
-        shape = shape_of(parse({"lab": asked}).lab)
+        shape = shape_of(parse({"lab": options}).lab)
     except InputError as error:
         parts = error.field.split(".")
         option = f"--{parts[1].replace('_', '-')}" if len(parts) > 1 else "--hosts"

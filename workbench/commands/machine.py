@@ -48,25 +48,25 @@ def calibrate(
     return 0 if done.complete else 1
 
 
-def _measured(home: Path, asked: Asked) -> Calibration:
+def _measured(home: Path, request: Asked) -> Calibration:
     from engine.launch.measure.calibrate import calibrate as measure
     from tuning.execution.signals import Interruption
     from workbench.terminal.progress import CalibrateProgress
     from workbench.text.output import stdout_for_results
 
-    with stdout_for_results(), Interruption() as interruption, CalibrateProgress(interruption) as shown:
-        return measure(home, asked, shown.should_stop, shown.draw)
+    with stdout_for_results(), Interruption() as interruption, CalibrateProgress(interruption) as progress:
+        return measure(home, request, progress.should_stop, progress.draw)
 
 
-def _report(home: Path, found: Found, json: bool) -> None:
+def _report(home: Path, stored: Found, json: bool) -> None:
     from workbench.home.calibrations import document
     from workbench.terminal.calibration import print_calibration
     from workbench.text.output import emit_json, result_console
 
     if json:
-        emit_json(document(home, found))
+        emit_json(document(home, stored))
     else:
-        print_calibration(result_console(), found)
+        print_calibration(result_console(), stored)
 
 
 def doctor(home: Home, json: Json = False) -> int:

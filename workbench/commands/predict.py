@@ -81,50 +81,50 @@ def predict(
     from workbench.home.calibrations import target_of
     from workbench.home.inputs import parsed
 
-    asked = parsed(config, [*(sets or []), *(more or [])])
+    configuration = parsed(config, [*(sets or []), *(more or [])])
     if dry_run:
-        return _dry_run(asked, json)
+        return _dry_run(configuration, json)
     from engine.config.layout import layout_of
 
-    target = target_of(home, cluster, nodes, layout_of(asked).world_size, not without_runs)
+    target = target_of(home, cluster, nodes, layout_of(configuration).world_size, not without_runs)
     if simulate:
-        return _simulate(asked, target, home, json)
+        return _simulate(configuration, target, home, json)
     if why_not:
         from tuning.predict.plan import why_not as explanation
 
-        return _why_not(explanation.why_not(asked, target), json)
+        return _why_not(explanation.why_not(configuration, target), json)
     from tuning.predict.forecast import forecast
     from tuning.predict.placement import place
 
-    found = forecast(asked, target)
-    return _forecast(found, place.of(asked, target), json)
+    prediction = forecast(configuration, target)
+    return _forecast(prediction, place.of(configuration, target), json)
 
 
-def _forecast(found: Forecast, where: Placed | None, json: bool) -> int:
+def _forecast(prediction: Forecast, where: Placed | None, json: bool) -> int:
     from workbench.text.output import emit_json, result_console
 
     if json:
-        emit_json(found.as_dict() | {"placement": where and where.as_dict()})
+        emit_json(prediction.as_dict() | {"placement": where and where.as_dict()})
     else:
         from workbench.terminal.prediction import print_forecast
 
-        print_forecast(result_console(), found, where)
+        print_forecast(result_console(), prediction, where)
     return 0
 
 
-def _why_not(found: WhyNot, json: bool) -> int:
+def _why_not(answer: WhyNot, json: bool) -> int:
     """Broken rules are wrong input, as everywhere; what is slow or does not fit is an answer."""
     from workbench.text.output import emit_json, result_console, say
 
-    for problem in found.problems:
+    for problem in answer.problems:
         say(f"error: {' '.join(problem.split())}")
     if json:
-        emit_json(found.as_dict())
+        emit_json(answer.as_dict())
     else:
         from workbench.terminal.prediction import print_why_not
 
-        print_why_not(result_console(), found)
-    return 0 if found.legal else 2
+        print_why_not(result_console(), answer)
+    return 0 if answer.legal else 2
 
 
 def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
@@ -147,12 +147,12 @@ def _simulate(config: RunConfig, target: Target, home: Path, json: bool) -> int:
 
 
 def _dry_run(config: RunConfig, json: bool) -> int:
-    found = _found(config)
-    _report_prediction(config, found, json)
-    return 2 if not found.legal else 1 if found.mismatches else 0
+    dry_run_result = _dry_run_quietly(config)
+    _report_prediction(config, dry_run_result, json)
+    return 2 if not dry_run_result.legal else 1 if dry_run_result.mismatches else 0
 
 
-def _found(config: RunConfig) -> DryRun:
+def _dry_run_quietly(config: RunConfig) -> DryRun:
     from engine.dry_run.check import dry_run
     from workbench.text.output import stdout_for_results
 
@@ -160,17 +160,17 @@ def _found(config: RunConfig) -> DryRun:
         return dry_run(config)
 
 
-def _report_prediction(config: RunConfig, found: DryRun, json: bool) -> None:
+def _report_prediction(config: RunConfig, dry_run_result: DryRun, json: bool) -> None:
     from workbench.text.output import emit_json, result_console, say
 
-    for problem in found.problems:
+    for problem in dry_run_result.problems:
         say(f"error: {' '.join(problem.split())}")
     if json:
-        emit_json(found.as_dict())
-    elif found.legal:
+        emit_json(dry_run_result.as_dict())
+    elif dry_run_result.legal:
         from workbench.terminal.prediction import print_dry_run
 
-        print_dry_run(result_console(), config, found)
+        print_dry_run(result_console(), config, dry_run_result)
 
 
 #: Of a model without a file: mixed precision, and sequences as the papers on its sizes take them.
@@ -214,36 +214,38 @@ def plan(
     from tuning.predict.plan import plans
     from workbench.home.calibrations import target_of
 
-    given = {"model.preset": model, "batch.global_batch": global_batch, "data.sequence_length": sequence}
-    asked, ranks = _asked(
-        config, sets or [], {key: value for key, value in given.items() if value is not None}
+    overrides = {"model.preset": model, "batch.global_batch": global_batch, "data.sequence_length": sequence}
+    question, ranks = _configuration_of(
+        config, sets or [], {key: value for key, value in overrides.items() if value is not None}
     )
     target = target_of(home, cluster, nodes, ranks if cluster else None, not without_runs)
-    found = plans.plan(asked, target, top, ranks if nodes is None else None)
-    _report_plan(found, json)
-    return 0 if found.best else 1
+    planned = plans.plan(question, target, top, ranks if nodes is None else None)
+    _report_plan(planned, json)
+    return 0 if planned.best else 1
 
 
-def _report_plan(found: Planned, json: bool) -> None:
+def _report_plan(planned: Planned, json: bool) -> None:
     from workbench.text.output import emit_json, result_console
 
     if json:
-        emit_json(found.as_dict())
+        emit_json(planned.as_dict())
     else:
         from workbench.terminal.plan import print_plan
 
-        print_plan(result_console(), found)
+        print_plan(result_console(), planned)
 
 
-def _asked(path: Path | None, sets: list[str], given: dict[str, Any]) -> tuple[RunConfig, int | None]:
+def _configuration_of(
+    path: Path | None, sets: list[str], overrides: dict[str, Any]
+) -> tuple[RunConfig, int | None]:
     """A file's configuration with what was given beside it, and a study's ranks; else a named model's."""
     from engine.config.errors import InputError
     from workbench.home.inputs import planned
 
-    if path is None and "model.preset" not in given:
+    if path is None and "model.preset" not in overrides:
         raise InputError("plan", None, "give a configuration or a study, or a model with --model")
     config, ranks = planned(path, sets) if path else (_of_model(sets), None)
-    return config.with_values(given), ranks
+    return config.with_values(overrides), ranks
 
 
 def _of_model(sets: list[str]) -> RunConfig:

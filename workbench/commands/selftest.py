@@ -44,22 +44,22 @@ def selftest(
     checks = chosen(only, skip)
     _look_at(device, ranks)
     folder = folder_for(home, out)
-    found = _run(folder, checks, device, ranks, with_host_names)
-    _tell_losses(found)
-    found, packed = _packed(found, folder)
-    _report(found, folder, packed, json)
-    return 0 if found.good else 1
+    result = _run(folder, checks, device, ranks, with_host_names)
+    _tell_losses(result)
+    result, packed = _packed(result, folder)
+    _report(result, folder, packed, json)
+    return 0 if result.good else 1
 
 
-def _tell_losses(found: Selftest) -> None:
+def _tell_losses(result: Selftest) -> None:
     from workbench.terminal.selftest import losses
     from workbench.text.output import say
 
-    for line in losses(found.not_kept):
+    for line in losses(result.not_kept):
         say(line)
 
 
-def _packed(found: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
+def _packed(result: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
     """With the zip, or with the reason why there is none, which is told in a line, too."""
     from dataclasses import replace
 
@@ -67,23 +67,23 @@ def _packed(found: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
     from workbench.text.output import say
 
     try:
-        return found, evidence.pack(folder)
+        return result, evidence.pack(folder)
     except OSError as error:
         path, why = evidence.packed_path(folder), evidence.why(error)
         say(f"no zip: {path} cannot be written ({why}); attach the folder in its place")
-        return replace(found, not_kept=found.not_kept | {path.name: why}), None
+        return replace(result, not_kept=result.not_kept | {path.name: why}), None
 
 
-def _report(found: Selftest, folder: Path, packed: Path | None, json: bool) -> None:
+def _report(result: Selftest, folder: Path, packed: Path | None, json: bool) -> None:
     if json:
         from workbench.text.output import emit_json
 
-        emit_json({"folder": str(folder), "zip": packed and str(packed)} | found.as_dict())
+        emit_json({"folder": str(folder), "zip": packed and str(packed)} | result.as_dict())
     else:
         from workbench.terminal.selftest import print_selftest
         from workbench.text.output import result_console
 
-        print_selftest(result_console(), found, packed or folder)
+        print_selftest(result_console(), result, packed or folder)
 
 
 def _look_at(device: str, ranks: int) -> None:

@@ -116,9 +116,9 @@ def _show_study(folder: Path, json: bool, most: int | None) -> int:
     from workbench.terminal.study import print_study
     from workbench.text.output import emit_json, result_console
 
-    found = document(folder)
+    result = document(folder)
     if json:
-        emit_json(found)
+        emit_json(result)
     else:
-        print_study(result_console(), found, most)
+        print_study(result_console(), result, most)
     return 0

@@ -42,9 +42,9 @@ def train(
     from workbench.text.output import stdout_for_results
 
     origin = None if resume is None else _origin(home, resume)
-    asked = run_config(config, [*(sets or []), *(more or [])], data, device, origin)
+    configuration = run_config(config, [*(sets or []), *(more or [])], data, device, origin)
     with stdout_for_results():
-        view = _run(home, asked)
+        view = _run(home, configuration)
     _report(view, json)
     compact_at_end([view.folder])
     return 0 if view.outcome == "completed" else 1

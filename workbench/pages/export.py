@@ -73,36 +73,36 @@ def _names() -> dict[str, str]:
 
 
 def _offer(chosen: str, target: str) -> None:
-    asked = resolve.resolve(home(), chosen)
-    which, made = _made(asked, target)
-    if asked.kind == "study":
-        st.caption(f":material/emoji_events: From study {asked.id}: {which}.")
-    _provenance(json.loads(made.files.get(PROVENANCE, "{}")))
+    resolved = resolve.resolve(home(), chosen)
+    description, exported = _rendered(resolved, target)
+    if resolved.kind == "study":
+        st.caption(f":material/emoji_events: From study {resolved.id}: {description}.")
+    _provenance(json.loads(exported.files.get(PROVENANCE, "{}")))
     st.download_button(
         "Download as zip",
-        bundle.zipped(made),
-        file_name=f"{made.name}-{target}.zip",
+        bundle.zipped(exported),
+        file_name=f"{exported.name}-{target}.zip",
         mime="application/zip",
         key="download",
         type="primary",
         icon=":material/download:",
         on_click="ignore",
     )
-    _files(made)
+    _files(exported)
     with st.expander("On the command line", icon=":material/terminal:", key="export-command"):
-        st.code(f"workbench export {asked.id} --to {target} --out {made.name}", language="bash")
+        st.code(f"workbench export {resolved.id} --to {target} --out {exported.name}", language="bash")
 
 
-def _made(asked: Target, target: str) -> tuple[str, Bundle]:
+def _rendered(resolved: Target, target: str) -> tuple[str, Bundle]:
     """Which run of a study it is, and its files; of a large study worked out once until something changes."""
 
     def make() -> tuple[str, Bundle]:
-        run, which = studies.recommended_run(home(), asked)
-        return which, targets.target_named(target).render(home(), runs.load(run.folder))
+        run, description = studies.recommended_run(home(), resolved)
+        return description, targets.target_named(target).render(home(), runs.load(run.folder))
 
-    if asked.kind == "run":
+    if resolved.kind == "run":
         return make()
-    study = followed(asked.id)
+    study = followed(resolved.id)
     return study.more(f"export to {target}", study.seen().document, make)
 
 
@@ -133,16 +133,16 @@ def _provenance(document: dict[str, Any]) -> None:
     )
 
 
-def _files(made: Bundle) -> None:
-    views = st.tabs([*made.files, "Provenance in brief"], key="export-files")
-    for view, (name, text) in zip(views, made.files.items(), strict=False):
+def _files(exported: Bundle) -> None:
+    views = st.tabs([*exported.files, "Provenance in brief"], key="export-files")
+    for view, (name, text) in zip(views, exported.files.items(), strict=False):
         with view:
             language = LANGUAGES.get(name.rpartition(".")[2])
             st.code(text, language=language, line_numbers=True, height=420)
     with views[-1]:
-        flat = flatten(json.loads(made.files.get(PROVENANCE, "{}")))
-        shown = {key: value for key, value in flat.items() if not isinstance(value, list | dict)}
-        rows = {"what": list(shown), "value": [words.value(value) for value in shown.values()]}
+        flat = flatten(json.loads(exported.files.get(PROVENANCE, "{}")))
+        scalars = {key: value for key, value in flat.items() if not isinstance(value, list | dict)}
+        rows = {"what": list(scalars), "value": [words.value(value) for value in scalars.values()]}
         st.dataframe(rows, key="export-provenance", hide_index=True, height=420)
 
 

@@ -64,16 +64,16 @@ def _draw(chosen: str) -> None:
     if row is None:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    seen = snapshot(row.id)
-    live_header.header(seen, *runs.ending(dict(seen.status))[:2])
+    records = snapshot(row.id)
+    live_header.header(records, *runs.ending(dict(records.status))[:2])
     live_header.findings(summary_of(runs.load(home() / row.id)))
-    _between_trials(seen, row, study_rows())
-    live_charts.charts(seen)
+    _between_trials(records, row, study_rows())
+    live_charts.charts(records)
 
 
-def _between_trials(seen: Snapshot, row: RunRow, studies: list[StudyRow]) -> None:
+def _between_trials(records: Snapshot, row: RunRow, studies: list[StudyRow]) -> None:
     study = next((study for study in studies if study.name == row.study), None)
-    if not seen.running and study is not None and study.state == "running":
+    if not records.running and study is not None and study.state == "running":
         st.info(
             f"This run has ended; the study {study.name} is still running, and its next trial will appear here.",
             icon=":material/hourglass_top:",

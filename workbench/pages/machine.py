@@ -31,16 +31,16 @@ def page() -> None:
 
 
 def _draw() -> None:
-    found = found_here(home())
-    shown = found.calibration or found.stale
-    if shown is None:
+    stored = found_here(home())
+    latest = stored.calibration or stored.stale
+    if latest is None:
         _empty()
     else:
-        _state(found, shown)
-        _measured(shown)
+        _state(stored, latest)
+        _measured(latest)
     selftest()
-    with st.expander("This machine's fingerprint", expanded=shown is None):
-        _fingerprint(fingerprint.here(), found.stale)
+    with st.expander("This machine's fingerprint", expanded=latest is None):
+        _fingerprint(fingerprint.here(), stored.stale)
 
 
 def _empty() -> None:
@@ -50,10 +50,10 @@ def _empty() -> None:
         st.code(store.COMMAND, language="bash")
 
 
-def _state(found: store.Found, shown: Calibration) -> None:
+def _state(stored: store.Found, shown: Calibration) -> None:
     when = f"Measured {words.when(shown.measured_unix)}, {words.ago(shown.measured_unix)}"
     with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
-        if found.calibration:
+        if stored.calibration:
             st.badge("holds", icon=":material/check_circle:", color="green")
         else:
             st.badge("stale", icon=":material/history:", color="orange")
@@ -61,8 +61,8 @@ def _state(found: store.Found, shown: Calibration) -> None:
         st.caption(f"{when}, in {words.seconds(shown.seconds)}", width="content")
         if not shown.complete:
             st.badge("interrupted", icon=":material/stop_circle:", color="gray")
-    if found.reason:
-        st.warning(found.reason, icon=":material/warning:")
+    if stored.reason:
+        st.warning(stored.reason, icon=":material/warning:")
 
 
 def _measured(shown: Calibration) -> None:
@@ -70,8 +70,8 @@ def _measured(shown: Calibration) -> None:
     with left:
         _collectives(shown)
     with right:
-        drawn = calibration.gemm(calibration.gemm_series(shown))
-        chart(drawn, "machine-gemm", "FLOP/s of matrix products by size and dtype")
+        figure = calibration.gemm(calibration.gemm_series(shown))
+        chart(figure, "machine-gemm", "FLOP/s of matrix products by size and dtype")
         _bandwidths([*shown.of("memory"), *shown.of("transfer")])
     st.caption(_TRUST)
 
@@ -144,9 +144,9 @@ def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> Non
 
 def _part(value: object) -> str:
     if isinstance(value, list):
-        known = Counter(map(str, value))
+        counts = Counter(map(str, value))
         return (
-            ", ".join(f"{many} x {name}" if many > 1 else name for name, many in known.items())
+            ", ".join(f"{many} x {name}" if many > 1 else name for name, many in counts.items())
             or words.NOTHING
         )
     return words.NOTHING if value is None else str(value)

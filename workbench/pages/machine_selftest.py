@@ -17,11 +17,11 @@ _OUTCOMES = {"pass": "✓ pass", "fail": "✗ fail", "not_possible": "– not po
 
 def selftest() -> None:
     """Its state in one line, and a table of its checks, what failed first."""
-    found = results.newest(home())
-    if found is None:
+    newest = results.newest(home())
+    if newest is None:
         _none_yet()
         return
-    folder, last = found
+    folder, last = newest
     st.subheader("Selftest", anchor=False)
     _state(last)
     if last.checks:
@@ -51,8 +51,8 @@ def _state(last: Selftest) -> None:
             missing = len(last.asked) - len(last.checks)
             st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
         when = f"Started {words.when(last.started_unix)}, {words.ago(last.started_unix)}"
-        told = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
-        st.caption(told, width="content")
+        summary = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
+        st.caption(summary, width="content")
 
 
 def _checks(rows: list[Row]) -> None:
@@ -69,5 +69,5 @@ def _checks(rows: list[Row]) -> None:
 
 def _evidence(folder: Path) -> str:
     packed = folder.with_name(f"{folder.name}.zip")
-    kept = packed if packed.is_file() else folder
-    return f"Evidence to attach to a bug report: `{kept}`. To run it again: `{results.COMMAND}`."
+    attachment = packed if packed.is_file() else folder
+    return f"Evidence to attach to a bug report: `{attachment}`. To run it again: `{results.COMMAND}`."

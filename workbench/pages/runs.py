@@ -63,13 +63,13 @@ def page() -> None:
     if not lines:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    shown = _filtered(lines)
-    if not shown:
+    matches = _filtered(lines)
+    if not matches:
         st.info("No run or study matches the filter.", icon=":material/filter_alt:")
         return
-    _table(shown[:MOST_OPTIONS])
-    _left_out(shown)
-    chosen = _chosen([line.id for line in shown])
+    _table(matches[:MOST_OPTIONS])
+    _left_out(matches)
+    chosen = _chosen([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
     guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
 
@@ -211,8 +211,8 @@ def _select(ids: list[str]) -> None:
         st.session_state["id"] = ids[rows[0]]
 
 
-def _chosen(known: list[str]) -> str:
-    ids = within_reach("id", known)
+def _chosen(run_ids: list[str]) -> str:
+    ids = within_reach("id", run_ids)
     from_link("id", ids)
     st.space("small")
     chosen = st.selectbox("Details of", ids, key="id", width=420)

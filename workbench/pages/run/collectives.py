@@ -13,16 +13,16 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
 
 
-def draw_collectives(seen: Snapshot, summary: RunSummary) -> None:
+def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
     """Seconds, bytes and bandwidth, with the reasons for cells that are empty."""
-    rows = summary.communication or seen.communication
+    rows = summary.communication or snapshot.communication
     if not rows:
         st.caption("No collectives were recorded: a single rank sends nothing.")
         return
     if summary.outer:
         st.caption(f"Outer loop: {run_text.outer(summary.outer)}.")
-    drawn = steps.collective_series(rows)
-    chart(base.collectives(drawn, seen.id), "run-collectives", "Collectives per step and rank")
+    series = steps.collective_series(rows)
+    chart(base.collectives(series, snapshot.id), "run-collectives", "Collectives per step and rank")
     number_table(run_text.communication_columns(rows), "run-collective-table")
     if summary.communication:
         st.caption(f":material/cable: On the wire: {run_text.wire(summary)}.")

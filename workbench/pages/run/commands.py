@@ -2,7 +2,7 @@
 
 The next steps of a running job as a trace: a button, how far it is, and the files.
 
-Values that change while a run goes: a form for the live keys, and what became of what was asked.
+Values that change while a run goes: a form for the live keys, and the result of each command.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ def _draw_commands(run_id: str, going: bool) -> None:
 
 def _command_parts(folder: Path, going: bool) -> None:
     """Traces have a tab of their own for how far they are."""
-    given = [one for one in run_commands.of_run(folder) if one.command != SET]
+    answers = [order for order in run_commands.of_run(folder) if order.command != SET]
     waiting = run_commands.waiting(folder, SNAPSHOT)
-    for one in waiting:
+    for order in waiting:
         if going:
-            st.progress(one.fraction, f"Memory snapshot: {_far(one)}")
+            st.progress(order.fraction, f"Memory snapshot: {_snapshot_progress(order)}")
         else:
             st.caption(
-                f":material/warning: The run ended with {one.answered} of {one.ranks} snapshots written."
+                f":material/warning: The run ended with {order.answered} of {order.ranks} snapshots written."
             )
-    if given:
-        _table(given)
+    if answers:
+        _table(answers)
     elif not waiting:
         command = f"workbench control {folder.name} {SNAPSHOT}"
         st.caption(f"To take a snapshot of each rank's memory while a run is running: `{command}`.")
 
 
-def _far(order: Waiting) -> str:
+def _snapshot_progress(order: Waiting) -> str:
     if order.first is None:
         return "requested; ranks begin two steps after they have seen the request."
     if order.state == "recording":
@@ -69,15 +69,15 @@ def _far(order: Waiting) -> str:
     return f"{order.answered} of {order.ranks} ranks have written theirs."
 
 
-def _table(given: list[run_commands.Answer]) -> None:
+def _table(answers: list[run_commands.Answer]) -> None:
     st.markdown("**Files written on request**")
     table(
         {
-            "command": [row.command for row in given],
-            "step": [row.step for row in given],
-            "rank": [row.rank for row in given],
-            "files": [", ".join(row.files) for row in given],
-            "remark": [row.problem or row.note for row in given],
+            "command": [row.command for row in answers],
+            "step": [row.step for row in answers],
+            "rank": [row.rank for row in answers],
+            "files": [", ".join(row.files) for row in answers],
+            "remark": [row.problem or row.note for row in answers],
         },
         "run-orders",
         {"step": st.column_config.NumberColumn(format="%,d")},
@@ -91,15 +91,15 @@ def draw_trace(view: RunView) -> None:
     """Moves by itself while the run goes on, and while a trace is merged."""
     folder = view.folder
     going = view.state != "ended"
-    known = traces.of_run(folder)
-    moving = going or any(trace.files and trace.merged is None for trace in known)
-    finished = [trace for trace in known if trace.merged is not None]
+    all_traces = traces.of_run(folder)
+    moving = going or any(trace.files and trace.merged is None for trace in all_traces)
+    finished = [trace for trace in all_traces if trace.merged is not None]
     shown = frozenset(trace.id for trace in finished)
     st.fragment(_draw_trace, run_every=REFRESH_SECONDS if moving else None)(view.id, going, shown)
     # Not in the part that moves: each new drawing of a download button makes a click on the one before it void.
     for trace in finished:
-        _ended(folder, trace)
-    if any(trace.files for trace in known):
+        _finished_trace(folder, trace)
+    if any(trace.files for trace in all_traces):
         st.caption(
             f":material/info: Open the file at {VIEWER}, which reads it in your browser; for Holistic Trace Analysis "
             f"there is a folder `{traces.EACH}` beside it. The steps of a trace, and those before and after it, take "
@@ -113,19 +113,19 @@ def _draw_trace(run_id: str, going: bool, shown: frozenset[str]) -> None:
 
 def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
     """What is not in ``shown``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
-    known = traces.of_run(folder)
-    if any(trace.merged is not None and trace.id not in shown for trace in known):
+    all_traces = traces.of_run(folder)
+    if any(trace.merged is not None and trace.id not in shown for trace in all_traces):
         st.rerun()
-    busy = next((trace for trace in known if trace.under_way), None)
+    busy = next((trace for trace in all_traces if trace.under_way), None)
     if going:
         _button(folder, busy)
-    elif not known:
+    elif not all_traces:
         st.caption("No trace was recorded; only a running run can record one.")
     if busy is not None:
         _progress(busy)
-    for trace in known:
+    for trace in all_traces:
         if not trace.under_way and trace.id not in shown:
-            _ended(folder, trace)
+            _finished_trace(folder, trace)
 
 
 def _button(folder: Path, busy: Trace | None) -> None:
@@ -134,7 +134,7 @@ def _button(folder: Path, busy: Trace | None) -> None:
         steps = st.number_input(
             "Steps", least, most, commands.STEPS[traces.COMMAND], key="trace-steps", width=140
         )
-        asked = pressed(
+        is_pressed = pressed(
             st.button,
             "Record the next steps",
             "trace-start",
@@ -142,7 +142,7 @@ def _button(folder: Path, busy: Trace | None) -> None:
             type="primary",
             disabled=busy is not None,
         )
-    if asked and busy is None:
+    if is_pressed and busy is None:
         send(folder, traces.COMMAND, {"steps": int(steps)}, by="page")
         st.rerun(scope="fragment")
 
@@ -158,7 +158,7 @@ def _progress(trace: Trace) -> None:
         st.progress(trace.done / trace.steps, f"Recording {named}: {trace.done} of {trace.steps} done.")
 
 
-def _ended(folder: Path, trace: Trace) -> None:
+def _finished_trace(folder: Path, trace: Trace) -> None:
     with st.container(border=True, gap="xsmall", key=f"trace-{trace.id}"):
         if trace.files and trace.first is not None:
             _files(folder, trace, trace.first)
@@ -212,10 +212,10 @@ def _merged(folder: Path, trace: Trace) -> Path | None:
     """The merged file, once it is there. MergeError if it cannot be; tried again when the server starts again."""
     if trace.merged is not None:
         return trace.merged
-    pool, known = _merging()
-    if trace.files[0] not in known:
-        known[trace.files[0]] = _Merge(pool.submit(traces.merged, folder, trace), time.monotonic())
-    future = known[trace.files[0]].future
+    pool, merges = _merging()
+    if trace.files[0] not in merges:
+        merges[trace.files[0]] = _Merge(pool.submit(traces.merged, folder, trace), time.monotonic())
+    future = merges[trace.files[0]].future
     return future.result() if future.done() else None
 
 
@@ -235,7 +235,9 @@ def _live_parts(folder: Path, going: bool) -> None:
     if going:
         _form(folder)
     answers = run_orders.of_run(folder)
-    _asked(folder, {answer.id: answer for answer in reversed(answers) if answer.command == commands.SET})
+    _commands_table(
+        folder, {answer.id: answer for answer in reversed(answers) if answer.command == commands.SET}
+    )
 
 
 def _form(folder: Path) -> None:
@@ -264,29 +266,29 @@ def _send(folder: Path, key: str, text: str) -> None:
         st.error(str(error), icon=":material/error:")
 
 
-def _asked(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
+def _commands_table(folder: Path, answers: dict[str, run_orders.Answer]) -> None:
     """Every change that was asked for, the newest first, with what became of it."""
     rows = []
     for path in sorted((folder / run_folder.COMMANDS).glob("*.json"), reverse=True):
-        asked = run_folder.read_json(path) or {}
-        if asked.get("command") == commands.SET:
+        command = run_folder.read_json(path) or {}
+        if command.get("command") == commands.SET:
             answer = answers.get(path.stem)
-            wanted = ", ".join(f"{key}={value}" for key, value in (asked.get("arguments") or {}).items())
-            rows.append((wanted, asked.get("by"), answer))
+            wanted = ", ".join(f"{key}={value}" for key, value in (command.get("arguments") or {}).items())
+            rows.append((wanted, command.get("by"), answer))
     if rows:
         table(
             {
                 "requested": [wanted for wanted, _, _ in rows],
                 "by": [by for _, by, _ in rows],
                 "step": [answer and answer.step for _, _, answer in rows],
-                "result": [_became(answer) for _, _, answer in rows],
+                "result": [_result_words(answer) for _, _, answer in rows],
             },
             "run-turned",
             {"step": st.column_config.NumberColumn(format="%,d")},
         )
 
 
-def _became(answer: run_orders.Answer | None) -> str:
+def _result_words(answer: run_orders.Answer | None) -> str:
     if answer is None:
         return "not reached by the ranks yet"
     return f"refused: {answer.problem}" if answer.problem else answer.told

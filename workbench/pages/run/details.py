@@ -41,7 +41,7 @@ VIEWS = (
 
 def details(run_id: str) -> None:
     """The run's headline, then one view of it."""
-    seen, view = snapshot(run_id), runs.load(home() / run_id)
+    records, view = snapshot(run_id), runs.load(home() / run_id)
     summary = summary_of(view) or _empty_summary(view)
     _headline(view)
     if view.outcome not in (None, "completed"):
@@ -50,29 +50,29 @@ def details(run_id: str) -> None:
     st.fragment(_findings, run_every=REFRESH_SECONDS if goes_on else None)(run_id)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
-        run_steps.draw_steps(seen, summary, view.changes)
-        settings.draw_schedule(seen.config)
+        run_steps.draw_steps(records, summary, view.changes)
+        settings.draw_schedule(records.config)
     with views[1]:
-        run_steps.draw_anatomy(seen, summary)
+        run_steps.draw_anatomy(records, summary)
     with views[2]:
-        collectives.draw_collectives(seen, summary)
+        collectives.draw_collectives(records, summary)
         collectives.draw_plans(view.plans)
     with views[3]:
-        _loss_and_memory(seen, summary)
+        _loss_and_memory(records, summary)
         quality.draw(view, summary)
-        host.draw_memory(seen.config, summary.peak_memory_bytes)
+        host.draw_memory(records.config, summary.peak_memory_bytes)
         _checkpoints(summary)
     with views[4]:
-        host.draw_host(seen)
+        host.draw_host(records)
         commands.draw_commands(view)
     with views[5]:
-        gpus.draw(seen, summary)
+        gpus.draw(records, summary)
     with views[6]:
         commands.draw_trace(view)
     with views[7]:
         commands.draw_live_settings(view)
         settings.draw_environment(summary)
-        settings.draw_configuration(seen.config)
+        settings.draw_configuration(records.config)
     with views[8]:
         _logs(run_id)
 
@@ -150,13 +150,13 @@ def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     }
 
 
-def _loss_and_memory(seen: Snapshot, summary: RunSummary) -> None:
+def _loss_and_memory(records: Snapshot, summary: RunSummary) -> None:
     left, right = st.columns(2)
     with left:
         losses = steps.losses_of(summary.losses, summary.validation_loss, summary.first_step)
-        chart(base.loss(losses, seen.id), "run-loss", "Training loss per step")
+        chart(base.loss(losses, records.id), "run-loss", "Training loss per step")
     with right:
-        host.memory(seen, "run-memory")
+        host.memory(records, "run-memory")
 
 
 def _checkpoints(summary: RunSummary) -> None:

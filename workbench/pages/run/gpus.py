@@ -24,20 +24,20 @@ CHARTS = {
 }
 
 
-def draw(seen: Snapshot, summary: RunSummary) -> None:
+def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     """A table of all GPUs and the charts of one; or the reason why there are none."""
-    seen = host.of_chosen_host(seen, "run-gpu-host")
-    numbers = gpu.gpus(seen.gpu)
+    snapshot = host.of_chosen_host(snapshot, "run-gpu-host")
+    numbers = gpu.gpus(snapshot.gpu)
     if not numbers:
-        reason = summary.gpus_reason or f"no GPU: {why_no_gpu(seen.launcher_events)}"
+        reason = summary.gpus_reason or f"no GPU: {why_no_gpu(snapshot.launcher_events)}"
         st.caption(f":material/memory: {reason}")
         return
-    read_by = gpu.source(seen.launcher_events)
+    read_by = gpu.source(snapshot.launcher_events)
     if read_by.names:
         st.caption(f":material/memory: {read_by.names} ({read_by.vendor}), read by {read_by.library}")
     if summary.gpus:
-        number_table(run_text.gpu_columns(summary.gpus, len(seen.hosts) > 1), "run-gpu-table")
-    gpu_troubles(seen)
+        number_table(run_text.gpu_columns(summary.gpus, len(snapshot.hosts) > 1), "run-gpu-table")
+    gpu_troubles(snapshot)
     chosen = st.segmented_control(
         "GPU",
         numbers,
@@ -46,9 +46,9 @@ def draw(seen: Snapshot, summary: RunSummary) -> None:
         key="run-gpu",
         format_func=lambda number: f"GPU {number}",
     )
-    start = float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
-    drawn = gpu.detail(seen.gpu, chosen if chosen is not None else numbers[0], start, read_by)
+    start = float(snapshot.status.get("started_unix") or snapshot.status.get("created_unix") or 0.0)
+    detail = gpu.detail(snapshot.gpu, chosen if chosen is not None else numbers[0], start, read_by)
     columns = st.columns(2)
     for place, (make, alt) in enumerate(CHARTS.items()):
         with columns[place % 2]:
-            chart(make(drawn, f"{seen.id}-{chosen}"), f"run-gpu-{make.__name__}", alt)
+            chart(make(detail, f"{snapshot.id}-{chosen}"), f"run-gpu-{make.__name__}", alt)

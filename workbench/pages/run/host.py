@@ -22,34 +22,34 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
 
-def start_of(seen: Snapshot) -> float:
+def start_of(snapshot: Snapshot) -> float:
     """When the run began, in unix seconds: the origin of every time axis."""
-    return float(seen.status.get("started_unix") or seen.status.get("created_unix") or 0.0)
+    return float(snapshot.status.get("started_unix") or snapshot.status.get("created_unix") or 0.0)
 
 
-def draw_host(seen: Snapshot) -> None:
+def draw_host(snapshot: Snapshot) -> None:
     """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
-    seen = of_chosen_host(seen, "run-host")
-    start = start_of(seen)
-    processors(seen, "run")
-    network = host.network_series(seen.network, seen.host, start)
-    disk = host.disk_series(seen.host, start)
-    chart(host.traffic(network, disk, seen.id), "run-traffic", "Network by interface, and disk")
-    if seen.interfaces:
-        ranks = int(seen.status.get("world_size") or 0)
-        lines = host.interface_series(seen.interfaces, start, ranks)
-        chart(host.interfaces(lines, seen.id), "run-interfaces", "Network of the ranks' own interfaces")
-        links(seen)
-    for event in seen.launcher_events:
+    snapshot = of_chosen_host(snapshot, "run-host")
+    start = start_of(snapshot)
+    processors(snapshot, "run")
+    network = host.network_series(snapshot.network, snapshot.host, start)
+    disk = host.disk_series(snapshot.host, start)
+    chart(host.traffic(network, disk, snapshot.id), "run-traffic", "Network by interface, and disk")
+    if snapshot.interfaces:
+        ranks = int(snapshot.status.get("world_size") or 0)
+        lines = host.interface_series(snapshot.interfaces, start, ranks)
+        chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
+        links(snapshot)
+    for event in snapshot.launcher_events:
         if event.kind == "readings_missing":
             st.caption(f":material/warning: Not available: {'; '.join(event.data.get('functions') or [])}.")
         if event.kind == "sampler":
-            st.caption(f":material/info: {_cost(event.data, seen)}")
+            st.caption(f":material/info: {_cost(event.data, snapshot)}")
 
 
-def links(seen: Snapshot) -> None:
+def links(snapshot: Snapshot) -> None:
     """How much of each link's rate the ranks use."""
-    used = host.link_uses(seen)
+    used = host.link_uses(snapshot)
     if not used:
         return
     number = st.column_config.NumberColumn(format="%,.2f")
@@ -58,36 +58,36 @@ def links(seen: Snapshot) -> None:
     table(columns, "run-links", formats)
 
 
-def of_chosen_host(seen: Snapshot, key: str) -> Snapshot:
+def of_chosen_host(snapshot: Snapshot, key: str) -> Snapshot:
     """The readings of one of several hosts; nothing is asked where there is one."""
-    if len(seen.hosts) < 2:
-        return seen
-    return seen.of_host(st.selectbox("Host", list(seen.hosts), key=key))
+    if len(snapshot.hosts) < 2:
+        return snapshot
+    return snapshot.of_host(st.selectbox("Host", list(snapshot.hosts), key=key))
 
 
-def processors(seen: Snapshot, page: str) -> None:
+def processors(snapshot: Snapshot, page: str) -> None:
     """Cores, and the ranks' shares of them, side by side."""
-    start = start_of(seen)
+    start = start_of(snapshot)
     left, right = st.columns(2)
     with left:
-        cores = host.core_series(seen.cores, start)
-        chart(host.cores(cores, seen.id), f"{page}-cores", "How busy each core was over time")
+        cores = host.core_series(snapshot.cores, start)
+        chart(host.cores(cores, snapshot.id), f"{page}-cores", "How busy each core was over time")
     with right:
-        shares = host.share_series(seen.processes, seen.host, seen.cores, start)
-        chart(host.shares(shares, seen.id), f"{page}-shares", "Share of the processors by rank")
+        shares = host.share_series(snapshot.processes, snapshot.host, snapshot.cores, start)
+        chart(host.shares(shares, snapshot.id), f"{page}-shares", "Share of the processors by rank")
 
 
-def _cost(told: dict[str, Any], seen: Snapshot) -> str:
-    times = seen.host.get("time_unix", np.empty(0))
+def _cost(cost: dict[str, Any], snapshot: Snapshot) -> str:
+    times = snapshot.host.get("time_unix", np.empty(0))
     seconds = float(times[-1] - times[0]) if len(times) > 1 else 0.0
-    share = f", {words.percent(told['cpu_seconds'] / seconds, 2)} of one core" if seconds else ""
-    return f"These readings took {words.seconds(told['cpu_seconds'])} of processor time{share}."
+    share = f", {words.percent(cost['cpu_seconds'] / seconds, 2)} of one core" if seconds else ""
+    return f"These readings took {words.seconds(cost['cpu_seconds'])} of processor time{share}."
 
 
-def memory(seen: Snapshot, key: str) -> None:
+def memory(snapshot: Snapshot, key: str) -> None:
     """The memory timeline."""
-    drawn = host.memory_series(seen.memory, start_of(seen))
-    chart(host.memory(drawn, seen.id), key, "Memory by rank over time, with the peak")
+    series = host.memory_series(snapshot.memory, start_of(snapshot))
+    chart(host.memory(series, snapshot.id), key, "Memory by rank over time, with the peak")
 
 
 def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:

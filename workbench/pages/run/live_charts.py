@@ -17,29 +17,29 @@ from workbench.records.live_snapshot import Snapshot
 SLOWEST = "slowest"
 
 
-def charts(seen: Snapshot) -> None:
+def charts(snapshot: Snapshot) -> None:
     """Steps and ranks, collectives, loss, then host and GPUs."""
     left, right = st.columns([2.1, 1])
     with left:
-        _phases(seen)
-        drawn = steps.collective_series(seen.communication)
-        chart(base.collectives(drawn, seen.id), "live-collectives", "Collectives per step and rank")
+        _phases(snapshot)
+        series = steps.collective_series(snapshot.communication)
+        chart(base.collectives(series, snapshot.id), "live-collectives", "Collectives per step and rank")
     with right:
-        ranks_table(seen)
-        losses = steps.loss_series(seen.steps, (seen.summary or {}).get("validation_loss"))
-        chart(base.loss(losses, seen.id), "live-loss", "Training loss per step")
+        ranks_table(snapshot)
+        losses = steps.loss_series(snapshot.steps, (snapshot.summary or {}).get("validation_loss"))
+        chart(base.loss(losses, snapshot.id), "live-loss", "Training loss per step")
     left, right = st.columns(2)
     with left:
-        ranks = base.ranks(steps.rank_series(seen.steps), seen.id)
-        marks = steps.change_marks(seen.changes)
+        ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
+        marks = steps.change_marks(snapshot.changes)
         chart(base.marked(ranks, marks), "live-rank-steps", "Step time by rank")
     with right:
-        host.memory(seen, "live-memory")
-    _machine(seen)
+        host.memory(snapshot, "live-memory")
+    _machine(snapshot)
 
 
-def _phases(seen: Snapshot) -> None:
-    ranks = sorted(seen.steps)
+def _phases(snapshot: Snapshot) -> None:
+    ranks = sorted(snapshot.steps)
     choice = st.segmented_control(
         "Rank",
         [SLOWEST, *(str(rank) for rank in ranks[: steps.RANKS])],
@@ -49,36 +49,40 @@ def _phases(seen: Snapshot) -> None:
         format_func=lambda name: "slowest rank" if name == SLOWEST else f"rank {name}",
         label_visibility="collapsed",
     )
-    if choice == SLOWEST or choice is None or int(choice) not in seen.steps:
-        drawn = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
+    if choice == SLOWEST or choice is None or int(choice) not in snapshot.steps:
+        series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
     else:
-        drawn = steps.phase_series(seen.steps[int(choice)], f"rank {choice}")
-    marks = steps.change_marks(seen.changes)
+        series = steps.phase_series(snapshot.steps[int(choice)], f"rank {choice}")
+    marks = steps.change_marks(snapshot.changes)
     chart(
-        base.marked(base.phases(drawn, seen.id), marks),
+        base.marked(base.phases(series, snapshot.id), marks),
         "live-phases",
         "Step time by phase, stacked bars per step",
     )
 
 
-def _machine(seen: Snapshot) -> None:
-    seen = host.of_chosen_host(seen, "live-host-choice")
-    start = host.start_of(seen)
-    host.processors(seen, "live")
-    chart(base.host(steps.host_series(seen.host, start), seen.id), "live-host", "CPU and memory of the host")
-    gpus = gpu.live_series(seen.gpu, start)
+def _machine(snapshot: Snapshot) -> None:
+    snapshot = host.of_chosen_host(snapshot, "live-host-choice")
+    start = host.start_of(snapshot)
+    host.processors(snapshot, "live")
+    chart(
+        base.host(steps.host_series(snapshot.host, start), snapshot.id),
+        "live-host",
+        "CPU and memory of the host",
+    )
+    gpus = gpu.live_series(snapshot.gpu, start)
     if any(gpus):
-        chart(gpu.live(gpus, seen.id), "live-gpu", gpu.live_label())
-        gpu_troubles(seen)
+        chart(gpu.live(gpus, snapshot.id), "live-gpu", gpu.live_label())
+        gpu_troubles(snapshot)
     else:
-        st.caption(f":material/memory: No GPU readings: {why_no_gpu(seen.launcher_events)}")
-    for problem in seen.problems:
+        st.caption(f":material/memory: No GPU readings: {why_no_gpu(snapshot.launcher_events)}")
+    for problem in snapshot.problems:
         st.caption(f":material/warning: {problem}")
 
 
-def gpu_troubles(seen: Snapshot) -> None:
+def gpu_troubles(snapshot: Snapshot) -> None:
     """When the driver did not answer for a GPU, and whether it did again."""
-    for line in machine.troubles(seen.launcher_events):
+    for line in machine.troubles(snapshot.launcher_events):
         st.caption(f":material/warning: {line}.")
 
 

@@ -23,18 +23,18 @@ _COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_se
 PHASES_IN_SHORT = {"communication_exposed": "communication"}
 
 
-def header(seen: Snapshot, state: str, ending: str | None) -> None:
+def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
     """Badges, numbers, progress, and the reason if it ended badly."""
     with st.container(horizontal=True, vertical_alignment="center", key="live-badges"):
         badge(ending or state)
-        st.markdown(f"**`{seen.id}`**", width="content")
-        _labels(seen)
-    outcome = seen.status.get("outcome") or seen.status.get("hang") or {}
+        st.markdown(f"**`{snapshot.id}`**", width="content")
+        _labels(snapshot)
+    outcome = snapshot.status.get("outcome") or snapshot.status.get("hang") or {}
     if outcome.get("reason"):
         st.warning(outcome["reason"], icon=words.look(ending or "hang")[1])
-    slowest = slowest_rank(seen.steps)
-    metrics(_numbers(seen, slowest, seen.running and ending is None), "live-numbers")
-    done, wanted = _steps(seen, slowest)
+    slowest = slowest_rank(snapshot.steps)
+    metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
+    done, wanted = _steps(snapshot, slowest)
     st.progress(min(1.0, done / wanted) if wanted else 0.0)
 
 
@@ -54,33 +54,33 @@ def findings(summary: RunSummary | None) -> None:
             st.warning(run_text.episode(episode), icon=":material/person_alert:")
 
 
-def _labels(seen: Snapshot) -> None:
-    labels = seen.status.get("labels") or {}
+def _labels(snapshot: Snapshot) -> None:
+    labels = snapshot.status.get("labels") or {}
     if labels.get("study"):
         st.badge(
             f"{labels['study']} · trial {labels.get('trial', '?')}", icon=":material/tune:", color="violet"
         )
-    st.badge(words.layout(seen.status.get("layout")), icon=":material/grid_view:", color="blue")
-    backend = seen.status.get("backend")
+    st.badge(words.layout(snapshot.status.get("layout")), icon=":material/grid_view:", color="blue")
+    backend = snapshot.status.get("backend")
     if backend:
         st.caption(
-            f"{backend}: {seen.status.get('backend_reason') or 'no reason was recorded'}", width="content"
+            f"{backend}: {snapshot.status.get('backend_reason') or 'no reason was recorded'}", width="content"
         )
 
 
-def _steps(seen: Snapshot, slowest: Columns) -> tuple[int, int]:
-    wanted = (seen.config.get("train") or {}).get("steps") or 0
+def _steps(snapshot: Snapshot, slowest: Columns) -> tuple[int, int]:
+    wanted = (snapshot.config.get("train") or {}).get("steps") or 0
     done = int(slowest["step"][-1]) + 1 if len(slowest.get("step", ())) else 0
     return done, int(wanted)
 
 
-def _numbers(seen: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
-    done, wanted = _steps(seen, slowest)
-    recent = recent_columns(seen)
+def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
+    done, wanted = _steps(snapshot, slowest)
+    recent = recent_columns(snapshot)
     count = len(next(iter(recent.values()))["step"]) if recent else 0
     step_seconds = _wall_seconds(recent) if count else None
     exposed = _exposed_share(recent) if count else None
-    tokens = _tokens_per_step(seen.config)
+    tokens = _tokens_per_step(snapshot.config)
     left = (wanted - done) * step_seconds if step_seconds and goes_on else None
     note = f"mean of the last {count} steps" if count else ""
     return {
@@ -88,16 +88,16 @@ def _numbers(seen: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
         "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
-        "Loss": (words.number(_last_loss(seen), 4), "mean over ranks"),
-        "Memory, largest rank": (words.gib(_peak(seen)), "highest so far"),
+        "Loss": (words.number(_last_loss(snapshot), 4), "mean over ranks"),
+        "Memory, largest rank": (words.gib(_peak(snapshot)), "highest so far"),
     }
 
 
-def recent_columns(seen: Snapshot) -> dict[int, Columns]:
+def recent_columns(snapshot: Snapshot) -> dict[int, Columns]:
     """Each rank's last steps that all have ended: whole rounds, where there are as many."""
-    written = {rank: columns for rank, columns in seen.steps.items() if len(columns.get("step", ()))}
+    written = {rank: columns for rank, columns in snapshot.steps.items() if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
-    last = common[-recent_steps(seen.config.get("outer")) :]
+    last = common[-recent_steps(snapshot.config.get("outer")) :]
     return {
         rank: {name: columns[name][rows_of(columns["step"], last)] for name in _COLUMNS}
         for rank, columns in written.items()
@@ -119,9 +119,9 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
     """Of the steps that were recorded in detail, on all ranks."""
     waited, whole = 0.0, 0.0
     for columns in recent.values():
-        known = np.isfinite(columns["communication_exposed_seconds"])
-        waited += float(columns["communication_exposed_seconds"][known].sum())
-        whole += float(_wall(columns)[known].sum())
+        finite = np.isfinite(columns["communication_exposed_seconds"])
+        waited += float(columns["communication_exposed_seconds"][finite].sum())
+        whole += float(_wall(columns)[finite].sum())
     return waited / whole if whole else None
 
 
@@ -133,15 +133,15 @@ def _tokens_per_step(config: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _last_loss(seen: Snapshot) -> float | None:
-    known = [columns["loss"][np.isfinite(columns["loss"])] for columns in seen.steps.values()]
-    last = [float(losses[-1]) for losses in known if len(losses)]
+def _last_loss(snapshot: Snapshot) -> float | None:
+    finite = [columns["loss"][np.isfinite(columns["loss"])] for columns in snapshot.steps.values()]
+    last = [float(losses[-1]) for losses in finite if len(losses)]
     return sum(last) / len(last) if last else None
 
 
-def _peak(seen: Snapshot) -> float | None:
+def _peak(snapshot: Snapshot) -> float | None:
     for name in ("cuda_peak_bytes", "peak_rss_bytes"):
-        columns = [memory[name] for memory in seen.memory.values()]
+        columns = [memory[name] for memory in snapshot.memory.values()]
         peaks = [
             float(np.max(values[np.isfinite(values)])) for values in columns if np.isfinite(values).any()
         ]
@@ -150,25 +150,25 @@ def _peak(seen: Snapshot) -> float | None:
     return None
 
 
-def ranks_table(seen: Snapshot) -> None:
+def ranks_table(snapshot: Snapshot) -> None:
     """One line per rank: its place, step and phase; its host, where there are several."""
     st.markdown("**Ranks**")
-    if not seen.ranks:
+    if not snapshot.ranks:
         st.caption("No rank has reported yet.")
         return
-    _, wanted = _steps(seen, {})
-    layout = seen.status.get("layout") or {}
+    _, wanted = _steps(snapshot, {})
+    layout = snapshot.status.get("layout") or {}
     st.dataframe(
         {
-            "rank": [rank.rank for rank in seen.ranks],
-            **_hosts(seen),
-            "place": [_place(layout, rank.rank) for rank in seen.ranks],
-            "step": [rank.step for rank in seen.ranks],
-            "phase": [PHASES_IN_SHORT.get(rank.phase, rank.phase) for rank in seen.ranks],
+            "rank": [rank.rank for rank in snapshot.ranks],
+            **_hosts(snapshot),
+            "place": [_place(layout, rank.rank) for rank in snapshot.ranks],
+            "step": [rank.step for rank in snapshot.ranks],
+            "phase": [PHASES_IN_SHORT.get(rank.phase, rank.phase) for rank in snapshot.ranks],
         },
         key="live-ranks",
         hide_index=True,
-        height=table_height(len(seen.ranks), SHOWN_RANKS),
+        height=table_height(len(snapshot.ranks), SHOWN_RANKS),
         column_config={
             "rank": st.column_config.NumberColumn(width=46),
             "host": st.column_config.TextColumn(width=92),
@@ -179,10 +179,10 @@ def ranks_table(seen: Snapshot) -> None:
     )
 
 
-def _hosts(seen: Snapshot) -> dict[str, list[str]]:
-    if len(set(seen.rank_hosts.values())) < 2:
+def _hosts(snapshot: Snapshot) -> dict[str, list[str]]:
+    if len(set(snapshot.rank_hosts.values())) < 2:
         return {}
-    return {"host": [seen.rank_hosts.get(rank.rank, words.NOTHING) for rank in seen.ranks]}
+    return {"host": [snapshot.rank_hosts.get(rank.rank, words.NOTHING) for rank in snapshot.ranks]}
 
 
 def _place(layout: Mapping[str, int], rank: int) -> str:

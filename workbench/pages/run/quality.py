@@ -34,17 +34,17 @@ def draw(view: RunView, summary: RunSummary) -> None:
 
 def _beside(run: str, state: str) -> None:
     try:
-        told = _report(home(), run, state)
+        comparison = _report(home(), run, state)
     except InputError as problem:  # it was changed meanwhile
         st.caption(str(problem))
         return
     st.markdown("**Quality compared with the exact baseline**")
-    for line in quality_text.lines(told):
+    for line in quality_text.lines(comparison):
         st.caption(f":material/balance: {line}")
-    if told["command"]:
-        st.code(told["command"], language="shell")
-    _chart(told["curve"], told["baseline_curve"], run)
-    for note in told["notes"]:
+    if comparison["command"]:
+        st.code(comparison["command"], language="shell")
+    _chart(comparison["curve"], comparison["baseline_curve"], run)
+    for note in comparison["notes"]:
         st.caption(f":material/info: {note}.")
 
 

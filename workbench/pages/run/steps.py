@@ -27,18 +27,22 @@ from workbench.text import words
 FRESH_SECONDS = 2.0
 
 
-def draw_anatomy(seen: Snapshot, summary: RunSummary) -> None:
+def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
     """Lanes first, then what they come to over the whole run."""
-    _one_step(home() / seen.id / run_folder.RECORDS, seen)
+    _one_step(home() / snapshot.id / run_folder.RECORDS, snapshot)
     left, right = st.columns(2)
     with left:
         exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
         none = "no communication was recorded" if summary.measured_steps else "no step was measured yet"
-        drawn = lanes.exposed_by_axis(exposed, hidden, seen.id, none)
-        chart(drawn, "run-axes", "Exposed and hidden communication by axis")
+        figure = lanes.exposed_by_axis(exposed, hidden, snapshot.id, none)
+        chart(figure, "run-axes", "Exposed and hidden communication by axis")
         st.caption(f":material/info: {step_text.AXES}")
     with right:
-        chart(lanes.skew(steps.skew_series(seen.steps), seen.id), "run-skew", "Skew between ranks by step")
+        chart(
+            lanes.skew(steps.skew_series(snapshot.steps), snapshot.id),
+            "run-skew",
+            "Skew between ranks by step",
+        )
         st.caption(f":material/person_alert: {step_text.straggler(summary)}")
     for line in step_text.anatomy(summary):
         st.markdown(f":material/straighten: {line}")
@@ -58,10 +62,10 @@ def _lanes(folder: Path, step: int, ranks: tuple[int, ...]) -> lanes.LaneSeries:
     return lanes.lane_series(archive.records(folder), step, ranks)
 
 
-def _one_step(folder: Path, seen: Snapshot) -> None:
+def _one_step(folder: Path, snapshot: Snapshot) -> None:
     steps, ranks = _steps(folder)
     if not steps:
-        empty = base.figure("One step by rank", "ms since the step's start", "", seen.id)
+        empty = base.figure("One step by rank", "ms since the step's start", "", snapshot.id)
         text = "no spans were kept yet; with profile.collectives they are kept for every eighth step and for slow steps"
         chart(base.empty(empty, text), "run-lanes", "Timeline of one step, none yet")
         return
@@ -70,19 +74,21 @@ def _one_step(folder: Path, seen: Snapshot) -> None:
         chosen = ranks[:RANKS]
         if len(ranks) > RANKS:
             chosen = st.multiselect("Ranks", ranks, chosen, key="run-lanes-ranks") or chosen
-    drawn = _lanes(folder, step, tuple(chosen))
-    chart(lanes.lanes(drawn, f"{seen.id}-{step}"), "run-lanes", "Phases, actions and collectives by rank")
-    st.caption(f":material/schedule: {lanes_note(drawn)}")
+    timeline = _lanes(folder, step, tuple(chosen))
+    chart(
+        lanes.lanes(timeline, f"{snapshot.id}-{step}"), "run-lanes", "Phases, actions and collectives by rank"
+    )
+    st.caption(f":material/schedule: {lanes_note(timeline)}")
 
 
-def draw_steps(seen: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:
+def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[ChangeRow]) -> None:
     """Charts on the left, the mean step's phases on the right."""
     left, right = st.columns([2.3, 1])
     with left:
-        drawn = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
+        series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
         marks = steps.change_marks(changes)
-        chart(base.marked(base.phases(drawn, seen.id), marks), "run-phases", "Step time by phase")
-        ranks = base.ranks(steps.rank_series(seen.steps), seen.id)
+        chart(base.marked(base.phases(series, snapshot.id), marks), "run-phases", "Step time by phase")
+        ranks = base.ranks(steps.rank_series(snapshot.steps), snapshot.id)
         chart(base.marked(ranks, marks), "run-rank-steps", "Step time by rank")
         for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {text}.")

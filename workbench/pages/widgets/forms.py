@@ -70,7 +70,7 @@ def field(model: type[BaseModel], key: str) -> FormField:
     section, info = _find(model, key)
     kind, optional, options, bounds = _resolved(info.annotation, list(info.metadata))
     low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
-    found = FormField(
+    form_field = FormField(
         key=key,
         label=_label(key),
         help="",
@@ -83,9 +83,11 @@ def field(model: type[BaseModel], key: str) -> FormField:
         high_exclusive="lt" in bounds,
         options=options,
     )
-    text = " ".join(part for part in (info.description or _first_line(section), bounds_said(found)) if part)
+    text = " ".join(
+        part for part in (info.description or _first_line(section), bounds_said(form_field)) if part
+    )
     return FormField(
-        **{**{name: getattr(found, name) for name in found.__slots__}, "help": f"{text} (`{key}`)"}
+        **{**{name: getattr(form_field, name) for name in form_field.__slots__}, "help": f"{text} (`{key}`)"}
     )
 
 
@@ -102,7 +104,7 @@ def _find(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo]
 
 def _resolved(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[Any, ...], dict[str, float]]:
     """The plain type below Optional, Annotated and Literal, and every bound on the way."""
-    bounds = {name: found for item in metadata for name, found in _bounds_of(item).items()}
+    bounds = {name: bound for item in metadata for name, bound in _bounds_of(item).items()}
     if named := next((item for item in metadata if isinstance(item, OneOf)), None):
         return str, False, tuple(named.names()), bounds
     origin = get_origin(annotation)
@@ -122,7 +124,7 @@ def _resolved(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[A
 
 def _bounds_of(item: Any) -> dict[str, float]:
     if isinstance(item, FieldInfo):
-        return {name: found for inner in item.metadata for name, found in _bounds_of(inner).items()}
+        return {name: bound for inner in item.metadata for name, bound in _bounds_of(inner).items()}
     return {
         name: getattr(item, name)
         for name in ("ge", "gt", "le", "lt")
@@ -139,47 +141,47 @@ def _first_line(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").strip().partition("\n\n")[0].replace("``", "`").split())
 
 
-def bounds_said(found: FormField) -> str:
+def bounds_said(form_field: FormField) -> str:
     """What a value must be, as a sentence; empty if it may be any."""
     parts = []
-    if found.low is not None:
-        parts.append(f"{'above' if found.low_exclusive else 'at least'} {found.low:,.12g}")
-    if found.high is not None:
-        parts.append(f"{'below' if found.high_exclusive else 'at most'} {found.high:,.12g}")
+    if form_field.low is not None:
+        parts.append(f"{'above' if form_field.low_exclusive else 'at least'} {form_field.low:,.12g}")
+    if form_field.high is not None:
+        parts.append(f"{'below' if form_field.high_exclusive else 'at most'} {form_field.high:,.12g}")
     return f"Must be {' and '.join(parts)}." if parts else ""
 
 
-def widget(found: FormField, key: str, value: Any = None, place: Any = st) -> Any:
+def widget(form_field: FormField, key: str, value: Any = None, place: Any = st) -> Any:
     """Draws the widget for a field and returns what stands in it; ``value`` is used in place of the default."""
-    start = found.default if value is None else value
-    if found.options:
-        place_of = found.options.index(start) if start in found.options else 0
-        return place.selectbox(found.label, found.options, place_of, key=key, help=found.help)
-    if found.kind is bool:
-        return place.checkbox(found.label, bool(start), key=key, help=found.help)
-    if found.kind in (int, float):
-        return _number(found, key, start, place)
-    hint = HINTS.get(found.key, UNSET) if found.optional else None
-    typed = place.text_input(found.label, start or "", key=key, help=found.help, placeholder=hint)
-    return (typed.strip() or None) if found.optional else typed.strip()
+    start = form_field.default if value is None else value
+    if form_field.options:
+        place_of = form_field.options.index(start) if start in form_field.options else 0
+        return place.selectbox(form_field.label, form_field.options, place_of, key=key, help=form_field.help)
+    if form_field.kind is bool:
+        return place.checkbox(form_field.label, bool(start), key=key, help=form_field.help)
+    if form_field.kind in (int, float):
+        return _number(form_field, key, start, place)
+    hint = HINTS.get(form_field.key, UNSET) if form_field.optional else None
+    typed = place.text_input(form_field.label, start or "", key=key, help=form_field.help, placeholder=hint)
+    return (typed.strip() or None) if form_field.optional else typed.strip()
 
 
-def _number(found: FormField, key: str, start: Any, place: Any) -> Any:
-    kind = found.kind
-    low = None if found.low is None else kind(found.low)
-    high = None if found.high is None else kind(found.high)
-    if kind is int and high is not None and found.high_exclusive:
+def _number(form_field: FormField, key: str, start: Any, place: Any) -> Any:
+    kind = form_field.kind
+    low = None if form_field.low is None else kind(form_field.low)
+    high = None if form_field.high is None else kind(form_field.high)
+    if kind is int and high is not None and form_field.high_exclusive:
         high -= 1
     return place.number_input(
-        found.label,
+        form_field.label,
         min_value=low,
         max_value=high,
         value=None if start is None else kind(start),
         step=1 if kind is int else None,
         format="%d" if kind is int else "%g",
         key=key,
-        help=found.help,
-        placeholder=UNSET if found.optional else None,
+        help=form_field.help,
+        placeholder=UNSET if form_field.optional else None,
     )
 
 
@@ -197,12 +199,14 @@ def changed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
     return {key: value for key, value in values.items() if value != field(model, key).default}
 
 
-def remember_command(study: str, command_id: str, said: str) -> None:
+def remember_command(study: str, command_id: str, description: str) -> None:
     """Keep a command of this browser."""
-    st.session_state.setdefault("asked", {})[command_id] = (study, said, time.time())
+    st.session_state.setdefault("asked", {})[command_id] = (study, description, time.time())
 
 
 def pending_commands(study: str) -> list[tuple[str, str, float]]:
     """Id, words and time of the commands to a study, the newest first."""
-    asked = st.session_state.get("asked") or {}
-    return [(key, said, at) for key, (name, said, at) in asked.items() if name == study][::-1]
+    commands = st.session_state.get("asked") or {}
+    return [(key, description, at) for key, (name, description, at) in commands.items() if name == study][
+        ::-1
+    ]

@@ -101,15 +101,15 @@ def pressed(draw: Callable[..., object], label: str, key: str, **options: Any) -
 def within_reach(key: str, options: Sequence[str]) -> list[str]:
     """Of thousands of options the first ones, and those that this chooser shows or is linked to."""
     places = (st.query_params.get(key), st.session_state.get(f"linked-{key}"), st.session_state.get(key))
-    first, known = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
-    return first + [name for name in dict.fromkeys(places) if name in known]
+    first, others = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
+    return first + [name for name in dict.fromkeys(places) if name in others]
 
 
 def from_link(key: str, options: Sequence[str], first: str | None = None) -> None:
     """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``."""
-    asked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
-    if asked != last and asked in options:
-        st.session_state[key] = asked
+    linked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
+    if linked != last and linked in options:
+        st.session_state[key] = linked
     if st.session_state.get(key) not in options:
         st.session_state[key] = last if last in options else first or options[0]
 

@@ -52,8 +52,8 @@ def study(name: str) -> Study:
     Raises:
         InputError: there is no such study.
     """
-    found = followed(name).seen()
-    return Study(found.view, found.document)
+    latest = followed(name).seen()
+    return Study(latest.view, latest.document)
 
 
 def followed(name: str) -> FollowedStudy:
@@ -66,18 +66,18 @@ def _followed_studies() -> FollowedStudies:
     return FollowedStudies()
 
 
-def trial_chart(found: Study, key: str) -> None:
+def trial_chart(study: Study, key: str) -> None:
     """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out."""
-    name, aim = found.view.name, aim_of(found.document)
-    series, drawing = followed(name).more("trial-chart", found.document, lambda: _drawn(found, aim))
+    name, aim = study.view.name, aim_of(study.document)
+    series, drawing = followed(name).more("trial-chart", study.document, lambda: _drawn(study, aim))
     chart(drawing, key, f"{aim.title}, with intervals")
     if series.note:
         st.caption(series.note)
 
 
-def _drawn(found: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
-    series = thinned(trial_series(found.document))
-    return series, study_figures.trials(series, found.view.name, aim)
+def _drawn(study: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
+    series = thinned(trial_series(study.document))
+    return series, study_figures.trials(series, study.view.name, aim)
 
 
 def trials_table(
@@ -161,9 +161,9 @@ def chosen(rows: Sequence[Row], key: str) -> list[Row]:
             key=f"{key}-choice",
             label_visibility="collapsed",
         )
-        shown, said = window(rows, choice or NEWEST)
-        st.caption(said)
-    return shown
+        window_rows, note = window(rows, choice or NEWEST)
+        st.caption(note)
+    return window_rows
 
 
 def download(name: str, key: str) -> None:
