@@ -286,7 +286,7 @@ def names() -> str:
             ),
             "## Commands to what goes on",
             table(
-                ("`control ID ...`", "then", "acts on", "what it does"),
+                ("`control ID ...`", "arguments", "applies to", "effect"),
                 ((f"`{action.value}`", action.takes, action.on, action.does) for action in Action),
             ),
         ],

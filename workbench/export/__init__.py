@@ -1,1 +1,1 @@
-"""The winner leaves as a configuration that other launchers accept; one file per target."""
+"""A run's configuration for other launchers; one file per target."""

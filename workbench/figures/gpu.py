@@ -155,7 +155,7 @@ def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML
         return [one for one in drawn if one.x]
 
     return GpuDetail(
-        activity=lines({f"busy at all ({read_by.library})": "utilization_fraction"} | _ACTIVITY, 100),
+        activity=lines({f"any activity ({read_by.library})": "utilization_fraction"} | _ACTIVITY, 100),
         memory=lines({"used": "memory_used_bytes", "total": "memory_total_bytes"}, 1 / GIB),
         power=lines({"power": "power_watts", "limit": "power_limit_watts"}),
         temperature=lines({"temperature": "temperature_celsius", "slowdown": "slowdown_celsius"}),

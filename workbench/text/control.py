@@ -41,7 +41,7 @@ class Action(StrEnum):
 
 def table() -> str:
     """A line for each action, in columns."""
-    head = ("action", "after it", "of a", "what it does")
+    head = ("action", "arguments", "applies to", "effect")
     rows = [head, *((action.value, action.takes, action.on, action.does) for action in Action)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(

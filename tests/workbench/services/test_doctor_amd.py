@@ -85,7 +85,7 @@ def test_lines_are_named_by_the_vendor_s_words(ran: Callable[[str | None], RunFo
     seen = LiveRun(ran("completed").folder).read()
     read_by = gpu.source(seen.launcher_events)
     drawn = gpu.detail(seen.gpu, 0, 100.0, read_by)
-    assert [line.name for line in drawn.activity] == ["busy at all (AMD SMI)"]
+    assert [line.name for line in drawn.activity] == ["any activity (AMD SMI)"]
     assert [line.name for line in drawn.traffic] == ["xGMI sent", "xGMI received"]
     assert gpu.source([]) == gpu.NVML
 
