@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psutil
 import torch.distributed as dist
@@ -108,7 +108,9 @@ class RankHosts:
         def listen() -> dist.TCPStore:
             return dist.TCPStore(self.store_address, 0, is_master=True, wait_for_workers=False)
 
-        return listen() if self._lab is None else netns.inside(self._lab.switch, listen)
+        if self._lab is None:
+            return listen()
+        return netns.inside(self._lab.switch, lambda: _without_stderr(listen))
 
     def _take_or_make(self, shape: Shape) -> lab.Lab:
         kept = lab.kept(shape)
@@ -119,6 +121,20 @@ class RankHosts:
         made = lab.owned(shape)
         made.up()
         return made
+
+
+def _without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:
+    """What ``make`` makes. torch asks for the names of a lab's addresses, which have none, and writes that to stderr;
+    what really is wrong it raises.
+    """
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        return make()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _places(values: list[int], wanted: int) -> tuple[int, ...]:

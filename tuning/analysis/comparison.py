@@ -20,6 +20,8 @@ import numpy as np
 from profilers.analysis.statistics import Interval, bootstrap_means
 
 RESAMPLES = 1000
+#: An interval that reaches further than this factor to either side says nothing, and is left out.
+WIDEST = 3.0
 LEVEL = 0.95
 #: Beyond so many standard deviations, on both sides together, lie 5 % of a normal distribution.
 NORMAL = 1.96
@@ -157,9 +159,9 @@ def _error(runs: Runs, within: float | None, strays: Spread) -> float | None:
 
 
 def _interval(centre: float, error: float | None, quantile: float) -> Interval:
-    if error is None:
+    half = math.inf if error is None else quantile * error
+    if half > math.log(WIDEST):
         return Interval(math.exp(centre), None, None)
-    half = quantile * error
     return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 

@@ -73,7 +73,7 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     """How much faster something is than a yardstick: "3.1 % faster than .., 95 % interval 1.9 to 4.2 %", or a tie."""
     ratio, low, high = gain["ratio"], gain["low"], gain["high"]
     if low is None or high is None:
-        few = "from too few steps for an interval: a tie until it is measured for longer"
+        few = "from too few or too uneven steps for an interval: a tie until it is measured for longer"
         return f"{beside(gain, yardstick)}, {few}"
     if gain["verdict"] == "better":
         return f"{_part(ratio)} % {word} than {yardstick}, 95 % interval {_part(low)} to {_part(high)} %"

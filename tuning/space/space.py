@@ -180,9 +180,14 @@ class Space(Points):
         Raises:
             InputError: a key or value is not in the space, or the point is illegal.
         """
+        fixed = self.base_values | self.baseline[0]
         for key, value in values.items():
-            if key not in self.by_key and key != "parallel.dp":
-                raise InputError(key, value, f"is not turned by this study; known: {', '.join(self.by_key)}")
+            if key in self.by_key or key == "parallel.dp" or (key in fixed and fixed[key] == value):
+                continue
+            stays = f" and stays {fixed[key]!r}" if key in fixed else ""
+            raise InputError(
+                key, value, f"is not turned by this study{stays}; known: {', '.join(self.by_key)}"
+            )
         full = {key: value for key, value in (self.baseline[0] | values).items() if key != "parallel.dp"}
         own = {key: full.pop(key) for key in STUDY_KEYS if key in full}
         checked = self.base.with_values(full).flat() | own

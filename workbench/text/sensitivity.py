@@ -27,12 +27,18 @@ def pair(row: Mapping[str, Any]) -> str:
     return " x ".join(words.short(key) for key in row["keys"])
 
 
+#: A neighbour three times as fast: an interval that begins below says nothing.
+_LEAST = -200.0
+
+
 def loss(row: Mapping[str, Any]) -> tuple[str, str]:
     """What a neighbour loses and its interval, in percent of the winner's value; a gain has a minus."""
     if row["loss_percent"] is None:
         return words.NOTHING, ""
     low, high = row["low_percent"], row["high_percent"]
     between = "" if low is None or high is None else f"{low:.1f} to {high:.1f} %"
+    if low is not None and low < _LEAST:
+        between = "too uncertain"
     return f"{row['loss_percent']:.1f} %", between
 
 

@@ -157,7 +157,9 @@ def test_phases_sum_to_the_step_and_waits_are_exposed(session: Session) -> None:
     for values in ({"parallel__dp": 2}, {"parallel__tp": 2}, {"parallel__pp": 2, "parallel__zero_stage": 3}):
         summary = run(session, **values)
         document = summary.as_dict()
-        assert sum(document["phases"].values()) == pytest.approx(document["step_seconds"]["median"], rel=0.05)
+        assert sum(document["phases"].values()) + document["between_seconds"] == pytest.approx(
+            document["step_seconds"]["mean"]
+        )
         assert document["phases"]["forward"] > 0
         waited = "bubble" if "parallel__pp" in values else "communication_exposed"
         assert document["phases"][waited] > 0

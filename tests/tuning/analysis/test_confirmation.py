@@ -16,6 +16,7 @@ from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, study
 from tuning.analysis import conditions, confirmation
+from tuning.analysis.comparison import compare
 from tuning.analysis.confirmation import Confirmed, TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result
@@ -209,7 +210,7 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
             None,
             None,
             "tie",
-            "+20.0 % compared with B, from too few steps for an interval: a tie until it is measured",
+            "+20.0 % compared with B, from too few or too uneven steps for an interval: a tie until it is measured",
         ),
     ],
 )
@@ -291,3 +292,11 @@ def test_a_new_rule_that_breaks_ties_is_one_entry(monkeypatch: pytest.MonkeyPatc
     assert document["recommended"]["decided_by"] == "newest"
     said = caption(document)
     assert "trial 1 is recommended by the last that was tried: trials 0 and 1 tie; it came last of 2" in said
+
+
+def test_an_interval_that_says_nothing_is_left_out() -> None:
+    """Runs whose steps take between 1 and 400 ms: a ratio from 0.0005 to 1,700 helps nobody."""
+    draw = np.random.default_rng(3)
+    wild = [[float(1 / seconds) for seconds in draw.lognormal(0, 3.0, 8)] for _ in range(2)]
+    found = compare(wild[:1], wild[1:], seed=0)
+    assert (found.ratio.low, found.ratio.high, found.verdict) == (None, None, "tie")

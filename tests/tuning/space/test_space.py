@@ -180,3 +180,20 @@ def test_context_parallelism_of_the_base_leaves_fewer_data_ranks() -> None:
     layouts = {(p["parallel.dp"], p["parallel.tp"]) for p in file.search_space.legal_points}
     assert layouts == {(2, 1), (1, 2)}
     assert file.search_space.baseline[0]["parallel.dp"] == 2
+
+
+def test_a_point_may_name_what_the_study_leaves_as_it_is() -> None:
+    """The form of the page sends a whole point; keys that are not turned must stand as in the base."""
+    space = parse(
+        {
+            "name": "four",
+            "ranks": 4,
+            "space": {"parallel.zero_stage": [0, 1], "batch.micro_batch": [1, 2]},
+        }
+    ).search_space
+    point = space.completed({"parallel.tp": 1, "parallel.pp": 1, "parallel.dp": 4, "batch.micro_batch": 2})
+    assert space.completed(point) == point
+    with pytest.raises(InputError, match=r"parallel\.tp=2: is not turned by this study and stays 1; known"):
+        space.completed({"parallel.tp": 2})
+    with pytest.raises(InputError, match=r"no\.such=2: is not turned by this study; known"):
+        space.completed({"no.such": 2})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from engine.run import run_folder
 from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.writer import RecordWriter
+from tests.support.samples import step_sample
 from tests.support.waiting import wait_until
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
@@ -50,3 +52,34 @@ def test_a_run_whose_process_is_gone_has_no_time_left(home: Path) -> None:
     gone = {"owner": status["owner"] | {"start_time": 1.0}}
     run_folder.write_json(folder / run_folder.STATUS, status | gone)
     assert wait_until(lambda: " left" not in texts(visit("live", run=folder.name)))
+
+
+def test_the_time_that_is_left_knows_the_run_s_own_limit(home: Path) -> None:
+    folder = home / full_home(home)
+    config = run_folder.read_json(folder / run_folder.CONFIG) or {}
+    config["train"] |= {"timeout_seconds": 60.0, "steps": 1_000_000}
+    run_folder.write_json(folder / run_folder.CONFIG, config)
+    run_folder.update_status(folder, started_unix=time.time() - 30)
+    assert wait_until(lambda: "its time limit ends it in about" in texts(visit("live", run=folder.name)))
+
+
+def test_what_holds_now_is_named_while_the_run_goes_on(home: Path) -> None:
+    """Rank 2 gets slow, and the others wait for it."""
+    folder = home / full_home(home)
+    steps = dict.fromkeys(range(4), 0)
+    began = time.time()
+    for rank in steps:
+        with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
+            for step in range(1000, 1200):
+                work = 0.2 if rank == 2 and step >= 1150 else 0.1
+                phases = {"forward": work, "communication_exposed": 0.25 - work if step >= 1150 else 0.01}
+                writer.write(step_sample(step, start_unix=began + step, **phases))
+    assert wait_until(lambda: "Bottlenecks over" in texts(visit("live", run=folder.name)))
+    app = visit("live", run=folder.name)
+    assert any("straggler" in one.value and "and now" in one.value for one in app.warning)
+
+
+def test_a_link_to_what_is_gone_says_so(home: Path) -> None:
+    full_home(home)
+    app = visit("live", run="20200101-000000-dead")
+    assert "20200101-000000-dead is not in this home" in app.warning[0].value.replace("\\", "")

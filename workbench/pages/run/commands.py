@@ -219,6 +219,10 @@ def _merged(folder: Path, trace: Trace) -> Path | None:
     return future.result() if future.done() else None
 
 
+#: The run and the reason of the last value that was refused before it was sent.
+_REFUSED = "turn-refused"
+
+
 def draw_live_settings(view: RunView) -> None:
     """Moves by itself while the run goes on."""
     going = view.state != "ended"
@@ -254,6 +258,9 @@ def _form(folder: Path) -> None:
         clicked = pressed(st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:")
     if clicked:
         _send(folder, key, text)
+    run, refused = st.session_state.get(_REFUSED, ("", ""))
+    if run == folder.name:  # stays until something else is sent: this part is drawn again each second
+        st.error(refused, icon=":material/error:")
 
 
 def _send(folder: Path, key: str, text: str) -> None:
@@ -262,8 +269,9 @@ def _send(folder: Path, key: str, text: str) -> None:
         values = assignments([f"{key}={text}"])
         control.check(folder, values)
         send(folder, commands.SET, values, by="page")
+        st.session_state.pop(_REFUSED, None)
     except InputError as error:
-        st.error(str(error), icon=":material/error:")
+        st.session_state[_REFUSED] = folder.name, str(error)
 
 
 def _commands_table(folder: Path, answers: dict[str, run_orders.Answer]) -> None:

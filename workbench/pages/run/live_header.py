@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,13 +85,27 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
     left = (wanted - done) * step_seconds if step_seconds and goes_on else None
     note = f"mean of the last {count} steps" if count else ""
     return {
-        "Step": (f"{done:,} of {wanted:,}", f"about {words.rough(left)} left" if left else ""),
+        "Step": (f"{done:,} of {wanted:,}", _time_left(snapshot, left)),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
         "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
         "Loss": (words.number(_last_loss(snapshot), 4), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(snapshot)), "highest so far"),
     }
+
+
+def _time_left(snapshot: Snapshot, seconds: float | None) -> str:
+    """Until the last step, or until the run's own time limit where that comes first."""
+    if not seconds:
+        return ""
+    limit, began = (
+        (snapshot.config.get("train") or {}).get("timeout_seconds"),
+        snapshot.status.get("started_unix"),
+    )
+    until_limit = began + limit - time.time() if limit and began else None
+    if until_limit is not None and until_limit < seconds:
+        return f"its time limit ends it in about {words.rough(max(0.0, until_limit))}"
+    return f"about {words.rough(seconds)} left"
 
 
 def recent_columns(snapshot: Snapshot) -> dict[int, Columns]:

@@ -108,15 +108,28 @@ def within_reach(key: str, options: Sequence[str]) -> list[str]:
 def from_link(key: str, options: Sequence[str], first: str | None = None) -> None:
     """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``."""
     linked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
-    if linked != last and linked in options:
-        st.session_state[key] = linked
+    if linked != last:
+        st.session_state.pop(f"gone-{key}", None)
+        if linked in options:
+            st.session_state[key] = linked
+        elif linked:
+            st.session_state[f"gone-{key}"] = linked
     if st.session_state.get(key) not in options:
         st.session_state[key] = last if last in options else first or options[0]
 
 
 def to_link(key: str, chosen: str) -> None:
     """After a chooser was drawn: keep its value in the address, so that it can be sent to somebody."""
+    gone, before = st.session_state.get(f"gone-{key}"), st.session_state.get(f"linked-{key}")
     st.query_params[key] = st.session_state[f"linked-{key}"] = chosen
+    if gone and chosen != before and before is not None:
+        st.session_state.pop(f"gone-{key}")
+    elif gone:
+        st.warning(
+            f"{words.escaped(gone)} is not in this home: it was deleted, or the link is from another one. "
+            f"Shown is {words.escaped(chosen)}.",
+            icon=":material/link_off:",
+        )
 
 
 def show_store_note() -> None:

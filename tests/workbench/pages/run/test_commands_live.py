@@ -46,6 +46,8 @@ def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
     assert "nearest legal" in app.error[0].value
     ask(app, "batch.micro_batch", "[")
     assert "is not a YAML value" in app.error[0].value
+    app.run()
+    assert "is not a YAML value" in app.error[0].value, "it stays until something else is sent"
     assert sent(folder) == []
     ask(app, "overlap.bucket_mb", "3")
     assert not app.error
