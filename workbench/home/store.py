@@ -69,6 +69,7 @@ def run_row(folder: Path) -> RunRow:
     """The row of a run folder."""
     status = run_folder.read_json(folder / run_folder.STATUS) or {}
     summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
+    step = summary.get("step_seconds") or {}
     outcome = status.get("outcome") or {}
     labels = status.get("labels") or {}
     return RunRow(
@@ -83,7 +84,7 @@ def run_row(folder: Path) -> RunRow:
         world_size=status.get("world_size"),
         backend=status.get("backend"),
         tokens_per_second=summary.get("tokens_per_second"),
-        step_seconds=(summary.get("step_seconds") or {}).get("median"),
+        step_seconds=step.get("mean") or step.get("median"),
         study=labels.get("study"),
         trial=labels.get("trial"),
         purpose=labels.get("purpose"),

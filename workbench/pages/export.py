@@ -120,8 +120,8 @@ def _provenance(document: dict[str, Any]) -> None:
         {
             "Run": (str(document.get("outcome")), origin),
             "Tokens/s": (words.number(measured.get("tokens_per_second")), between),
-            "Step time": (
-                words.seconds(step.get("median")),
+            "Step time, mean": (
+                words.seconds(step.get("mean") or step.get("median")),
                 f"{measured.get('measured_steps', 0)} measured steps",
             ),
             "Ranks": (

@@ -315,7 +315,7 @@ def outer(row: OuterRow) -> str:
     old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
     text = f"{row.averages:,} averages over replicas in {row.rounds:,} rounds, each {old}"
     sent = f"sent {row.delay_steps:,.3g} steps before"
-    return f"{text}, {sent}; waited {words.seconds(row.wait_seconds)} for one (median)"
+    return f"{text}, {sent}; waited {words.seconds(row.wait_seconds)} for one (mean)"
 
 
 def uncompressed_lines(summary: RunSummary) -> Iterator[Line]:
