@@ -141,7 +141,7 @@ def _write_documents(big: Big) -> None:
     """What its owner would have left: this process, which lives."""
     journal = Journal(big.journal)
     journal.close()
-    document: dict[str, Any] = result(journal.state, big.file, "running")
+    document: dict[str, Any] = result(journal.state, big.file, "running").as_dict()
     importance = {"values": {_BUCKET: 0.2, "parallel.tp": 0.5, "parallel.pp": 0.3}, "reason": ""}
     run_folder.write_json(
         big.folder / study_folder.RESULT, document | {"importance": importance}, indented=False

@@ -50,7 +50,7 @@ def main(claims: int, save: bool) -> None:
 def repetition(session: Session, number: int) -> tuple[bool, bool, list[str]]:
     """Whether its claim held, whether it claims 5 % or more, and its line."""
     file = parse(STUDY | {"name": f"real-{number}", "seed": number})
-    found = run_study(file, session.home / STUDIES / file.name, session.execute)
+    found = run_study(file, session.home / STUDIES / file.name, session.execute).as_dict()
     gain, best = found["gain"], found["best"]
     claimed = gain["verdict"] == "better" and gain["ratio"] >= CLAIM
     again = measured_again(session, file, best["config"], found["baseline"]["config"])

@@ -92,7 +92,7 @@ def replayed(kept: Kept, seed: int, changes: dict[str, Any], folder: Path) -> Fo
             return None
         return Foresight(space, target.measured_here(kept.calibration), seed)
 
-    document = run_study(file, folder / f"{seed}", Recorded(kept, seed), foresee=foresee)
+    document = run_study(file, folder / f"{seed}", Recorded(kept, seed), foresee=foresee).as_dict()
     rows = document["trials"]
     best: Point = (document.get("recommended") or document["best"])["config"]
     key, truth = point_key(best), fastest(kept)

@@ -108,11 +108,11 @@ def main() -> None:
         found = run_study(file_of(given.trials, given.sampler), watched.folder, watched)
         seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{found['trials_done']:,} trials in {seconds:.0f} s, {peak:,.0f} MiB of memory at most")
+    print(f"{found.trials_done:,} trials in {seconds:.0f} s, {peak:,.0f} MiB of memory at most")
     header = ["trials", "processor, median ms", "between trials, median ms", "p95 ms", "max ms", "journal MiB",
               "result MiB", "Optuna's MiB",
               "all, kB a trial"]  # fmt: skip
-    title = f"A study of {found['trials_done']:,} trials, {given.sampler}"
+    title = f"A study of {found.trials_done:,} trials, {given.sampler}"
     _table.show("many_trials", title, header, rows(watched), given.save)
 
 

@@ -24,6 +24,7 @@ from tuning.execution.device_slices import Beside
 from tuning.execution.executor import Execute
 from tuning.execution.processor_clock import ProcessorClock
 from tuning.execution.signals import Interruption
+from tuning.report.study_result import StudyResult
 from tuning.search import policy
 from tuning.search.policy import Step
 from tuning.search.prediction_prior import Foresee
@@ -121,9 +122,9 @@ def run_study(
     foresee: Foresee | None = None,
     join: bool = False,
     storage: str | None = None,
-) -> dict[str, Any]:
-    """Run a study, or go on with it; the document of its result. ``state`` in it: ended or interrupted. ``foresee``
-    makes predictions of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
+) -> StudyResult:
+    """Run a study, or go on with it; its result, whose ``state`` is ended or interrupted. ``foresee`` makes predictions
+    of a study's space, if there are some. To ``join``: beside other controllers, if there are some.
     ``storage`` is the address of a PostgreSQL database that keeps its journal, for controllers on several hosts.
 
     Raises:
@@ -141,7 +142,7 @@ def run_study(
         one = partial(_run, execute, on_update, foresee, interruption, storage=storage)
         while True:
             document, heard = one(file, folder, join=join, heard=heard)
-            if document["state"] != CONTINUED:
+            if document.state != CONTINUED:
                 return document
             folder, file = open_study.follow(folder, file, storage)
             join = True  # they all go on with the same study
@@ -158,8 +159,8 @@ def _run(
     join: bool,
     heard: int | None,
     storage: str | None,
-) -> tuple[dict[str, Any], int]:
-    """The document of a study, and how many answers in its journal are from before it was started: a study that goes on
+) -> tuple[StudyResult, int]:
+    """The result of a study, and how many answers in its journal are from before it was started: a study that goes on
     under another name may be paused.
     """
     kept = open_study.keep(folder, file, join, heard, storage)
@@ -177,7 +178,7 @@ def _run(
             board.state = "running" if kept.close() else ended
             board.show(kept.journal.state)
             document = board.write_result(kept.journal.state, last=True)
-    return document | {"state": ended}, kept.heard
+    return replace(document, state=ended), kept.heard
 
 
 class Study:

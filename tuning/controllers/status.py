@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from engine.config.errors import InputError
 from engine.run import run_folder
 from tuning.analysis import leaderboard
-from tuning.report.result import Document, result
+from tuning.report.result import result
+from tuning.report.study_result import StudyResult
 from tuning.search import budgets
 from tuning.sensitivity.importance import importance
 from tuning.spec.study_file import StudyFile
@@ -55,9 +58,9 @@ class Board:
         self._folder, self.file, self._crew, self._on_update = folder, file, crew, on_update
         self._written = 0.0
         self._result_due = 0.0
-        self.predictions: Callable[[], Document | None] = lambda: None
+        self.predictions: Callable[[], dict[str, Any] | None] = lambda: None
         self._is_waiting = False
-        self._importance: tuple[int, Document] = (0, {})
+        self._importance: tuple[int, dict[str, Any]] = (0, {})
         self._shown = -1
         self._announced: set[int] = set()
         self.state, self.phase = "running", "baseline"
@@ -113,17 +116,19 @@ class Board:
             ended = time.monotonic()
             self._result_due = ended + min(RESULT_SECONDS, RESULT_PATIENCE * (ended - began))
 
-    def write_result(self, study: StudyState, last: bool = False) -> Document:
+    def write_result(self, study: StudyState, last: bool = False) -> StudyResult:
         """Write the result so far; the knobs' importance is in it, so that the page needs no optuna."""
         self._is_waiting = False
-        document = result(study, self.file, self.state)
-        document["importance"] = self._importance_of(study, last)
-        document["prior"] = self.predictions()
-        document[study_folder.LAG] = self.lag
+        document = replace(
+            result(study, self.file, self.state),
+            importance=self._importance_of(study, last),
+            prior=self.predictions(),
+            optuna_lag=self.lag,
+        )
         self._write(study_folder.RESULT, document, indented=len(study.trials) < LONG_RESULT)
         return document
 
-    def _importance_of(self, study: StudyState, last: bool) -> Document:
+    def _importance_of(self, study: StudyState, last: bool) -> dict[str, Any]:
         count = len(study.trials)
         if last or count >= IMPORTANCE_GROWTH * self._importance[0]:
             self._importance = (count, importance(study, self.file.search_space))
@@ -151,7 +156,7 @@ class Board:
         self._write(run_folder.STATUS, status | {"updated_unix": time.time()})
 
     @property
-    def _owner(self) -> Document:
+    def _owner(self) -> dict[str, Any]:
         return {name: self._crew.me[name] for name in ("pid", "start_time", "host")}
 
     def _is_ours(self, trial: Trial) -> bool:
@@ -162,11 +167,11 @@ class Board:
         ours = [trial for trial in study.under_way if self._is_ours(trial)]
         return next((trial.run for trial in reversed(ours or study.under_way)), None)
 
-    def _write(self, name: str, document: dict[str, Any], indented: bool = True) -> None:
-        write(self._folder / name, document, indented)
+    def _write(self, name: str, document: object, indented: bool = True) -> None:
+        write(self._folder / name, msgspec.to_builtins(document), indented)
 
 
-def write(path: Path, document: Document, indented: bool = True) -> None:
+def write(path: Path, document: dict[str, Any], indented: bool = True) -> None:
     """Replace a document.
 
     Raises:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config.knobs import is_lossy
 from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, ending_of
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
-from tuning.report.failure_rules import Case, Rule
+from tuning.report.failure_rules import Case, Condition, Rule
 from tuning.space.points import Point
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
@@ -88,25 +89,59 @@ _BY_SETTINGS: dict[str, Callable[[Sequence[Values]], list[str]]] = {
     "hang": _hang,
 }
 
-Document = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class EndingRow:
+    """Trials that ended alike: ``about`` says what that speaks of, ``reason`` is the last one's first line."""
+
+    outcome: str
+    phase: str | None
+    about: str
+    count: int
+    tried_again: int
+    ranks: list[int]
+    trials: list[int]
+    reason: str
 
 
-def board(state: StudyState, file: StudyFile) -> Document:
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """A :class:`tuning.report.failure_rules.Rule` of an ending, and both in words."""
+
+    outcome: str
+    conditions: list[Condition]
+    failed_with: int
+    trials_with: int
+    failed_without: int
+    trials_without: int
+    p: float
+    looked_at: int
+    same: list[str]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureBoard:
     """``endings``, a row for each ending, phase and kind of cause; ``rules``, which settings lead to them; ``line``,
     how many failed in words; ``advice``, what to change where nothing could be measured.
     """
+
+    endings: list[EndingRow]
+    rules: list[RuleRow]
+    line: str
+    advice: list[str] = field(default_factory=list)
+
+
+def board(state: StudyState, file: StudyFile) -> FailureBoard:
+    """What failed in a study, and why; worked out once for each state of it."""
     return state.once("failures", file, lambda: _board(state, file))
 
 
-def _board(state: StudyState, file: StudyFile) -> Document:
+def _board(state: StudyState, file: StudyFile) -> FailureBoard:
     failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in GOOD]
     tips = _advice(state, file)
-    return {
-        "endings": _endings(failed, state),
-        "rules": [_rule(outcome, rule) for outcome, rule in rules(state, file)],
-        "line": _line(failed, state, tips),
-        "advice": tips,
-    }
+    told = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
+    return FailureBoard(_endings(failed, state), told, _line(failed, state, tips), tips)
 
 
 def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
@@ -142,26 +177,26 @@ def _acting_of(point: Point, space: Space) -> Point:
     return {key: value for key, value in point.items() if space.is_active(key, point)}
 
 
-def _endings(failed: Sequence[Trial], state: StudyState) -> list[Document]:
+def _endings(failed: Sequence[Trial], state: StudyState) -> list[EndingRow]:
     """The most frequent first."""
     groups: dict[tuple[str, str | None, str], list[Trial]] = {}
     for trial in failed:
         groups.setdefault((str(trial.outcome), trial.phase, _about(trial)), []).append(trial)
     again = {trial.retry_of for trial in state.trials}
     rows = [
-        {
-            "outcome": outcome,
-            "phase": phase,
-            "about": about,
-            "count": len(trials),
-            "tried_again": sum(trial.number in again for trial in trials),
-            "ranks": sorted({trial.rank for trial in trials if trial.rank is not None}),
-            "trials": [trial.number for trial in trials],
-            "reason": _first_line(trials[-1].reason),
-        }
+        EndingRow(
+            outcome,
+            phase,
+            about,
+            count=len(trials),
+            tried_again=sum(trial.number in again for trial in trials),
+            ranks=sorted({trial.rank for trial in trials if trial.rank is not None}),
+            trials=[trial.number for trial in trials],
+            reason=_first_line(trials[-1].reason),
+        )
         for (outcome, phase, about), trials in groups.items()
     ]
-    return sorted(rows, key=lambda row: (-int(row["count"]), row["trials"]))
+    return sorted(rows, key=lambda row: (-row.count, row.trials))
 
 
 def _about(trial: Trial) -> str:
@@ -175,16 +210,19 @@ def _about(trial: Trial) -> str:
     return "chance"
 
 
-def _rule(outcome: str, rule: Rule) -> Document:
-    conditions = [{"key": each.key, "sign": each.sign, "value": each.value} for each in rule.conditions]
-    counts = ("failed_with", "trials_with", "failed_without", "trials_without", "p", "looked_at")
-    return {
-        "outcome": outcome,
-        "conditions": conditions,
-        **{name: getattr(rule, name) for name in counts},
-        "same": [str(condition) for condition in rule.same],
-        "words": rule_words(outcome, rule),
-    }
+def _rule(outcome: str, rule: Rule) -> RuleRow:
+    return RuleRow(
+        outcome,
+        list(rule.conditions),
+        rule.failed_with,
+        rule.trials_with,
+        rule.failed_without,
+        rule.trials_without,
+        rule.p,
+        rule.looked_at,
+        same=[str(condition) for condition in rule.same],
+        words=rule_words(outcome, rule),
+    )
 
 
 def rule_words(outcome: str, rule: Rule) -> str:

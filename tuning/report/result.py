@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
@@ -16,6 +16,24 @@ from tuning.analysis.comparison import Comparison, compare, compare_single
 from tuning.analysis.confirmation import Arm, Confirmed, Decision, decide, memory_of
 from tuning.analysis.leaderboard import Standing
 from tuning.report import failures, summary_line
+from tuning.report.study_result import (
+    ArmRow,
+    ConfirmationRounds,
+    Entry,
+    Gain,
+    GuardSettings,
+    GuardState,
+    LossyEntry,
+    Measurement,
+    ParetoPoint,
+    Price,
+    Racing,
+    Recommendation,
+    RoundRow,
+    Shown,
+    StudyResult,
+    TrialRow,
+)
 from tuning.search import budgets
 from tuning.space import labels
 from tuning.spec.objectives import Aim
@@ -24,22 +42,22 @@ from tuning.storage import controllers, effective_config
 from tuning.storage.controllers import HELD
 from tuning.storage.state import StudyState, Trial
 
-Document = dict[str, Any]
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def confirmation_rounds(found: Confirmed, decision: Decision, file: StudyFile) -> Document:
+def confirmation_rounds(found: Confirmed, decision: Decision, file: StudyFile) -> ConfirmationRounds:
     """``confirmation_rounds`` of a study's document."""
-    return {
-        "arms": [_arm(arm, found, file) for arm in found.arms],
-        "beside": found.baseline.trial.number,
-        "order": [number for _, number in _order(found)],
-        "winner": found.fastest.trial.number,
-        "tied": [arm.trial.number for arm in found.tied],
-        "recommended": decision.arm.trial.number,
-        "decided_by": decision.rule,
-        "why": decision.why,
-        "flags": condition_flags(found),
-    }
+    return ConfirmationRounds(
+        arms=[_arm(arm, found, file) for arm in found.arms],
+        beside=found.baseline.trial.number,
+        order=[number for _, number in _order(found)],
+        winner=found.fastest.trial.number,
+        tied=[arm.trial.number for arm in found.tied],
+        recommended=decision.arm.trial.number,
+        decided_by=decision.rule,
+        why=decision.why,
+        flags=condition_flags(found),
+    )
 
 
 def condition_flags(found: Confirmed) -> list[str]:
@@ -62,47 +80,26 @@ def _order(found: Confirmed) -> list[tuple[int, int]]:
     return sorted((run.number, arm.trial.number) for arm in found.arms for run in arm.again)
 
 
-def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> Document:
+def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
     ratio = found.between(arm, found.baseline).ratio
     same = arm is found.baseline
-    return {
-        "trial": arm.trial.number,
-        "label": file.search_space.label(arm.trial.config),
-        "is_baseline": same and found.plain,
-        "searched_value": arm.trial.value,
-        "rounds": [_run(run) for run in arm.again],
-        "ratio": 1.0 if same else ratio.value,
-        "low": 1.0 if same else ratio.low,
-        "high": 1.0 if same else ratio.high,
-        "peak_memory_bytes": memory_of(arm),
-        "complexity": labels.complexity(file.search_space, arm.trial.config),
-    }
+    return ArmRow(
+        trial=arm.trial.number,
+        label=file.search_space.label(arm.trial.config),
+        is_baseline=same and found.plain,
+        searched_value=arm.trial.value,
+        rounds=[RoundRow(run.number, run.run, run.value, run.conditions) for run in arm.again],
+        ratio=1.0 if same else ratio.value,
+        low=1.0 if same else ratio.low,
+        high=1.0 if same else ratio.high,
+        peak_memory_bytes=memory_of(arm),
+        complexity=labels.complexity(file.search_space, arm.trial.config),
+    )
 
 
-def _run(run: Trial) -> Document:
-    return {"number": run.number, "run": run.run, "value": run.value, "conditions": run.conditions}
-
-
-def asked_terms(file: StudyFile) -> Document:
-    """All objectives, the price of a rank, the model that a study is played on, and the constraints."""
-    return {
-        "objectives": [aim.name for aim in file.aims],
-        "price": file.price.model_dump() if file.price else None,
-        "simulate": file.simulate.cluster if file.simulate else None,
-        "constraints": file.constraints.given() if file.constraints else {},
-    }
-
-
-def shown(value: float | None, low: float | None, high: float | None, aim: Aim) -> Document:
+def shown(value: float | None, low: float | None, high: float | None, aim: Aim) -> Shown:
     """A kept value as people see it."""
-    ends = aim.bounds(low, high)
-    return {"value": aim.shown(value), "low": ends[0], "high": ends[1], "unit": aim.unit}
-
-
-def limits(state: StudyState, trial: Trial, file: StudyFile) -> Document:
-    """The constraints beside a trial that has a value, over all of its runs."""
-    found = leaderboard.limits(state, trial, file) if trial.value is not None else []
-    return {"limits": [limit.as_dict() for limit in found]}
+    return Shown(aim.shown(value), *aim.bounds(low, high), aim.unit)
 
 
 def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
@@ -110,42 +107,24 @@ def is_kept(state: StudyState, trial: Trial | None, file: StudyFile) -> bool:
     return trial is None or leaderboard.keeps(state, trial, file)
 
 
-def front(state: StudyState, stands: Standing, file: StudyFile) -> Document:
-    """The pareto front of a study with several objectives, and what there is to say of it; None without."""
+def front(state: StudyState, stands: Standing, file: StudyFile) -> list[ParetoPoint] | None:
+    """The pareto front of a study with several objectives; None without."""
     if not file.objectives:
-        return {"pareto": None, "pareto_note": ""}
-    names = [aim.name for aim in file.aims]
-    points = [
-        {
-            "trial": trial.number,
-            "run": trial.run,
-            "config": trial.config,
-            "label": file.search_space.label(trial.config),
-            "decides": stands.best is not None and trial.number == stands.best.number,
-            "objectives": {name: trial.measures[name] for name in names},
-        }
+        return None
+    return [
+        ParetoPoint(
+            trial.number,
+            trial.run,
+            trial.config,
+            file.search_space.label(trial.config),
+            decides=stands.best is not None and trial.number == stands.best.number,
+            objectives={aim.name: trial.measures[aim.name] for aim in file.aims},
+        )
         for trial in leaderboard.pareto_front(leaderboard.may_win(state, file), file.aims)
     ]
-    return {"pareto": points, "pareto_note": "" if file.turns_work else leaderboard.pareto_note(file.aims)}
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-    verdict: str
-    confirmed: bool
-
-    def as_dict(self) -> Document:
-        """Plain values."""
-        names = ("ratio", "low", "high", "verdict", "confirmed")
-        return {name: getattr(self, name) for name in names}
-
-
-def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Document:
+def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> StudyResult:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
     stands, found = leaderboard.standing(state, file), confirmation.confirmed(state, file)
     decision = _decided(found, state, file) if found else None
@@ -155,63 +134,85 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> Do
     baseline, best = (compared.baseline, compared.better) if compared else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
-    document: Document = {
-        "study": file.name,
-        "objective": file.objective,
-        "target_loss": file.target_loss,
-        **asked_terms(file),
-        "ranks": file.ranks,
-        "state": study_state,
-        "best": _entry(stands.best, file, best),
-        "baseline": _entry(stands.baseline, file, baseline),
-        "gain": gain.as_dict() if gain else None,
-        "recommended": _recommended(stands, gain, file, decision, is_kept(state, stands.baseline, file)),
-        **_rows(state, stands, file),
-        "running": controllers.running_trials(state, file) if study_state in HELD else [],
-        "confirmation_rounds": confirmation_rounds(found, decision, file) if found and decision else None,
-        "racing": _racing(state, file),
-        "trials_done": len(leaderboard.counted(state)),
-        "trials_total": file.trials,
-        "budget": budgets.document(state, file, study_state),
-        **front(state, stands, file),
-        **_others(stands, file),
-        "loss_guard": file.guard.model_dump() | {"steps": file.config.train.steps},
-        "baseline_note": file.search_space.baseline[1],
-        "space_note": file.space_note,
-        "skipped_illegal": sum(trial.skipped_illegal for trial in state.trials),
-        "damage": list(state.damage),
-        "failures": failures.board(state, file),
-    } | effective_config.document(state, file)
-    return document | {"result_line": summary_line.result_line(document, state)}
+    rows = _rows(state, stands, file)
+    price, steps = file.price, file.config.train.steps
+    document = StudyResult(
+        study=file.name,
+        objective=file.objective,
+        target_loss=file.target_loss,
+        objectives=[aim.name for aim in file.aims],
+        price=Price(price.per_gpu_hour, price.currency) if price else None,
+        simulate=file.simulate.cluster if file.simulate else None,
+        constraints=file.constraints.given() if file.constraints else {},
+        ranks=file.ranks,
+        state=study_state,
+        best=_entry(Entry, stands.best, file, best),
+        baseline=_entry(Entry, stands.baseline, file, baseline),
+        gain=gain,
+        recommended=_recommended(stands, gain, file, decision, is_kept(state, stands.baseline, file)),
+        trials=[row for row in rows if isinstance(row, TrialRow)],
+        confirmations=[row for row in rows if not isinstance(row, TrialRow)],
+        running=controllers.running_trials(state, file) if study_state in HELD else [],
+        confirmation_rounds=confirmation_rounds(found, decision, file) if found and decision else None,
+        racing=_racing(state, file),
+        trials_done=len(leaderboard.counted(state)),
+        trials_total=file.trials,
+        budget=budgets.document(state, file, study_state),
+        pareto=front(state, stands, file),
+        pareto_note=leaderboard.pareto_note(file.aims) if file.objectives and not file.turns_work else "",
+        best_exact=_entry(Entry, stands.best_exact, file),
+        fastest_lossy=_lossy(stands, file),
+        runner_up=_entry(Entry, stands.runner_up, file),
+        loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, steps),
+        baseline_note=file.search_space.baseline[1],
+        space_note=file.space_note,
+        skipped_illegal=sum(trial.skipped_illegal for trial in state.trials),
+        damage=list(state.damage),
+        failures=failures.board(state, file),
+        steering=effective_config.events(state),
+        mask=effective_config.of_state(state, file.search_space).document(),
+        sampler=effective_config.sampler(file, state),
+        budget_settings=effective_config.budget(file),
+        continues=list(state.continues),
+        continued_in=(state.successor or {}).get("name"),
+        inherited=effective_config.inherited(state),
+    )
+    return replace(document, result_line=summary_line.result_line(document, state))
 
 
-def _rows(state: StudyState, stands: Standing, file: StudyFile) -> Document:
-    """All trials, those that measured one again apart."""
+def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurement]:
+    """All trials; those of the search are ``TrialRow``. A row stays the same object until its trial changes."""
     yardstick = stands.baseline and (stands.baseline.number, stands.baseline.validation_loss)
     known = state.cache("row", (file, yardstick))
     for trial in state.trials:
         if trial.number not in known:
-            known[trial.number] = _whole_row(state, trial, stands, file)
-    return {
-        "trials": [dict(known[trial.number]) for trial in state.trials if trial.confirms is None],
-        "confirmations": [dict(known[trial.number]) for trial in state.trials if trial.confirms is not None],
+            known[trial.number] = _row(state, trial, stands, file)
+    return [known[trial.number] for trial in state.trials]
+
+
+def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> Measurement:
+    space = file.search_space
+    values = {name: getattr(trial, name) for name in _COPIED} | {
+        "shown": shown(trial.value, trial.low, trial.high, file.aim),
+        "outcome": trial.outcome or "running",
+        "beside": trial.conditions.get("beside", 0.0),
+        "label": space.remember("label", trial.config, space.label),
+        "controller": controllers.controller_of(trial),
     }
-
-
-def _whole_row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> Document:
-    row = _row(trial, file)
     if trial.confirms is not None:
-        return row
-    return row | _guard(trial, stands, file) | limits(state, trial, file)
+        return Measurement(**values)
+    judged = leaderboard.judged(trial, stands.baseline, file) if trial.outcome in GOOD else None
+    guard = None if judged is None else GuardState(judged.state, judged.reason)
+    # A constraint is judged over all runs of a trial that has a value.
+    limits = leaderboard.limits(state, trial, file) if trial.value is not None else []
+    return TrialRow(**values, guard=guard, limits=limits)
 
 
-def _others(stands: Standing, file: StudyFile) -> Document:
-    """The best of their kind."""
-    return {
-        "best_exact": _entry(stands.best_exact, file, None),
-        "fastest_lossy": _lossy(stands, file),
-        "runner_up": _entry(stands.runner_up, file, None),
-    }
+#: What a row has as its trial has it.
+_COPIED = (
+    "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
+    "why", "rank", "phase", "validation_loss", "constraints", "steps", "peak_memory_bytes", "measures",
+)  # fmt: skip
 
 
 def _decided(found: Confirmed, state: StudyState, file: StudyFile) -> Decision:
@@ -255,62 +256,63 @@ def _gain(stands: Standing, compared: Comparison | None) -> Gain | None:
     return Gain(ratio.value, ratio.low, ratio.high, compared.verdict, compared.repeated)
 
 
-def _entry(trial: Trial | None, file: StudyFile, interval: Interval | None) -> Document | None:
+def _entry(
+    kind: type[AnyEntry],
+    trial: Trial | None,
+    file: StudyFile,
+    interval: Interval | None = None,
+    **more: Any,
+) -> AnyEntry | None:
+    """A trial as an entry of this kind, with ``more`` of its fields; None without a trial."""
     if trial is None:
         return None
     value, low, high = interval or (trial.value, trial.low, trial.high)
-    return {
-        "trial": trial.number,
-        "run": trial.run,
-        "config": trial.config,
-        "value": value,
-        "low": low,
-        "high": high,
-        "label": file.search_space.label(trial.config),
-        "validation_loss": trial.validation_loss,
-        "shown": shown(value, low, high, file.aim),
-        "measures": trial.measures,
-    }
+    return kind(
+        trial=trial.number,
+        run=trial.run,
+        config=trial.config,
+        value=value,
+        low=low,
+        high=high,
+        label=file.search_space.label(trial.config),
+        validation_loss=trial.validation_loss,
+        shown=shown(value, low, high, file.aim),
+        measures=trial.measures,
+        **more,
+    )
 
 
 def _recommended(
     stands: Standing, gain: Gain | None, file: StudyFile, decision: Decision | None, baseline_kept: bool
-) -> Document | None:
+) -> Recommendation | None:
     """What to use. Without a confirmation: the best if its gain is real, else the baseline, which is simpler."""
     if stands.best is None:
         return None
     if decision is not None:
-        entry = _entry(decision.arm.trial, file, None)
-        return entry | {"why": decision.why, "decided_by": decision.rule} if entry else None
-    real = gain is None or gain.verdict == "better"
-    ruled_out = not baseline_kept
-    chosen = stands.best if real or ruled_out else stands.baseline
-    entry = _entry(chosen, file, None)
-    better, most = file.aim.objective.better, file.aim.objective.most
-    why = most if real else f"nothing was shown to be {better}, and it is the simplest"
-    rule = "speed" if real else "simplicity"
-    if ruled_out and not real:
-        why, rule = f"{most} of those that meet every constraint", "constraints"
-    return entry | {"why": why, "decided_by": rule} if entry else None
+        arm = decision.arm.trial
+        return _entry(Recommendation, arm, file, why=decision.why, decided_by=decision.rule)
+    chosen: Trial | None = stands.best
+    why, rule = file.aim.objective.most, "speed"
+    if gain is not None and gain.verdict != "better":
+        if baseline_kept:
+            better = file.aim.objective.better
+            why = f"nothing was shown to be {better}, and it is the simplest"
+            chosen, rule = stands.baseline, "simplicity"
+        else:
+            why, rule = f"{why} of those that meet every constraint", "constraints"
+    return _entry(Recommendation, chosen, file, why=why, decided_by=rule)
 
 
-def _lossy(stands: Standing, file: StudyFile) -> Document | None:
-    entry = _entry(stands.fastest_lossy, file, None)
-    if entry is None or stands.fastest_lossy is None:
+def _lossy(stands: Standing, file: StudyFile) -> LossyEntry | None:
+    lossy, exact = stands.fastest_lossy, stands.best_exact
+    if lossy is None:
         return None
-    judged = leaderboard.judged(stands.fastest_lossy, stands.baseline, file)
-    guard = {"state": judged.state, "reason": judged.reason, "violation": judged.violation}
-    faster = stands.best_exact is None or (entry["value"] or 0) > (stands.best_exact.value or 0)
-    return entry | {"guard": guard, "faster_than_best_exact": faster}
+    faster = exact is None or (lossy.value or 0) > (exact.value or 0)
+    guard = leaderboard.judged(lossy, stands.baseline, file)
+    return _entry(LossyEntry, lossy, file, guard=guard, faster_than_best_exact=faster)
 
 
-def _guard(trial: Trial, stands: Standing, file: StudyFile) -> Document:
-    """What the loss guard says about a trial that ended well."""
-    judged = leaderboard.judged(trial, stands.baseline, file) if trial.outcome in GOOD else None
-    return {"guard": None if judged is None else {"state": judged.state, "reason": judged.reason}}
-
-
-def _racing(state: StudyState, file: StudyFile) -> Document:
+def _racing(state: StudyState, file: StudyFile) -> Racing:
     """Trials that ended early, and the share of the search's steps that this spared."""
     asked = file.config.train.steps
     early = [
@@ -318,21 +320,8 @@ def _racing(state: StudyState, file: StudyFile) -> Document:
     ]
     spared = sum(asked - trial.steps for trial in early)
     total = asked * len(leaderboard.measured(state))
-    return {
-        "pruned": [trial.number for trial in early if trial.outcome == "pruned"],
-        "settled": [trial.number for trial in early if trial.outcome == "completed"],
-        "steps_spared_fraction": spared / total if total else 0.0,
-    }
-
-
-def _row(trial: Trial, file: StudyFile) -> Document:
-    copied = ("number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of",
-              "confirms", "why", "rank", "phase", "validation_loss", "constraints", "steps",
-              "peak_memory_bytes")  # fmt: skip
-    row = {name: getattr(trial, name) for name in (*copied, "measures")}
-    row["shown"] = shown(trial.value, trial.low, trial.high, file.aim)
-    space = file.search_space
-    label = space.remember("label", trial.config, space.label)
-    who = controllers.controller_of(trial)
-    ended = {"outcome": trial.outcome or "running", "beside": trial.conditions.get("beside", 0.0)}
-    return row | ended | {"label": label, "controller": who}
+    return Racing(
+        pruned=[trial.number for trial in early if trial.outcome == "pruned"],
+        settled=[trial.number for trial in early if trial.outcome == "completed"],
+        steps_spared_fraction=spared / total if total else 0.0,
+    )

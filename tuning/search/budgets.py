@@ -6,9 +6,11 @@ One of the ends is a space of which nothing runs (:class:`InfeasibleSpace`): by 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
 
 from engine.run.outcome import GOOD
 from tuning.analysis import confirmation, leaderboard
@@ -77,25 +79,53 @@ _HOUR_SECONDS = 3600.0
 SPACE_IS_MEASURED = "every legal point of the space was measured"
 
 
-def budgets(state: StudyState, file: StudyFile) -> dict[str, dict[str, Any]]:
-    """Each kind that can be told: ``used``, ``kept_for_confirmation`` and ``limit`` (None without one)."""
+@dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """What trials have used, what the confirmation will need, and the limit; None without one."""
+
+    used: int | float
+    kept_for_confirmation: int | float = 0
+    limit: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Each kind that can be told; ``money`` only with a price. ``stopped_by`` is the one that ended the search,
+    ``space`` if all of it was measured, ``nothing_runs`` if that was to be believed, ``command`` if somebody ended it;
+    None while it goes on.
+    """
+
+    trials: BudgetRow | UnsetType = UNSET
+    wall_seconds: BudgetRow | UnsetType = UNSET
+    gpu_hours: BudgetRow | UnsetType = UNSET
+    money: BudgetRow | UnsetType = UNSET
+    stopped_by: str | None = None
+
+    def limited(self) -> dict[str, BudgetRow]:
+        """Those that have a limit, by name."""
+        rows = {name: getattr(self, name) for name in ("trials", "wall_seconds", "gpu_hours", "money")}
+        return {name: row for name, row in rows.items() if row and row.limit is not None}
+
+
+class Use(NamedTuple):
+    """A kind of budget, and what the ``next`` trial will probably use of it."""
+
+    row: BudgetRow
+    next: int | float
+
+
+def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
+    """Each kind that can be told, by the name of its field in :class:`Budgets`."""
     ended = [trial for trial in state.trials if trial.outcome is not None]
     limits, arms = _limits(file), _arms(state, file) * file.confirm_repeats
     done = len(leaderboard.counted(state))
-    found: dict[str, dict[str, Any]] = {
-        "trials": {"used": done, "kept_for_confirmation": 0, "limit": file.trials, "next": 1}
-    }
+    uses = {"trials": Use(BudgetRow(done, 0, file.trials), 1)}
     wall = [trial.seconds for trial in ended]
     of_ranks = [trial.seconds * file.search_space.ranks_of(trial.config) for trial in ended]
     for name, (seconds, rate) in _kinds(file, wall, of_ranks).items():
         usual = rate * median(seconds) if seconds else 0.0
-        found[name] = {
-            "used": rate * sum(seconds),
-            "kept_for_confirmation": usual * arms,
-            "limit": limits.get(name),
-            "next": usual,
-        }
-    return found
+        uses[name] = Use(BudgetRow(rate * sum(seconds), usual * arms, limits.get(name)), usual)
+    return uses
 
 
 def _arms(state: StudyState, file: StudyFile) -> int:
@@ -107,22 +137,17 @@ def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | Non
     """The first kind that one more trial would use up, with the confirmation of the best and with so many trials
     ``under_way``; None while all suffice.
     """
-    for name, row in budgets(state, file).items():
-        wanted = row["used"] + row["kept_for_confirmation"] + row["next"] * (1 + under_way)
-        if row["limit"] is not None and wanted > row["limit"]:
+    for name, (row, following) in budgets(state, file).items():
+        wanted = row.used + row.kept_for_confirmation + following * (1 + under_way)
+        if row.limit is not None and wanted > row.limit:
             return name
     return None
 
 
-def document(state: StudyState, file: StudyFile, study_state: str) -> dict[str, Any]:
-    """For people and ``--json``: each kind, and in ``stopped_by`` the one that ended the search, ``space`` if all of it
-    was measured, ``nothing_runs`` if that was to be believed, ``command`` if somebody ended it; None while it goes on.
-    """
-    kinds = {
-        name: {key: value for key, value in row.items() if key != "next"}
-        for name, row in budgets(state, file).items()
-    }
-    return kinds | {"stopped_by": stopped_by(state, file, study_state)}
+def document(state: StudyState, file: StudyFile, study_state: str) -> Budgets:
+    """For people and ``--json``."""
+    rows = {name: use.row for name, use in budgets(state, file).items()}
+    return Budgets(**rows, stopped_by=stopped_by(state, file, study_state))
 
 
 def stopped_by(state: StudyState, file: StudyFile, study_state: str) -> str | None:

@@ -66,7 +66,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "aim_of", "aims_of", "per_hour", "text"]
+__all__ = ["Aim", "Name", "aim_named", "aim_of", "per_hour", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +133,22 @@ class Aim:
         return f"{text(self.shown(value))} {self.unit}"
 
 
-def aim_of(document: Mapping[str, Any]) -> Aim:
-    """The aim that decides a study, from its document; of one that tells none, tokens per second."""
-    return _aim(document, document.get("objective"))
-
-
-def aims_of(document: Mapping[str, Any]) -> tuple[Aim, ...]:
-    """All that a study aims at, from its document."""
-    return tuple(_aim(document, name) for name in document.get("objectives") or [document.get("objective")])
-
-
-def _aim(document: Mapping[str, Any], name: Any) -> Aim:
-    price = document.get("price") or {}
+def aim_named(
+    name: Any, target_loss: float | None = None, currency: str = "", per_gpu_hour: float | None = None
+) -> Aim:
+    """The aim of a study; of one that tells no name, or one that is not known, tokens per second."""
     known: Name = name if name in KNOWN else "tokens_per_second"
-    return Aim(
-        known, document.get("target_loss"), str(price.get("currency") or ""), price.get("per_gpu_hour")
+    return Aim(known, target_loss, currency, per_gpu_hour)
+
+
+def aim_of(document: Mapping[str, Any]) -> Aim:
+    """The aim that decides a study, from a document with ``objective``, ``target_loss`` and ``price``."""
+    price = document.get("price") or {}
+    return aim_named(
+        document.get("objective"),
+        document.get("target_loss"),
+        str(price.get("currency") or ""),
+        price.get("per_gpu_hour"),
     )
 
 

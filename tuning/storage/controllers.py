@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,6 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage.journal import UnreachableError
 from tuning.storage.state import StudyState, Trial
 
-Document = dict[str, Any]
 Member = dict[str, Any]
 CONTROLLERS = "controllers"
 #: A controller on another host cannot be seen; it counts as alive while it was heard of in so many seconds.
@@ -223,34 +223,55 @@ def busy(name: str, owner: Member, ways: str) -> InputError:
     return InputError("study", name, f"is already being run by {words(owner)}; {remedy}")
 
 
-def running_trials(state: StudyState, file: StudyFile) -> list[Document]:
+@dataclass(frozen=True, slots=True)
+class ControllerName:
+    """Who runs or ran a trial; the host is not known of studies that began before it was noted."""
+
+    pid: int
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTrial:
+    """A trial without an end."""
+
+    trial: int
+    run: str | None
+    source: str
+    confirms: int | None
+    label: str
+    began_unix: float
+    controller: ControllerName | None = None
+
+
+def running_trials(state: StudyState, file: StudyFile) -> list[RunningTrial]:
     """Every trial without an end, oldest first."""
     space = file.search_space
     return [
-        {
-            "trial": trial.number,
-            "run": trial.run,
-            "source": trial.source,
-            "confirms": trial.confirms,
-            "label": space.remember("label", trial.config, space.label),
-            "began_unix": trial.proposed_unix,
-            "controller": controller_of(trial),
-        }
+        RunningTrial(
+            trial.number,
+            trial.run,
+            trial.source,
+            trial.confirms,
+            space.remember("label", trial.config, space.label),
+            trial.proposed_unix,
+            controller_of(trial),
+        )
         for trial in state.under_way
     ]
 
 
-def controller_of(trial: Trial) -> Document | None:
-    """Who runs or ran a trial; the host is not known of studies that began before it was noted."""
-    return {"pid": trial.lease["pid"], "host": trial.lease.get("host")} if trial.lease else None
+def controller_of(trial: Trial) -> ControllerName | None:
+    """Who runs or ran a trial."""
+    return ControllerName(trial.lease["pid"], trial.lease.get("host")) if trial.lease else None
 
 
-def controller_rows(living: list[Document], state: StudyState) -> list[Document]:
+def controller_rows(living: list[Member], state: StudyState) -> list[dict[str, Any]]:
     """The controllers that live, each with the trial that it runs."""
     return [_member(member, state) for member in living]
 
 
-def _member(member: Member, state: StudyState) -> Document:
+def _member(member: Member, state: StudyState) -> dict[str, Any]:
     at = next((trial for trial in state.under_way if trial.lease and same(trial.lease, member)), None)
     known = {name: member.get(name) for name in ("pid", "start_time", "host", "since_unix", "here")}
     return known | {"trial": at.number if at else None, "run": at.run if at else None}

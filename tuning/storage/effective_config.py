@@ -250,27 +250,44 @@ def sampler(file: StudyFile, state: StudyState) -> Choice:
     )
 
 
-def document(state: StudyState, file: StudyFile) -> dict[str, Any]:
-    """What was steered, by whom and when, and how the study goes now. ``file`` is the steered one."""
-    events = ("at_unix", "by", "command", "arguments", "accepted", "reason")
-    choice = sampler(file, state)
-    return {
-        "steering": [{name: getattr(answer, name) for name in events} for answer in state.answers.values()],
-        "mask": of_state(state, file.search_space).document(),
-        "sampler": {"name": choice.name, "reason": choice.reason},
-        "budget_settings": budget(file),
-        "continues": list(state.continues),
-        "continued_in": (state.successor or {}).get("name"),
-        "inherited": [
-            {
-                "study": earlier.study,
-                "same": earlier.same,
-                "trials": len(earlier.trials),
-                "words": earlier.words,
-            }
-            for earlier in state.inherited
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class SteeringEvent:
+    """A command that somebody gave, and its answer."""
+
+    at_unix: float
+    by: str
+    command: str
+    arguments: dict[str, Any]
+    accepted: bool
+    reason: str
+
+
+def events(state: StudyState) -> list[SteeringEvent]:
+    """What was asked of a study by whom and when, in order."""
+    return [
+        SteeringEvent(
+            answer.at_unix, answer.by, answer.command, answer.arguments, answer.accepted, answer.reason
+        )
+        for answer in state.answers.values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedStudy:
+    """An earlier study whose measurements a study began with; ``same`` and ``words`` are those of ``Inherited``."""
+
+    study: str
+    same: bool
+    trials: int
+    words: str
+
+
+def inherited(state: StudyState) -> list[InheritedStudy]:
+    """What a study began with."""
+    return [
+        InheritedStudy(earlier.study, earlier.same, len(earlier.trials), earlier.words)
+        for earlier in state.inherited
+    ]
 
 
 def budget(file: StudyFile) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def of_view(view: StudyView) -> dict[str, Any]:
 
     if view.file is not None:
         importance = (view.result or {}).get("importance")
-        found = result(view.journal, view.file, view.state) | {"importance": importance}
+        found = result(view.journal, view.file, view.state).as_dict() | {"importance": importance}
     else:
         found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
     members = list(view.status.get("controllers") or ()) if view.alive else []

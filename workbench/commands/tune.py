@@ -137,6 +137,6 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
             children.start()
             shown.update(news)
 
-        document = run_study(file, folder, execute, update, foresee, join, storage)
+        document = run_study(file, folder, execute, update, foresee, join, storage).as_dict()
         children.close(ended=document["state"] == "ended")
     return document

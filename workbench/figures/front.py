@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from tuning.spec.objectives import Aim, aim_of, aims_of
+from tuning.spec.objectives import Aim, aim_of
 from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
 
 
@@ -41,7 +41,8 @@ class FrontSeries(NamedTuple):
 def front_series(document: Mapping[str, Any]) -> list[FrontSeries]:
     """One for each objective beside the one that decides; none for a study with one objective."""
     upwards = aim_of(document)
-    return [_series(document, aim, upwards) for aim in aims_of(document) if aim.name != upwards.name]
+    aims = [aim_of({**document, "objective": name}) for name in document.get("objectives") or ()]
+    return [_series(document, aim, upwards) for aim in aims if aim.name != upwards.name]
 
 
 def _series(document: Mapping[str, Any], across: Aim, upwards: Aim) -> FrontSeries:

@@ -12,7 +12,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuning.spec.objectives import Aim, aim_of, aims_of, text
+from tuning.spec.objectives import Aim, aim_of, text
 from tuning.storage.controllers import words as controller_words
 from workbench.text import words
 
@@ -93,7 +93,8 @@ def kept(document: Document) -> str:
 
 def front(document: Document) -> dict[str, list[Any]]:
     """The points of a pareto front, column by column: trial, whether it is the best, each objective, configuration."""
-    points, aims = document.get("pareto") or [], aims_of(document)
+    points = document.get("pareto") or []
+    aims = [aim_of({**document, "objective": name}) for name in document.get("objectives") or ()]
     columns: dict[str, list[Any]] = {
         "trial": [point["trial"] for point in points],
         "decides": ["best" if point["decides"] else "" for point in points],

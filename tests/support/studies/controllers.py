@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.space.points import point_key
 from tuning.storage import journal
 from tuning.storage.state import StudyState
-from tuning.study import run_study
 
 #: A busy machine takes a while.
 PATIENCE_SECONDS = 50.0

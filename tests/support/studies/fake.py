@@ -16,6 +16,7 @@ from engine.config.validation.rules import problems
 from engine.run.outcome import Ending, RunOutcome
 from profilers.analysis.statistics import median_interval
 from profilers.model.run_summary import RunSummary
+from tuning import study as studies
 from tuning.spec.study_file import StudyFile, parse
 
 STEPS = 24
@@ -40,6 +41,11 @@ def study(**changes: Any) -> StudyFile:
         },
     }
     return parse(tree | changes)
+
+
+def run_study(*given: Any, **more: Any) -> dict[str, Any]:
+    """:func:`tuning.study.run_study`; the document that ``tune --json`` prints of it."""
+    return studies.run_study(*given, **more).as_dict()
 
 
 def seconds(config: RunConfig) -> float:

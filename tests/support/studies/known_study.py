@@ -122,5 +122,6 @@ def add_trial(folder: Path, number: int) -> None:
 def write_result(folder: Path, more: dict[str, Any]) -> None:
     """The result that the owner of the study would leave, with more in it."""
     run_folder.write_json(
-        folder / "result.json", result.result(load(folder / "journal.jsonl"), file(), "ended") | more
+        folder / "result.json",
+        result.result(load(folder / "journal.jsonl"), file(), "ended").as_dict() | more,
     )

@@ -13,8 +13,8 @@ from engine.config.errors import InputError
 from engine.run.outcome import Ending
 from profilers.model.run_summary import RunSummary
 from tests.support.studies import replay
+from tests.support.studies.fake import run_study
 from tuning.predict.model import constants
-from tuning.study import run_study
 
 HEADING = "model,nodes,mbs,grad_acc,gbs,dp,pp,tp,zero_stage,mfu_pct,tok_s_gpu,tok_s,gpu_memory_gb,status,gbs_consistent"
 FAILED = ",,,,,crashed_or_oom,1"

@@ -98,7 +98,7 @@ def write_study(home: Path, make_run: Callable[..., Any], make_folder: Callable[
     journal.close()
     assert live is not None
     run_folder.write_json(folder / "status.json", _status(live.run.id))
-    document = result.result(load(folder / "journal.jsonl"), file, "running")
+    document = result.result(load(folder / "journal.jsonl"), file, "running").as_dict()
     run_folder.write_json(folder / "result.json", document | {"importance": IMPORTANCE})
     return live
 

@@ -14,18 +14,18 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import conditions, confirmation
 from tuning.analysis.comparison import compare
 from tuning.analysis.confirmation import Confirmed, TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result
+from tuning.report.study_result import Gain
 from tuning.report.summary_line import gain_text
 from tuning.space import labels
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.state import StudyState, Trial
-from tuning.study import run_study
 from workbench.text.study import caption, columns
 
 FILE = study()
@@ -107,7 +107,9 @@ def test_an_arm_that_is_clearly_behind_leaves_the_rounds() -> None:
 def test_only_what_was_measured_again_decides() -> None:
     found = found_in(rerun(searched(1000.0, 1100.0, 1090.0), {0: 1000.0, 1: 1050.0, 2: 1150.0}))
     assert found.fastest.trial.number == 2
-    document = result(rerun(searched(1000.0, 1100.0, 1090.0), {0: 1000.0, 1: 1050.0, 2: 1150.0}), FILE)
+    document = result(
+        rerun(searched(1000.0, 1100.0, 1090.0), {0: 1000.0, 1: 1050.0, 2: 1150.0}), FILE
+    ).as_dict()
     assert document["best"]["trial"] == 2
     assert document["gain"]["ratio"] == pytest.approx(1.15, rel=0.005)
 
@@ -120,7 +122,7 @@ def test_old_measurements_do_not_confirm_a_study_that_grew() -> None:
     assert confirmation.next_arm(grown, FILE) == grown.trials[0]
     close = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1250.0)))
     assert confirmation.confirmed(close, FILE) is None
-    document = result(close, FILE)
+    document = result(close, FILE).as_dict()
     assert (document["best"]["trial"], document["gain"]["confirmed"]) == (len(state.trials), False)
 
 
@@ -217,7 +219,7 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
 def test_the_claim_in_words(
     ratio: float, low: float | None, high: float | None, verdict: str, words: str
 ) -> None:
-    assert gain_text({"ratio": ratio, "low": low, "high": high, "verdict": verdict}, "B").startswith(words)
+    assert gain_text(Gain(ratio, low, high, verdict), "B").startswith(words)
 
 
 def test_runs_under_different_conditions_are_flagged() -> None:
@@ -228,7 +230,7 @@ def test_runs_under_different_conditions_are_flagged() -> None:
     expected = "GPU clocks differed by 6 % (1,410 MHz in trial 0, 1,500 MHz in trial 1): measure again"
     found = found_in(replace(state, trials=tuple(slow)))
     assert condition_flags(found) == [expected]
-    assert expected in result(replace(state, trials=tuple(slow)), FILE)["result_line"]
+    assert expected in result(replace(state, trials=tuple(slow)), FILE).result_line
 
 
 def test_conditions_come_from_the_summary() -> None:
@@ -287,7 +289,7 @@ def test_a_new_rule_that_breaks_ties_is_one_entry(monkeypatch: pytest.MonkeyPatc
         lambda chosen, tied, file: f"came last of {len(tied)}",
     )
     monkeypatch.setattr(confirmation, "TIE_RULES", (newest, *confirmation.TIE_RULES))
-    document = result(rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}), FILE)
+    document = result(rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}), FILE).as_dict()
     assert document["recommended"]["trial"] == 1
     assert document["recommended"]["decided_by"] == "newest"
     said = caption(document)

@@ -13,13 +13,12 @@ from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import QualityRow
 from profilers.model.run_summary import RunSummary
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import scoring
 from tuning.spec.objectives import Aim, aim_of
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import LossGuard
 from tuning.storage import study_folder
-from tuning.study import run_study
 from workbench.figures.study import trial_series
 
 STEPS = 24

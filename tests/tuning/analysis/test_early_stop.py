@@ -14,7 +14,7 @@ from engine.run import run_folder
 from engine.run.outcome import Ending
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
-from tests.support.studies.fake import study
+from tests.support.studies.fake import run_study, study
 from tests.support.studies.racing import Recording
 from tuning.analysis import early_stop
 from tuning.analysis.comparison import spread_of, student
@@ -22,7 +22,6 @@ from tuning.analysis.early_stop import Leader, Rules, Steps
 from tuning.spec import study_file
 from tuning.storage import journal, study_folder
 from tuning.storage.state import StudyState, Trial
-from tuning.study import run_study
 
 TOKENS = 1000
 RULES = Rules((5, 10, 20), settle=0.01, spread=0.03)

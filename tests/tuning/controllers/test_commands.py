@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.controllers import commands
 from tuning.sampling.optuna_export import Mirror
 from tuning.space.points import point_key
@@ -17,7 +17,6 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage import journal, study_folder
 from tuning.storage.commands import send
 from tuning.storage.state import StudyState
-from tuning.study import run_study
 
 pytestmark = pytest.mark.drawn(12, of="steering")
 

@@ -9,11 +9,10 @@ import pytest
 
 from engine.config.run_config import RunConfig, parse
 from engine.run.outcome import Ending
-from tests.support.studies.fake import study
+from tests.support.studies.fake import run_study, study
 from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecast
 from tuning.predict.target import named
-from tuning.study import run_study
 
 
 def config(**parallel: Any) -> RunConfig:

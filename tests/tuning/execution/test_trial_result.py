@@ -12,9 +12,8 @@ from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.storage.study_folder import JOURNAL, STUDIES
-from tuning.study import run_study
 
 FILE = study(trials=3, confirm_repeats=0)
 

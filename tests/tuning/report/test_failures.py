@@ -9,11 +9,10 @@ import pytest
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.report import failures
 from tuning.report.failure_rules import Case, Rule, learn
 from tuning.storage.state import StudyState, Trial
-from tuning.study import run_study
 
 OOM = RunOutcome(Ending.OOM, "rank 1 ran out of host memory\nmore", 1, "forward")
 
@@ -131,7 +130,7 @@ def test_nothing_failed_is_said_too(tmp_path: Any) -> None:
         "line": "no trial has failed",
         "advice": [],
     }
-    assert failures.board(StudyState(), study())["line"] == "no trial has ended yet"
+    assert failures.board(StudyState(), study()).line == "no trial has ended yet"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_every_ending_about_a_configuration_has_advice(outcome: str, words: str)
         Trial(number, file.search_space.baseline[0], "sampler", outcome=outcome, attempt=1)
         for number in range(2)
     ]
-    assert any(words in tip for tip in failures.board(StudyState(trials=tuple(trials)), file)["advice"])
+    assert any(words in tip for tip in failures.board(StudyState(trials=tuple(trials)), file).advice)
 
 
 def test_a_rule_prints_its_conditions() -> None:

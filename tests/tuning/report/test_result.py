@@ -7,10 +7,16 @@ import pytest
 
 from tests.support.studies.fake import study
 from tuning.analysis import leaderboard
-from tuning.report.result import result
+from tuning.report import result as results
 from tuning.search import policy
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import Line, StudyState, fold
+
+
+def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> dict[str, Any]:
+    """The result as it is printed."""
+    return results.result(state, file, study_state).as_dict()
+
 
 LOSSY_SPACE = {"parallel.tp": [1, 2], "compression.method": ["none", "topk"], "batch.micro_batch": [1, 2, 4]}
 FILE = study()

@@ -9,10 +9,9 @@ import optuna
 import pytest
 
 from engine.config.errors import InputError
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.spec import sampler_choice
 from tuning.spec.sampler_choice import SAMPLERS, Sampler
-from tuning.study import run_study
 
 SEEDS: list[int] = []
 

@@ -12,14 +12,13 @@ import optuna
 import pytest
 
 from engine.run import run_folder
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.controllers.status import Update
 from tuning.sampling import optuna_export
 from tuning.sampling.optuna_export import Mirror, drain, rebuild
 from tuning.space.encoding import Encoding
 from tuning.storage import journal, study_folder
 from tuning.storage.state import StudyState
-from tuning.study import run_study
 
 TRIALS, LOT = 12, 3
 FILE = study(trials=TRIALS, confirm_repeats=0)

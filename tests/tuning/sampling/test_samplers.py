@@ -8,7 +8,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.studies.fake import Machine, seconds, study
+from tests.support.studies.fake import Machine, run_study, seconds, study
 from tuning.sampling.optuna_study import Index
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
@@ -16,7 +16,6 @@ from tuning.spec import sampler_choice
 from tuning.storage import effective_config, journal, study_folder
 from tuning.storage.commands import send
 from tuning.storage.state import StudyState, Trial
-from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
 NUMBERS = {"parallel.tp": [1, 2, 4], "parallel.pp": [1, 2, 4], "batch.micro_batch": [1, 2, 4]}

@@ -7,7 +7,7 @@ from typing import Any
 import optuna
 import pytest
 
-from tests.support.studies.fake import seconds, study
+from tests.support.studies.fake import run_study, seconds, study
 from tests.support.studies.weighed import Weighed, asked
 from tuning.sampling.optuna_study import Index
 from tuning.sampling.samplers import Evolution
@@ -17,7 +17,6 @@ from tuning.space.space import Space
 from tuning.spec import sampler_choice
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import Trial
-from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,9 @@ def test_a_trial_uses_the_hours_of_its_own_ranks() -> None:
         replace(trial, config={"ranks": ranks}) for trial, ranks in zip(state.trials, (4, 2, 1), strict=True)
     ]
     found = budgets(replace(state, trials=tuple(trials)), file)
-    assert found["wall_seconds"]["used"] == 60.0
-    assert found["gpu_hours"]["used"] == pytest.approx((40 + 40 + 30) / 3600)
-    assert found["money"]["used"] == pytest.approx(2 * (40 + 40 + 30) / 3600)
+    assert found["wall_seconds"].row.used == 60.0
+    assert found["gpu_hours"].row.used == pytest.approx((40 + 40 + 30) / 3600)
+    assert found["money"].row.used == pytest.approx(2 * (40 + 40 + 30) / 3600)
 
 
 def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None:
@@ -91,12 +91,13 @@ def test_a_budget_of_trials_and_seconds_is_the_old_one_by_another_name() -> None
 def test_what_is_used_is_told() -> None:
     file = asked(price=PRICE, budget={"money": 1.0}, confirm_repeats=1)
     found = budgets(ran(10.0, 20.0, 30.0), file)
-    assert found["wall_seconds"]["used"] == 60.0 and found["wall_seconds"]["limit"] is None
-    assert found["gpu_hours"]["used"] == pytest.approx(60 * 4 / 3600)
-    assert found["money"] == pytest.approx(
+    assert found["wall_seconds"].row.used == 60.0 and found["wall_seconds"].row.limit is None
+    assert found["gpu_hours"].row.used == pytest.approx(60 * 4 / 3600)
+    money = asdict(found["money"].row) | {"next": found["money"].next}
+    assert money == pytest.approx(
         {"used": 60 * 8 / 3600, "kept_for_confirmation": 40 * 8 / 3600, "next": 20 * 8 / 3600, "limit": 1.0}
     )
-    assert document(ran(10.0), file, "running")["stopped_by"] is None
-    assert document(ran(10.0), file, "ended")["stopped_by"] == "command"
+    assert document(ran(10.0), file, "running").stopped_by is None
+    assert document(ran(10.0), file, "ended").stopped_by == "command"
     note = replace(ran(10.0, 9.0, 9.0, confirms=2), notes=("every legal point of the space was measured",))
-    assert document(note, file, "ended")["stopped_by"] == "space"
+    assert document(note, file, "ended").stopped_by == "space"

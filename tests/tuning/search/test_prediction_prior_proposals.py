@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.execution.simulated_machine import Simulation
 from tuning.predict.forecast import forecasts
 from tuning.predict.target import Target, named
@@ -14,7 +14,6 @@ from tuning.search.acquisition import LEAST_FAILURES, MOST_FAILURES
 from tuning.search.prediction_prior import SAMPLED, Foresight
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
-from tuning.study import run_study
 
 RANKS = 8
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.space.first_tries import first_tries, fitting_tries
-from tuning.study import run_study
 
 
 def sharded_only(config: RunConfig) -> RunOutcome | None:

@@ -11,12 +11,11 @@ import pytest
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import NO, YES, EnvironmentRow
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.predict.answer import notes
 from tuning.space.encoding import Encoding
 from tuning.spec import terms
 from tuning.spec.study_file import StudyFile
-from tuning.study import run_study
 
 THREADS = "environment.OMP_NUM_THREADS"
 

@@ -17,7 +17,8 @@ from tuning.analysis import constraints, leaderboard
 from tuning.analysis.constraints import checked
 from tuning.analysis.measures import headroom, measure, measures
 from tuning.execution import preflight
-from tuning.spec.objectives import KNOWN, Aim, aim_of, aims_of, text
+from tuning.report.study_result import StudyResult
+from tuning.spec.objectives import KNOWN, Aim, aim_of, text
 from tuning.spec.terms import Constraints
 from tuning.storage.state import Trial
 
@@ -195,9 +196,9 @@ def test_a_budget_may_grow_and_a_question_may_not_change() -> None:
 
 def test_documents_of_before_mean_tokens_per_second() -> None:
     assert aim_of({}) == aim_of({"objective": None}) == Aim()
-    assert aims_of({"objective": "mfu"}) == (Aim("mfu"),)
+    assert StudyResult.from_dict({"objective": "mfu"}).aims == (Aim("mfu"),)
     told = {"objective": "mfu", "objectives": ["mfu", "money_per_billion_tokens"], "price": PRICE}
-    assert [aim.unit for aim in aims_of(told)] == ["% MFU", "EUR/billion tokens"]
+    assert [aim.unit for aim in StudyResult.from_dict(told).aims] == ["% MFU", "EUR/billion tokens"]
     assert [text(value) for value in (None, 12345.6, 99.94, 0.01234)] == ["—", "12,346", "99.9", "0.0123"]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.session import Session
+from tests.support.studies.fake import run_study
 from tuning.spec.study_file import parse
-from tuning.study import run_study
 
 BASE: dict[str, Any] = {
     "model": {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn_hidden": 128},

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.sampling.optuna_export import rebuild
 from tuning.space.points import point_key
 from tuning.storage import journal, study_folder
-from tuning.study import run_study
 
 ROOT = Path(__file__).parents[3]
 TRIALS = 3
@@ -72,7 +71,7 @@ import sys, os
 from pathlib import Path
 from tests.support.studies.fake import Machine
 from tests.tuning.studies.test_crash import FILE
-from tuning.study import run_study
+from tests.support.studies.fake import run_study
 machine = Machine(run_seconds=0.2, during=lambda number, run: print("begun", number, flush=True))
 print(run_study(FILE, Path(sys.argv[1]), machine)["state"], flush=True)
 """

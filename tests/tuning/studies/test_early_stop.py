@@ -13,9 +13,9 @@ from engine.run.outcome import EarlyEnd, Ending
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
+from tests.support.studies.fake import run_study
 from tuning.spec.study_file import parse
 from tuning.storage.study_folder import STUDIES
-from tuning.study import run_study
 
 STEPS = 16
 #: One large micro-batch a step, or eight small ones: several times as slow.

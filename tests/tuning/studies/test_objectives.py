@@ -10,11 +10,10 @@ import optuna
 import pytest
 
 from engine.run import run_folder
-from tests.support.studies.fake import Machine
+from tests.support.studies.fake import Machine, run_study
 from tests.support.studies.weighed import GIB, Weighed, asked
 from tuning.sampling import optuna_export
 from tuning.storage import study_folder
-from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
 

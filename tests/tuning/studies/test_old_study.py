@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from tests.support.studies.fake import Machine
+from tests.support.studies.fake import Machine, run_study
 from tuning.space.points import point_key
 from tuning.spec import study_file
 from tuning.storage import journal, study_folder
-from tuning.study import run_study
 
 pytestmark = pytest.mark.drawn(2, of="old studies")
 

@@ -10,10 +10,9 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.layout import accumulation, layout_of
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.space.encoding import Encoding
 from tuning.space.space import Space
-from tuning.study import run_study
 
 SPACE: dict[str, Any] = {
     "ranks": [2, 4, 8],

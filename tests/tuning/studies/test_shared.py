@@ -10,7 +10,7 @@ import pytest
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
 from tests.support.studies.controllers import Controller, check, no_controller_stays
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import confirmation
 from tuning.controllers.coordination import held
 from tuning.controllers.status import Update
@@ -20,7 +20,6 @@ from tuning.storage.commands import send
 from tuning.storage.controllers import Crew, present
 from tuning.storage.journal import Journal
 from tuning.storage.state import StudyState, Trial
-from tuning.study import run_study
 
 __all__ = ["no_controller_stays"]
 pytestmark = pytest.mark.usefixtures("no_controller_stays")

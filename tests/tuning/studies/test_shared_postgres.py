@@ -13,13 +13,12 @@ import pytest
 from engine.config.errors import InputError
 from engine.run import run_folder
 from tests.support.studies.controllers import Controller, check, no_controller_stays
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tests.support.studies.postgres import PASSWORD, Server, missing, server
 from tests.support.waiting import wait_until
 from tuning.storage import journal, study_folder
 from tuning.storage.commands import send
 from tuning.storage.postgres.database import address
-from tuning.study import run_study
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "there is a server"),

@@ -13,13 +13,12 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import ownership, run_folder
 from engine.run.outcome import Ending, RunOutcome
-from tests.support.studies.fake import Machine, Should, study
+from tests.support.studies.fake import Machine, Should, run_study, study
 from tuning.controllers.status import Update
 from tuning.execution.signals import Interruption
 from tuning.space.points import point_key
 from tuning.storage import journal, study_folder
 from tuning.storage.commands import send
-from tuning.study import run_study
 
 
 @pytest.fixture

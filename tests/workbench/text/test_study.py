@@ -55,7 +55,7 @@ def write(home: Path, state: StudyState) -> None:
 
 
 def test_the_columns_have_every_round() -> None:
-    document = result(TIED, FILE)
+    document = result(TIED, FILE).as_dict()
     shown = rounds.columns(document)
     assert shown["trial"] == ["0", "1"]
     assert shown["is"] == ["baseline, recommended", "fastest"]
@@ -67,13 +67,13 @@ def test_the_columns_have_every_round() -> None:
     assert said.startswith(
         "measured again in the order 0 1 1 0; trial 0 is recommended by simplicity: trials 0 and 1 tie"
     )
-    assert rounds.columns(result(searched(1000.0, 1010.0), FILE)) == {}
+    assert rounds.columns(result(searched(1000.0, 1010.0), FILE).as_dict()) == {}
     assert rounds.caption({}) == ""
 
 
 def test_show_prints_them_before_the_result() -> None:
     text = io.StringIO()
-    print_study(Console(file=text, width=250), result(TIED, FILE))
+    print_study(Console(file=text, width=250), result(TIED, FILE).as_dict())
     lines = text.getvalue().splitlines()
     head = next(place for place, line in enumerate(lines) if "round 2, tokens/s" in line)
     assert lines[head + 3].startswith("measured again in the order")

@@ -16,12 +16,11 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.run import run_folder
-from tests.support.studies.fake import Machine, study
+from tests.support.studies.fake import Machine, run_study, study
 from tests.workbench.commands.test_tune import machine  # noqa: F401
 from tests.workbench.conftest import Furnished, Run
 from tuning.storage import journal
 from tuning.storage.commands import send
-from tuning.study import run_study
 from workbench.home.store import Store
 from workbench.home.transfer import export_study, import_study, landing
 from workbench.home.transfer.manifest import MANIFEST

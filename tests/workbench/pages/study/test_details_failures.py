@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def board(fails: bool) -> dict[str, Any]:
         if failed:
             ending = {"outcome": "oom", "rank": 1, "phase": "forward", "reason": "rank 1: no *memory*"}
         trials.append(Trial(number, point, "sampler", **ending))
-    return {"failures": failures.board(StudyState(trials=tuple(trials)), FILE)}
+    return {"failures": asdict(failures.board(StudyState(trials=tuple(trials)), FILE))}
 
 
 def page(document: dict[str, object]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.studies.fake import run_study
 from tests.support.studies.weighed import Weighed, asked
 from tests.workbench.pages.test_pages import charts, texts, visit
 from tests.workbench.pages.test_tune import draft
 from tuning.spec import study_file
-from tuning.study import run_study
 
 SEVERAL = ["tokens_per_second", "peak_memory_bytes"]
 

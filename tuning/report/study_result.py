@@ -1,0 +1,293 @@
+"""The result of a study: the document of ``result.json``, ``tune --json`` and ``show --json``, with stable keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from tuning.analysis.constraints import Checked
+from tuning.analysis.scoring import Judged
+from tuning.report.failures import FailureBoard
+from tuning.search.budgets import Budgets
+from tuning.spec.objectives import Aim, aim_named
+from tuning.spec.sampler_choice import Choice
+from tuning.storage.controllers import ControllerName, RunningTrial
+from tuning.storage.effective_config import InheritedStudy, SteeringEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an hour of one rank costs."""
+
+    per_gpu_hour: float
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A value and the ends of its 95 % interval in the unit that people see, the lower one first."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """What the loss guard says about a trial that ended well: satisfied, violated or undecided, and why."""
+
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A trial. ``value``, ``low`` and ``high`` are as they are kept: larger is better. ``config`` and ``measures`` are
+    data: their keys are knobs and objectives. ``beside`` is the share of its time that other trials ran, too.
+    """
+
+    number: int
+    run: str | None = None
+    reason: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seconds: float = 0.0
+    source: str = ""
+    attempt: int = 0
+    retry_of: int | None = None
+    confirms: int | None = None
+    why: str = ""
+    rank: int | None = None
+    phase: str | None = None
+    validation_loss: float | None = None
+    constraints: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    peak_memory_bytes: int | None = None
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shown: Shown | None = None
+    outcome: str = "running"
+    beside: float = 0.0
+    label: str = ""
+    controller: ControllerName | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without a value."""
+        return self.value is None and self.outcome != "running"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow(Measurement):
+    """A trial of the search, with the constraints of the study beside it."""
+
+    guard: GuardState | None = None
+    limits: list[Checked] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[Checked]:
+        """The constraints that it breaks, or of which nobody can tell."""
+        return [limit for limit in self.limits if limit.state != "satisfied"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A trial that the result names. The interval of best and baseline counts what they were measured again."""
+
+    trial: int
+    run: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+    validation_loss: float | None = None
+    shown: Shown | None = None
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation(Entry):
+    """What to use, why, and the rule that decided it."""
+
+    why: str = ""
+    decided_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LossyEntry(Entry):
+    """The fastest trial with a lossy setting, and what the loss guard says about it."""
+
+    guard: Judged | None = None
+    faster_than_best_exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """One more measurement of an arm."""
+
+    number: int
+    run: str | None
+    value: float | None
+    conditions: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRow:
+    """A configuration that was measured again; ``ratio`` is to the baseline, else to the arm named ``beside``."""
+
+    trial: int
+    label: str
+    is_baseline: bool
+    searched_value: float | None
+    rounds: list[RoundRow]
+    ratio: float
+    low: float | None
+    high: float | None
+    peak_memory_bytes: int | None = None
+    complexity: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationRounds:
+    """What was measured again, in which order, and what that decided. All numbers are of trials of the search."""
+
+    arms: list[ArmRow]
+    beside: int
+    order: list[int]
+    winner: int
+    tied: list[int]
+    recommended: int
+    decided_by: str
+    why: str
+    #: Where arms ran under different conditions.
+    flags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Racing:
+    """Numbers of trials that ended early, and the share of the search's steps that this spared."""
+
+    pruned: list[int]
+    settled: list[int]
+    steps_spared_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoPoint:
+    """A trial that no other one beats in every objective; ``decides``: it is the best by the one that decides."""
+
+    trial: int
+    run: str | None
+    config: dict[str, Any]
+    label: str
+    decides: bool
+    objectives: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """The loss guard of a study, and the steps of its trials."""
+
+    threshold: float
+    min_steps: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """Fields are in the order of the document's keys; defaults stand for what older files lack.
+
+    ``importance`` and ``prior`` are what the study's owner works out beside the trials, ``optuna_lag`` what Optuna's
+    database lacks; these keys are left out of the document while they are UNSET.
+    """
+
+    study: str = ""
+    #: The objective that decides.
+    objective: str | None = None
+    target_loss: float | None = None
+    objectives: list[str] = field(default_factory=list)
+    price: Price | None = None
+    #: The model of a cluster that trials are played on; None where ranks run.
+    simulate: str | None = None
+    constraints: dict[str, float] = field(default_factory=dict)
+    ranks: int = 1
+    state: str = ""
+    best: Entry | None = None
+    baseline: Entry | None = None
+    gain: Gain | None = None
+    recommended: Recommendation | None = None
+    trials: list[TrialRow] = field(default_factory=list)
+    #: Trials that measured one of the search again.
+    confirmations: list[Measurement] = field(default_factory=list)
+    running: list[RunningTrial] = field(default_factory=list)
+    confirmation_rounds: ConfirmationRounds | None = None
+    racing: Racing | None = None
+    trials_done: int = 0
+    trials_total: int = 0
+    budget: Budgets | None = None
+    #: None for a study with one objective.
+    pareto: list[ParetoPoint] | None = None
+    pareto_note: str = ""
+    best_exact: Entry | None = None
+    fastest_lossy: LossyEntry | None = None
+    runner_up: Entry | None = None
+    loss_guard: GuardSettings | None = None
+    baseline_note: str = ""
+    space_note: str = ""
+    skipped_illegal: int = 0
+    damage: list[str] = field(default_factory=list)
+    failures: FailureBoard | None = None
+    steering: list[SteeringEvent] = field(default_factory=list)
+    #: What is left of each knob that was narrowed: a list of values, or the two ends of a range.
+    mask: dict[str, Any] = field(default_factory=dict)
+    sampler: Choice | None = None
+    budget_settings: dict[str, Any] = field(default_factory=dict)
+    continues: list[str] = field(default_factory=list)
+    continued_in: str | None = None
+    inherited: list[InheritedStudy] = field(default_factory=list)
+    result_line: str = ""
+    importance: dict[str, Any] | UnsetType | None = UNSET
+    prior: dict[str, Any] | UnsetType | None = UNSET
+    optuna_lag: str | UnsetType = UNSET
+
+    @property
+    def aim(self) -> Aim:
+        """What decides; of an old file that tells nothing, tokens per second."""
+        return self._aim(self.objective)
+
+    @property
+    def aims(self) -> tuple[Aim, ...]:
+        """All that the study aims at."""
+        return tuple(map(self._aim, self.objectives)) or (self.aim,)
+
+    def _aim(self, name: str | None) -> Aim:
+        price = (self.price.currency, self.price.per_gpu_hour) if self.price else ("", None)
+        return aim_named(name, self.target_loss, *price)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, numbers and None, ready for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StudyResult:
+        """The reverse of ``as_dict``; ignores unknown keys. ValueError if a value does not fit."""
+        return msgspec.convert(dict(data), cls)
