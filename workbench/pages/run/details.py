@@ -23,8 +23,6 @@ from workbench.text import words
 from workbench.text.step import with_between
 
 LOG_LINES = 200
-#: The numbers of a run that goes on are drawn again so often.
-REFRESH_SECONDS = 2.0
 SHORT_LOG = 22
 VIEWS = (
     "Step time",
@@ -46,8 +44,12 @@ def details(run_id: str) -> None:
     _headline(view)
     if view.outcome not in (None, "completed"):
         _ending(view)
-    goes_on = view.state != "ended"
-    st.fragment(_findings, run_every=REFRESH_SECONDS if goes_on else None)(run_id)
+    if view.state != "ended":  # drawn again as a whole, so that no two numbers are of different steps
+        with st.container(horizontal=True, vertical_alignment="center", key="run-so-far"):
+            st.caption(f":material/hourglass_top: {run_text.so_far(summary)}", width="content")
+            st.button("Update", icon=":material/refresh:", type="tertiary", key="run-update")
+    metrics(_numbers(summary), "run-numbers")
+    verdicts.draw(run_id, summary, records.config)
     views = st.tabs(VIEWS, key="run-view")
     with views[0]:
         run_steps.draw_steps(records, summary, view.changes)
@@ -75,16 +77,6 @@ def details(run_id: str) -> None:
         settings.draw_configuration(records.config)
     with views[8]:
         _logs(run_id)
-
-
-def _findings(run_id: str) -> None:
-    """Speed, memory and verdicts; drawn again while the run goes on."""
-    view = runs.load(home() / run_id)
-    summary = summary_of(view) or _empty_summary(view)
-    if view.state != "ended":
-        st.caption(f":material/hourglass_top: {run_text.so_far(summary)}")
-    metrics(_numbers(summary), "run-numbers")
-    verdicts.draw(run_id, summary, snapshot(run_id).config)
 
 
 def _empty_summary(view: RunView) -> RunSummary:
