@@ -43,12 +43,12 @@ def calibrate(
         return 0
     from engine.launch.measure.calibrate import Asked
 
-    done = _measured(home, Asked(ranks, quick, device))
+    done = _measure(home, Asked(ranks, quick, device))
     _report(home, found_here(home), json)
     return 0 if done.complete else 1
 
 
-def _measured(home: Path, request: Asked) -> Calibration:
+def _measure(home: Path, request: Asked) -> Calibration:
     from engine.launch.measure.calibrate import calibrate as measure
     from tuning.execution.signals import Interruption
     from workbench.terminal.progress import CalibrateProgress

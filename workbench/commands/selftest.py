@@ -42,11 +42,11 @@ def selftest(
     from workbench.selftest.runner import chosen, folder_for
 
     checks = chosen(only, skip)
-    _look_at(device, ranks)
+    _check_options(device, ranks)
     folder = folder_for(home, out)
     result = _run(folder, checks, device, ranks, with_host_names)
     _tell_losses(result)
-    result, packed = _packed(result, folder)
+    result, packed = _with_zip(result, folder)
     _report(result, folder, packed, json)
     return 0 if result.good else 1
 
@@ -59,7 +59,7 @@ def _tell_losses(result: Selftest) -> None:
         say(line)
 
 
-def _packed(result: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
+def _with_zip(result: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
     """With the zip, or with the reason why there is none, which is told in a line, too."""
     from dataclasses import replace
 
@@ -86,7 +86,7 @@ def _report(result: Selftest, folder: Path, packed: Path | None, json: bool) -> 
         print_selftest(result_console(), result, packed or folder)
 
 
-def _look_at(device: str, ranks: int) -> None:
+def _check_options(device: str, ranks: int) -> None:
     from engine.config.errors import InputError
     from engine.config.run_config import RunConfig
     from engine.run.devices import selection

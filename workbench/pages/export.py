@@ -53,12 +53,12 @@ def page() -> None:
             width=560,
         )
         titles = {target.name: target.title for target in targets.TARGETS}
-        target = st.selectbox("Target", list(titles), key="target", width=200, help=_listed(titles))
+        target = st.selectbox("Target", list(titles), key="target", width=200, help=_target_titles(titles))
     to_link("export", chosen)
     guarded(lambda: _offer(chosen, target))
 
 
-def _listed(titles: dict[str, str]) -> str:
+def _target_titles(titles: dict[str, str]) -> str:
     return "; ".join(f"{name}: {title}" for name, title in titles.items())
 
 

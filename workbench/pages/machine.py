@@ -37,7 +37,7 @@ def _draw() -> None:
         _empty()
     else:
         _state(stored, latest)
-        _measured(latest)
+        _calibration_charts(latest)
     selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
         _fingerprint(fingerprint.here(), stored.stale)
@@ -65,7 +65,7 @@ def _state(stored: store.Found, shown: Calibration) -> None:
         st.warning(stored.reason, icon=":material/warning:")
 
 
-def _measured(shown: Calibration) -> None:
+def _calibration_charts(shown: Calibration) -> None:
     left, right = st.columns([1.6, 1])
     with left:
         _collectives(shown)

@@ -63,13 +63,13 @@ def page() -> None:
     if not lines:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    matches = _filtered(lines)
+    matches = _matching_lines(lines)
     if not matches:
         st.info("No run or study matches the filter.", icon=":material/filter_alt:")
         return
     _table(matches[:MOST_OPTIONS])
-    _left_out(matches)
-    chosen = _chosen([line.id for line in matches])
+    _omission_note(matches)
+    chosen = _run_chooser([line.id for line in matches])
     kind = next(line.kind for line in lines if line.id == chosen)
     guarded(lambda: study_details.details(chosen) if kind == "study" else details.details(chosen))
 
@@ -106,7 +106,7 @@ def _study_line(row: StudyRow) -> Line:
     return Line(row.name, "study", row.updated_unix, row.state, "", rate, None, done, row.result_line or "")
 
 
-def _filtered(lines: list[Line]) -> list[Line]:
+def _matching_lines(lines: list[Line]) -> list[Line]:
     with st.container(horizontal=True, vertical_alignment="bottom", key="runs-filter"):
         text = st.text_input(
             "Filter",
@@ -157,7 +157,7 @@ def _table(shown: list[Line]) -> None:
     )
 
 
-def _left_out(shown: list[Line]) -> None:
+def _omission_note(shown: list[Line]) -> None:
     """What the table does not show of thousands, and all of it to download."""
     if len(shown) <= MOST_OPTIONS:
         return
@@ -211,7 +211,7 @@ def _select(ids: list[str]) -> None:
         st.session_state["id"] = ids[rows[0]]
 
 
-def _chosen(run_ids: list[str]) -> str:
+def _run_chooser(run_ids: list[str]) -> str:
     ids = within_reach("id", run_ids)
     from_link("id", ids)
     st.space("small")

@@ -173,7 +173,7 @@ def _files(folder: Path, trace: Trace, first: int) -> None:
     title, button = st.columns([3, 1], vertical_alignment="center")
     title.markdown(f"**{words.steps(first, trace.done).capitalize()}**, {ranks}")
     try:
-        path = _merged(folder, trace)
+        path = _merged_file(folder, trace)
     except traces.MergeError as error:
         title.caption(f":material/warning: {error}")
         return
@@ -208,7 +208,7 @@ def _merging() -> tuple[ThreadPoolExecutor, dict[Path, _Merge]]:
     return ThreadPoolExecutor(1, "merge"), {}
 
 
-def _merged(folder: Path, trace: Trace) -> Path | None:
+def _merged_file(folder: Path, trace: Trace) -> Path | None:
     """The merged file, once it is there. MergeError if it cannot be; tried again when the server starts again."""
     if trace.merged is not None:
         return trace.merged

@@ -110,7 +110,7 @@ def draw_memory(config: Mapping[str, Any], peak_bytes: int | None) -> None:
                 "share": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
             },
         )
-        st.caption(_beside(row, peak_bytes))
+        st.caption(_peak_comparison(row, peak_bytes))
 
 
 def _largest(tree: Mapping[str, Any]) -> Footprint | None:
@@ -133,7 +133,7 @@ def _parts(row: Footprint) -> dict[str, int]:
     }
 
 
-def _beside(row: Footprint, peak_bytes: int | None) -> str:
+def _peak_comparison(row: Footprint, peak_bytes: int | None) -> str:
     """Which rank it is, and what was measured."""
     stages = ", ".join(map(str, row.stages))
     flying = "1 micro-batch" if row.in_flight == 1 else f"{row.in_flight:,g} micro-batches"

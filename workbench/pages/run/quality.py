@@ -26,13 +26,13 @@ _LASTS_SECONDS = 20
 def draw(view: RunView, summary: RunSummary) -> None:
     """Nothing for an exact run without a curve."""
     if lossy(quality.values_of(view.folder)):
-        _beside(view.id, view.state)
+        _baseline_comparison(view.id, view.state)
     elif len(summary.quality) > 1:
         st.markdown("**Loss on held-out text**")
         _chart([asdict(row) for row in summary.quality], [], view.id)
 
 
-def _beside(run: str, state: str) -> None:
+def _baseline_comparison(run: str, state: str) -> None:
     try:
         comparison = _report(home(), run, state)
     except InputError as problem:  # it was changed meanwhile

@@ -35,7 +35,7 @@ def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     if not findings:
         _cards(summary.verdicts)
         return
-    wanted = _asked(run, own)
+    wanted = _threshold_fields(run, own)
     rated, verdicts = rate(findings, wanted), judge(findings, wanted)
     _cards(verdicts)
     for episode in summary.episodes:
@@ -82,7 +82,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _asked(run: str, own: Thresholds) -> Thresholds:
+def _threshold_fields(run: str, own: Thresholds) -> Thresholds:
     """The run's own thresholds, with those that were changed on this page in their place."""
     return Thresholds(
         **{

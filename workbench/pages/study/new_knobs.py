@@ -179,7 +179,7 @@ def _label(key: str) -> str:
 def _allowed(key: str, field: forms.FormField) -> str:
     since = VARIABLES[key.rpartition(".")[2]].since
     known = "" if since == "any" else f"Available from {since} on."
-    return " ".join(part for part in (forms.bounds_said(field), known) if part)
+    return " ".join(part for part in (forms.bounds_text(field), known) if part)
 
 
 def _help(key: str) -> str:

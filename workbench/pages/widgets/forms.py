@@ -68,7 +68,7 @@ class FormField:
 def field(model: type[BaseModel], key: str) -> FormField:
     """The field at a dotted key, sections being models themselves. KeyError if there is none."""
     section, info = _find(model, key)
-    kind, optional, options, bounds = _resolved(info.annotation, list(info.metadata))
+    kind, optional, options, bounds = _plain_type(info.annotation, list(info.metadata))
     low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
     form_field = FormField(
         key=key,
@@ -84,7 +84,7 @@ def field(model: type[BaseModel], key: str) -> FormField:
         options=options,
     )
     text = " ".join(
-        part for part in (info.description or _first_line(section), bounds_said(form_field)) if part
+        part for part in (info.description or _first_line(section), bounds_text(form_field)) if part
     )
     return FormField(
         **{**{name: getattr(form_field, name) for name in form_field.__slots__}, "help": f"{text} (`{key}`)"}
@@ -102,7 +102,7 @@ def _find(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo]
     return _find(inner, ".".join(rest))
 
 
-def _resolved(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[Any, ...], dict[str, float]]:
+def _plain_type(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[Any, ...], dict[str, float]]:
     """The plain type below Optional, Annotated and Literal, and every bound on the way."""
     bounds = {name: bound for item in metadata for name, bound in _bounds_of(item).items()}
     if named := next((item for item in metadata if isinstance(item, OneOf)), None):
@@ -110,11 +110,11 @@ def _resolved(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[A
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)
-        kind, optional, options, deeper = _resolved(inner, more)
+        kind, optional, options, deeper = _plain_type(inner, more)
         return kind, optional, options, bounds | deeper
     if origin in (Union, UnionType):
         inner = next(option for option in get_args(annotation) if option is not NoneType)
-        kind, _, options, deeper = _resolved(inner, [])
+        kind, _, options, deeper = _plain_type(inner, [])
         return kind, True, options, bounds | deeper
     if origin is Literal:
         options = get_args(annotation)
@@ -141,7 +141,7 @@ def _first_line(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").strip().partition("\n\n")[0].replace("``", "`").split())
 
 
-def bounds_said(form_field: FormField) -> str:
+def bounds_text(form_field: FormField) -> str:
     """What a value must be, as a sentence; empty if it may be any."""
     parts = []
     if form_field.low is not None:

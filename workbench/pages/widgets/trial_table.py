@@ -69,13 +69,15 @@ def _followed_studies() -> FollowedStudies:
 def trial_chart(study: Study, key: str) -> None:
     """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out."""
     name, aim = study.view.name, aim_of(study.document)
-    series, drawing = followed(name).more("trial-chart", study.document, lambda: _drawn(study, aim))
+    series, drawing = followed(name).more(
+        "trial-chart", study.document, lambda: _series_and_figure(study, aim)
+    )
     chart(drawing, key, f"{aim.title}, with intervals")
     if series.note:
         st.caption(series.note)
 
 
-def _drawn(study: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
+def _series_and_figure(study: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
     series = thinned(trial_series(study.document))
     return series, study_figures.trials(series, study.view.name, aim)
 
