@@ -143,7 +143,7 @@ def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -
 
 def referred(folder: Path) -> store.Found:
     """The calibration that a run folder refers to, or why there is none."""
-    return store.referred(folder.parent, run_folder.read_json(folder / run_folder.STATUS) or {})
+    return store.referred(folder.parent, run_folder.RunStatus.of(folder))
 
 
 def summary_of(

@@ -55,7 +55,7 @@ def trials(folders: Iterable[Path], archive: Archive | None = None) -> list[Tria
 
 def is_completed(folder: Path) -> bool:
     """Whether a folder is that of a run whose ranks came to their end; nobody simulated it."""
-    return is_complete(run_folder.read_json(folder / run_folder.STATUS) or {})
+    return is_complete(run_folder.RunStatus.of(folder))
 
 
 def measured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -117,10 +118,31 @@ class RunOutcome:
         """Plain values for ``status.json``."""
         return asdict(self) | {"ending": self.ending.value, "last_lines": list(self.last_lines)}
 
+
+@dataclass(frozen=True, slots=True)
+class RecordedOutcome:
+    """An outcome as a file has it: its ending may be missing, or one that only another version knows."""
+
+    ending: str | None = None
+    reason: str = ""
+    rank: int | None = None
+    phase: str | None = None
+    last_lines: tuple[str, ...] = ()
+    killed_from_outside: bool = False
+
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> RunOutcome:
-        """Inverse of :meth:`as_dict`; ignores keys it does not know."""
-        values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        values["ending"] = Ending(values["ending"])
-        values["last_lines"] = tuple(values.get("last_lines", ()))
-        return cls(**values)
+    def from_dict(cls, data: Mapping[str, Any]) -> RecordedOutcome:
+        """What :meth:`RunOutcome.as_dict` wrote; ignores keys it does not know."""
+        values = {key: data[key] for key in cls.__dataclass_fields__ if data.get(key) is not None}
+        return cls(**values | {"last_lines": tuple(values.get("last_lines", ()))})
+
+    def outcome(self) -> RunOutcome:
+        """The same. ValueError if this version does not know the ending."""
+        return RunOutcome(
+            Ending(str(self.ending)),
+            self.reason,
+            self.rank,
+            self.phase,
+            self.last_lines,
+            self.killed_from_outside,
+        )

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import psutil
-
-from engine.run.outcome import Ending, RunOutcome
-from engine.run.run_folder import STATUS, read_json, update_status
 
 
 def identity(pid: int) -> dict[str, Any]:
@@ -34,20 +30,3 @@ def alive(owner: dict[str, Any] | None) -> bool:
         return bool(abs(process.create_time() - owner["start_time"]) < 1.0) and process.status() != "zombie"
     except (psutil.Error, KeyError, TypeError):
         return False
-
-
-def settle(folder: Path) -> dict[str, Any] | None:
-    """A run's status; a run that never ended although its owner is gone is settled first: as ``lost``, or as the hang
-    that was noted.
-    """
-    status = read_json(folder / STATUS)
-    if status is None or status.get("state") == "ended" or alive(status.get("owner")):
-        return status
-    if not status.get("owner"):
-        return status
-    lost = RunOutcome(Ending.LOST, "the controller died before the run ended")
-    outcome = status.get("hang") or lost.as_dict()
-    try:
-        return update_status(folder, state="ended", outcome=outcome)
-    except OSError:
-        return status | {"state": "ended", "outcome": outcome}

@@ -7,12 +7,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
+from engine.run.outcome import RecordedOutcome
 
 CONFIG = "config.json"
 #: The configuration that a run began with, once it was changed as it went.
@@ -100,8 +102,67 @@ def last_config(folder: Path) -> RunConfig | None:
     return None
 
 
-def update_status(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Merge changes into a run's status."""
-    status = (read_json(folder / STATUS) or {"id": folder.name}) | changes
-    write_json(folder / STATUS, status)
-    return status
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """What ``status.json`` of a run says. A key that is missing or null has the default, and unknown ones are ignored:
+    runs of older and newer versions can be read. :func:`update_status` changes the file.
+    """
+
+    #: starting, running or ended; empty in a file that does not say.
+    state: str = ""
+    #: Study, trial and purpose, where they apply.
+    labels: dict[str, str] = field(default_factory=dict)
+    created_unix: float | None = None
+    started_unix: float | None = None
+    ended_unix: float | None = None
+    #: The process that runs it (``ownership.identity``).
+    owner: dict[str, Any] | None = None
+    world_size: int | None = None
+    #: Degrees of parallelism and the ZeRO stage.
+    layout: dict[str, int] | None = None
+    backend: str | None = None
+    backend_reason: str | None = None
+    devices: list[str] | None = None
+    #: The device of each rank; None where ranks are in order.
+    placement: list[int] | None = None
+    #: The lab's host of each rank; None without a lab.
+    lab_hosts: list[int] | None = None
+    #: Name and ranks of each host, of a run that another launcher started.
+    hosts: list[dict[str, Any]] = field(default_factory=list)
+    rank_pids: list[int] = field(default_factory=list)
+    #: The process beside the ranks of another launcher, if it lives.
+    takes_orders: dict[str, Any] | None = None
+    #: Of the machine; the calibration that the run refers to, or why there is none.
+    fingerprint: dict[str, Any] | None = None
+    calibration: dict[str, Any] | None = None
+    calibration_reason: str | None = None
+    #: As it stands now; the outcome, if the run dies in it.
+    hang: RecordedOutcome | None = None
+    outcome: RecordedOutcome | None = None
+    #: Every key of the file, null or not.
+    keys: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> RunStatus:
+        """The status that a file's values make."""
+        given = {key: value for key, value in document.items() if value is not None}
+        values = {key: given[key] for key in cls.__dataclass_fields__ if key in given}
+        values |= {
+            key: RecordedOutcome.from_dict(given[key]) for key in ("hang", "outcome") if given.get(key)
+        }
+        return cls(**values | {"keys": frozenset(document)})
+
+    @classmethod
+    def of(cls, folder: Path) -> RunStatus:
+        """The status of a run's folder; without any keys if there is none, or if it cannot be read."""
+        return cls.from_dict(read_json(folder / STATUS) or {})
+
+    @property
+    def began_unix(self) -> float:
+        """When the ranks started, else when the run was created: the origin of time axes; 0 if neither is known."""
+        return float(self.started_unix or self.created_unix or 0.0)
+
+
+def update_status(folder: Path, **changes: Any) -> None:
+    """Merge changes into a run's status file; all else in it stays."""
+    write_json(folder / STATUS, (read_json(folder / STATUS) or {"id": folder.name}) | changes)

@@ -73,17 +73,17 @@ def ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, float] 
     cannot be read.
     """
     folder = home / (trial.run or "")
-    status = run_folder.read_json(folder / run_folder.STATUS) if trial.run else None
+    status = run_folder.RunStatus.of(folder)
     summary = run_folder.read_json(folder / run_folder.SUMMARY) if trial.run else None
-    if status is None or summary is None or status.get("state") != "ended":
+    if summary is None or status.state != "ended" or status.outcome is None or status.ended_unix is None:
         return None
     try:
-        outcome = RunOutcome.from_dict(status["outcome"])
+        outcome = status.outcome.outcome()
         found = RunSummary.from_dict(summary)
-        ended_unix = float(status["ended_unix"])
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return None if outcome.ending in FROM_OUTSIDE or found.id != trial.run else (outcome, found, ended_unix)
+    ours = outcome.ending not in FROM_OUTSIDE and found.id == trial.run
+    return (outcome, found, status.ended_unix) if ours else None
 
 
 def trial_record(

@@ -147,7 +147,7 @@ def _notes(
         found += (
             [f"the baseline has {', '.join(other)}: seconds and bytes differ for that, too"] if other else []
         )
-        if baseline.status.get("fingerprint") != view.status.get("fingerprint"):
+        if baseline.status.fingerprint != view.status.fingerprint:
             found.append("the baseline ran on another machine or network: its seconds are not comparable")
     return found
 

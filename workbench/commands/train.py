@@ -101,7 +101,7 @@ def _run(home: Path, config: RunConfig) -> RunView:
 def _note_killed(folder: Path, config: RunConfig) -> None:
     from engine.lifecycle import finish
     from engine.run.outcome import Ending, RunOutcome
-    from engine.run.run_folder import STATUS, read_json
+    from engine.run.run_folder import RunStatus
 
-    backend = str((read_json(folder / STATUS) or {}).get("backend"))
+    backend = str(RunStatus.of(folder).backend)
     finish(folder, config, backend, RunOutcome(Ending.STOPPED, "killed by a second Ctrl-C"))

@@ -102,8 +102,8 @@ def _measured(view: RunView) -> dict[str, Any] | None:
 
 def _machine(view: RunView) -> dict[str, Any]:
     names = ("world_size", "backend", "backend_reason", "devices")
-    host = (view.status.get("owner") or {}).get("host")
-    return {name: view.status.get(name) for name in names} | {"host": host}
+    host = (view.status.owner or {}).get("host")
+    return {name: getattr(view.status, name) for name in names} | {"host": host}
 
 
 def _study(home: Path, name: str | None) -> dict[str, Any] | None:

@@ -175,5 +175,5 @@ def _measured(view: RunView) -> str:
         return "nothing; this run has no measured step"
     bounds = summary.tokens_per_second_interval
     interval = f" (95 %: {bounds.low:,.0f} to {bounds.high:,.0f})" if bounds else ""
-    backend = view.status.get("backend")
+    backend = view.status.backend
     return f"{summary.tokens_per_second:,.0f} tokens/s{interval} over {summary.measured_steps} steps on {backend}"

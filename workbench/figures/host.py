@@ -78,7 +78,7 @@ def link_uses(seen: Snapshot) -> list[LinkUse]:
 
 
 def _lately(seen: Snapshot) -> list[LinkUse]:
-    shape, ranks = _shape(seen), int(seen.status.get("world_size") or 0)
+    shape, ranks = _shape(seen), seen.status.world_size or 0
     if shape is None or not ranks or ranks % shape.hosts:
         return []
     placed = (seen.config.get("parallel") or {}).get("placement")

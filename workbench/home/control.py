@@ -50,13 +50,11 @@ def check(folder: Path, values: dict[str, Any]) -> RunConfig:
     Raises:
         InputError: as :func:`checked`.
     """
-    labels = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("labels") or {}
-    if labels.get("study"):
+    study = run_folder.RunStatus.of(folder).labels.get("study")
+    if study:
         key, value = next(iter(values.items()))
-        remedy = f"{folder.name} is a trial of {labels['study']}, which would take the result for the old value's; "
-        raise InputError(
-            key, value, remedy + f"give workbench control {labels['study']} enqueue {key}={value}"
-        )
+        remedy = f"{folder.name} is a trial of {study}, which would take the result for the old value's; "
+        raise InputError(key, value, remedy + f"give workbench control {study} enqueue {key}={value}")
     return live_changes.changed(current(folder), values)
 
 
@@ -180,13 +178,13 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
 
 def _nobody_takes_orders(view: runs.RunView) -> str | None:
     """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
-    if "takes_orders" not in view.status or alive(view.status["takes_orders"]):
+    if "takes_orders" not in view.status.keys or alive(view.status.takes_orders):
         return None
     return f"{view.id} cannot be controlled: the process that passes on commands is gone; stop it where it was started"
 
 
 def _ordered(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
-    ranks = int(runs.load(target.folder).status.get("world_size") or 1)
+    ranks = runs.load(target.folder).status.world_size or 1
     patience = max(patience, ORDER_SECONDS)
     found = run_orders.wait_for(target.folder, sent, ranks, patience)
     reply = Reply(sent, target.id, action, arguments, *run_orders.told(target.folder, found, ranks))

@@ -158,7 +158,7 @@ def _ended(home: Path, given: Limits) -> Iterator[_Ended]:
         if view.state != "ended" or compaction.writers_live(view):
             continue
         size = sum(_size(folder / part) for part in given.parts)
-        ended = view.status.get("ended_unix") or (folder / run_folder.STATUS).stat().st_mtime
+        ended = view.status.ended_unix or (folder / run_folder.STATUS).stat().st_mtime
         yield _Ended(folder, float(ended), size)
 
 

@@ -77,10 +77,7 @@ def asked(folder: Path, command: str) -> dict[str, int]:
 
 def waiting(folder: Path, command: str) -> list[Waiting]:
     """Orders of a command that some rank has still to answer, the oldest first."""
-    given, ranks = (
-        of_run(folder),
-        int((run_folder.read_json(folder / run_folder.STATUS) or {}).get("world_size") or 1),
-    )
+    given, ranks = of_run(folder), run_folder.RunStatus.of(folder).world_size or 1
     found = []
     for key, steps in sorted(asked(folder, command).items()):
         answered = sum(answer.id == key for answer in given)
@@ -150,7 +147,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answ
     records = RunRecords(folder / run_folder.RECORDS)
     deadline, places = time.monotonic() + patience, None
     while True:
-        ended = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "ended"
+        ended = run_folder.RunStatus.of(folder).state == "ended"
         records.refresh()
         found = [answer for answer in answers(records) if answer.id == order]
         if len(found) >= ranks or ended or time.monotonic() >= deadline:
@@ -175,7 +172,7 @@ def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, st
     if problems:
         alike = {answer.problem for answer in found}
         return False, str(found[0].problem) if len(alike) == 1 else "; ".join(problems)
-    if not found and (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "ended":
+    if not found and run_folder.RunStatus.of(folder).state == "ended":
         return False, f"{folder.name} ended before its ranks acted on it"
     if len(found) < ranks:
         return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / run_folder.ORDERS}"

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from engine.config.errors import InputError
 from engine.lifecycle import referred, summary_of
 from engine.run import run_folder
+from engine.run.outcome import Ending, RecordedOutcome
 from engine.run.ownership import alive
+from engine.run.run_folder import RunStatus
 from tuning.storage.study_folder import STUDIES
 from workbench.home import run_commands as orders
 from workbench.home.settings import JOBS
@@ -38,7 +40,7 @@ class RunView:
     id: str
     folder: Path
     state: str
-    status: dict[str, Any]
+    status: RunStatus
     outcome: str | None
     reason: str
     summary: RunSummary | None
@@ -46,12 +48,12 @@ class RunView:
     @property
     def labels(self) -> dict[str, str]:
         """Study, trial and purpose, where they apply."""
-        return dict(self.status.get("labels") or {})
+        return dict(self.status.labels)
 
     @property
     def last_lines(self) -> list[str]:
         """What the rank that caused a bad ending said last."""
-        return list((self.status.get("outcome") or {}).get("last_lines") or [])
+        return list(self.status.outcome.last_lines) if self.status.outcome else []
 
     @property
     def orders(self) -> list[orders.Answer]:
@@ -112,26 +114,25 @@ def run_folders(home: Path) -> Iterator[Path]:
 
 def load(folder: Path) -> RunView:
     """A run folder as it stands now; parts that are missing or unreadable are absent."""
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    status = RunStatus.of(folder)
     state, outcome, reason = ending(status)
     return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder))
 
 
-def ending(status: dict[str, Any]) -> tuple[str, str | None, str]:
+def ending(status: RunStatus) -> tuple[str, str | None, str]:
     """State, ending and reason of a status; a run that lost its owner has ended as lost, or as the hang noted in it."""
-    outcome = status.get("outcome") or {}
-    state = str(status.get("state", "starting"))
-    if state == "ended" or outcome:
-        return "ended", str(outcome.get("ending", "lost")), str(outcome.get("reason", ""))
+    outcome, lost = status.outcome, Ending.LOST.value
+    if status.state == "ended" or outcome is not None:
+        return "ended", (outcome and outcome.ending) or lost, outcome.reason if outcome else ""
     if _deserted(status):
-        hang = status.get("hang") or {}
-        return "ended", str(hang.get("ending", "lost")), str(hang.get("reason", LOST_REASON))
-    return state, None, ""
+        hang = status.hang or RecordedOutcome(reason=LOST_REASON)
+        return "ended", hang.ending or lost, hang.reason
+    return status.state or "starting", None, ""
 
 
-def layout_of(folder: Path, status: dict[str, Any]) -> dict[str, int]:
+def layout_of(folder: Path, status: RunStatus) -> dict[str, int]:
     """The layout a status names, else the one its configuration asks for."""
-    layout = status.get("layout")
+    layout: Any = status.layout
     if not isinstance(layout, dict):
         layout = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("parallel") or {}
     names = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
@@ -142,7 +143,7 @@ def document(view: RunView) -> dict[str, Any]:
     """The JSON of a run, as ``train`` and ``show`` print it."""
     about = ("world_size", "backend", "backend_reason", "created_unix", "started_unix", "ended_unix")
     machine = ("fingerprint", "calibration", "calibration_reason")
-    outcome = view.status.get("outcome") or {}
+    outcome = view.status.outcome or RecordedOutcome()
     return {
         "id": view.id,
         "outcome": view.outcome,
@@ -151,27 +152,29 @@ def document(view: RunView) -> dict[str, Any]:
         "layout": view.layout,
         "placement": placement(view.status),
         **_results(view),
-        "rank": outcome.get("rank"),
-        "phase": outcome.get("phase"),
+        "rank": outcome.rank,
+        "phase": outcome.phase,
         "last_lines": view.last_lines,
         "orders": [answer.as_dict() for answer in view.orders],
         "changes": [asdict(row) for row in view.changes],
         "plans": [asdict(row) for row in view.plans],
         "labels": view.labels,
-        **{name: view.status.get(name) for name in about + machine},
+        **{name: getattr(view.status, name) for name in about + machine},
         "folder": str(view.folder),
         "config": run_folder.read_json(view.folder / run_folder.CONFIG),
     }
 
 
-def placement(status: dict[str, Any]) -> list[dict[str, Any]] | None:
+def placement(status: RunStatus) -> list[dict[str, Any]] | None:
     """The device of each rank, and its host where that is known; None where ranks are in order."""
-    order, in_lab = status.get("placement"), status.get("lab_hosts")
-    if not order:
+    if not status.placement:
         return None
-    hosts = {rank: host["name"] for host in status.get("hosts") or [] for rank in host["ranks"]}
-    hosts |= {rank: f"lab host {host}" for rank, host in enumerate(in_lab or [])}
-    return [{"rank": rank, "device": device, "host": hosts.get(rank)} for rank, device in enumerate(order)]
+    hosts = {rank: host["name"] for host in status.hosts for rank in host["ranks"]}
+    hosts |= {rank: f"lab host {host}" for rank, host in enumerate(status.lab_hosts or [])}
+    return [
+        {"rank": rank, "device": device, "host": hosts.get(rank)}
+        for rank, device in enumerate(status.placement)
+    ]
 
 
 _EMPTY_RESULTS: dict[str, Any] = {
@@ -232,10 +235,10 @@ def _summary(folder: Path) -> RunSummary | None:
         return None
 
 
-def _deserted(status: dict[str, Any]) -> bool:
-    if "owner" in status:
-        return not alive(status["owner"])
-    return time.time() - float(status.get("created_unix") or 0) > SIGNING_SECONDS
+def _deserted(status: RunStatus) -> bool:
+    if "owner" in status.keys:
+        return not alive(status.owner)
+    return time.time() - (status.created_unix or 0.0) > SIGNING_SECONDS
 
 
 def with_numbers_so_far(view: RunView) -> RunView:
@@ -247,5 +250,5 @@ def with_numbers_so_far(view: RunView) -> RunView:
     except InputError:
         return view
     records = archive.records(view.folder / run_folder.RECORDS)
-    backend = str(view.status.get("backend", "none"))
+    backend = view.status.backend or "none"
     return replace(view, summary=summary_of(config, view.id, backend, records, referred(view.folder)))

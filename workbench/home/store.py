@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from engine.config.errors import InputError
 from engine.run import run_folder
+from engine.run.outcome import RecordedOutcome
+from engine.run.run_folder import RunStatus
 from tuning.storage import controllers
 from tuning.storage.study_folder import RESULT, history, list_studies, parts
 from workbench.home import runs
@@ -67,28 +69,27 @@ class StudyRow:
 
 def run_row(folder: Path) -> RunRow:
     """The row of a run folder."""
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    status = RunStatus.of(folder)
     summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
     step = summary.get("step_seconds") or {}
-    outcome = status.get("outcome") or {}
-    labels = status.get("labels") or {}
+    outcome, labels = status.outcome or RecordedOutcome(), status.labels
     return RunRow(
         id=folder.name,
-        created_unix=float(status.get("created_unix") or 0.0),
-        started_unix=status.get("started_unix"),
-        ended_unix=status.get("ended_unix"),
-        state=str(status.get("state", "starting")),
-        outcome=outcome.get("ending"),
-        reason=str(outcome.get("reason", "")),
+        created_unix=status.created_unix or 0.0,
+        started_unix=status.started_unix,
+        ended_unix=status.ended_unix,
+        state=status.state or "starting",
+        outcome=outcome.ending,
+        reason=outcome.reason,
         layout=runs.layout_of(folder, status),
-        world_size=status.get("world_size"),
-        backend=status.get("backend"),
+        world_size=status.world_size,
+        backend=status.backend,
         tokens_per_second=summary.get("tokens_per_second"),
         step_seconds=step.get("mean") or step.get("median"),
         study=labels.get("study"),
         trial=labels.get("trial"),
         purpose=labels.get("purpose"),
-        owner=status.get("owner"),
+        owner=status.owner,
     )
 
 
@@ -118,7 +119,7 @@ def run_now(row: RunRow) -> RunRow:
     status: dict[str, Any] = {"state": row.state, "created_unix": row.created_unix}
     status |= {"outcome": {"ending": row.outcome, "reason": row.reason}} if row.outcome else {}
     status |= {"owner": row.owner} if row.owner else {}
-    state, outcome, reason = runs.ending(status)
+    state, outcome, reason = runs.ending(RunStatus.from_dict(status))
     return replace(row, state=state, outcome=outcome, reason=reason)
 
 

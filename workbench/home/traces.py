@@ -250,7 +250,7 @@ def of_run(folder: Path) -> list[Trace]:
 def _trace(view: runs.RunView, key: str, wanted: int, given: list[Answer]) -> Trace:
     files = [view.folder / name for answer in given for name in answer.files]
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in given if answer.problem]
-    world_size = int(view.status.get("world_size") or 1)
+    world_size = view.status.world_size or 1
     if len(given) >= world_size or view.state == "ended":
         missing = sorted(set(range(world_size)) - {answer.rank for answer in given})
         if missing:
@@ -282,7 +282,7 @@ def merged(folder: Path, trace: Trace) -> Path:
     about = {"run": view.id, "steps": [steps.start, steps.stop], "problems": trace.problems}
     try:
         sources = _sources(view, [path for path in trace.files if path.is_file()], steps)
-        merge(sources, found / MERGED, found / EACH, str(view.status.get("backend") or "gloo"), about)
+        merge(sources, found / MERGED, found / EACH, view.status.backend or "gloo", about)
     except (TraceError, OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise MergeError(f"the traces in {found} cannot be merged: {text}") from None

@@ -57,7 +57,7 @@ def _of_runs(runs: list[FollowedRun]) -> Iterator[Metric]:
     problems = GaugeMetricFamily("workbench_unreadable_parts", "Parts of the records that could not be read.",
                                  labels=["run"])  # fmt: skip
     for run in runs:
-        info.add_metric([run.id, *run.labels.values(), str(run.status.get("backend") or "")], 1)
+        info.add_metric([run.id, *run.labels.values(), run.status.backend or ""], 1)
         for name in STATES:
             state.add_metric([run.id, name], run.state == name)
         if (tokens := run.tokens_per_second()) is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from engine.run import run_folder
+from engine.run.run_folder import RunStatus
 from profilers.analysis.communication import MESSAGES
 from profilers.analysis.rounds import RECENT_STEPS, recent_steps
 from profilers.records.reader import EventTail, RunRecords, Tail, host_name, unknown_streams
@@ -159,7 +160,7 @@ class FollowedRun:
         self.folder = folder
         self._clock = clock
         self.id = folder.name
-        self.status: dict[str, Any] = {}
+        self.status = RunStatus()
         self.state = "starting"
         config = run_folder.read_json(folder / run_folder.CONFIG) or {}
         window = recent_steps(config.get("outer"))
@@ -182,7 +183,8 @@ class FollowedRun:
 
     def refresh(self) -> None:
         """Reads on in every file of the run."""
-        self.status = run_folder.read_json(self.folder / run_folder.STATUS) or self.status
+        status = RunStatus.of(self.folder)
+        self.status = status if status.keys else self.status
         state, outcome, _ = runs.ending(self.status)
         self.state = outcome or state
         if self.tokens_per_step is None:
@@ -197,8 +199,7 @@ class FollowedRun:
     @property
     def labels(self) -> dict[str, str]:
         """Study and trial of a run, empty where it has none."""
-        found = self.status.get("labels") or {}
-        return {name: str(found.get(name) or "") for name in ("study", "trial")}
+        return {name: str(self.status.labels.get(name) or "") for name in ("study", "trial")}
 
     @property
     def problems(self) -> list[str]:
@@ -283,10 +284,10 @@ class Follower:
         return list(self._followed.values())
 
     def _is_past(self, folder: Path) -> bool:
-        status = run_folder.read_json(folder / run_folder.STATUS)
-        if status is None or runs.ending(status)[0] != "ended":
+        status = RunStatus.of(folder)
+        if not status.keys or runs.ending(status)[0] != "ended":
             return False
-        ended = status.get("ended_unix") or (folder / run_folder.STATUS).stat().st_mtime
+        ended = status.ended_unix or (folder / run_folder.STATUS).stat().st_mtime
         return self._clock() - float(ended) > self._keep_seconds
 
 

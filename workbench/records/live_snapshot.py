@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.run import progress, run_folder
 from engine.run.calibration import store
+from engine.run.run_folder import RunStatus
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.events import change_rows
@@ -52,7 +53,7 @@ class Snapshot:
     """
 
     id: str
-    status: Mapping[str, Any]
+    status: RunStatus
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     ranks: list[progress.RankProgress]
@@ -95,7 +96,7 @@ class Snapshot:
     @property
     def running(self) -> bool:
         """Whether its status says that it goes on."""
-        return self.status.get("state") in ("starting", "running")
+        return self.status.state in ("starting", "running")
 
 
 class _Collectives:
@@ -128,7 +129,7 @@ class LiveRun:
         hosts = {name: self._readings(process) for name, process in self._host_processes().items()}
         host, gpu, cores, network, processes, events = next(iter(hosts.values()))
         steps = {rank: self._columns(f"rank-{rank}", "step") for rank in ranks}
-        status = run_folder.read_json(self.folder / run_folder.STATUS) or {}
+        status = RunStatus.of(self.folder)
         config = run_folder.read_json(self.folder / run_folder.CONFIG) or {}
         return Snapshot(
             id=self.folder.name,
@@ -184,7 +185,7 @@ class LiveRun:
         return self._streams[key].refresh()
 
     def _communication(
-        self, steps: Mapping[int, Columns], status: Mapping[str, Any], config: Mapping[str, Any]
+        self, steps: Mapping[int, Columns], status: RunStatus, config: Mapping[str, Any]
     ) -> list[CommunicationRow]:
         """Rows as in a summary, over the last steps that every rank has ended and recorded in detail."""
         window = last_steps(
@@ -202,13 +203,13 @@ class LiveRun:
             window,
             len(window) * len(steps),
             self._measured_links(status),
-            backend=str(status.get("backend") or ""),
+            backend=status.backend or "",
         )
 
-    def _measured_links(self, status: Mapping[str, Any]) -> Links:
+    def _measured_links(self, status: RunStatus) -> Links:
         """What the run's calibration says; read once, for a run refers to one."""
         if self._links is None:
-            self._links = store.referred(self.folder.parent, status).links(str(status.get("backend")))
+            self._links = store.referred(self.folder.parent, status).links(str(status.backend))
         return self._links
 
     def _problems(self) -> list[str]:

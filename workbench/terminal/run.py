@@ -80,10 +80,8 @@ def _layout(view: RunView) -> str:
     text = " ".join(
         f"{axis}={size}" for axis, size in degrees.items() if axis in ("dp", "tp", "pp") or size > 1
     )
-    if status.get("backend"):
-        text += (
-            f"  ({status.get('world_size')} ranks, {status['backend']}: {status.get('backend_reason', '')})"
-        )
+    if status.backend:
+        text += f"  ({status.world_size} ranks, {status.backend}: {status.backend_reason or ''})"
     return text
 
 

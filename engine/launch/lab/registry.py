@@ -117,7 +117,7 @@ def ranks_in(namespaces: Sequence[str]) -> list[list[LabRank]]:
 
 
 def _is_under_way(folder: Path) -> bool:
-    return (run_folder.read_json(folder / run_folder.STATUS) or {}).get("state") == "running"
+    return run_folder.RunStatus.of(folder).state == "running"
 
 
 def _lock(kept: Lab) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from engine.run import run_folder
 from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.table import Calibration
+from engine.run.run_folder import RunStatus
 from profilers.model.links import Links
 
 FOLDER = "calibrations"
@@ -95,13 +95,12 @@ def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
     }
 
 
-def referred(home: Path, status: Mapping[str, Any]) -> Found:
+def referred(home: Path, status: RunStatus) -> Found:
     """The calibration that a run's status names; a run of an older version names none."""
-    named = status.get("calibration") or {}
+    named = status.calibration
     held = load(path_of(home, str(named.get("fingerprint")))) if named else None
     if held is not None:
         return Found(held)
     if named:
         return Found(None, "the calibration that the run refers to is gone or cannot be read")
-    reason = status.get("calibration_reason")
-    return Found(None, str(reason)) if reason else UNKNOWN
+    return Found(None, status.calibration_reason) if status.calibration_reason else UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.launch.ending import Death, blamed, decide, hung, late
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RunOutcome
+from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
 from engine.run.progress import RankProgress
 
 
@@ -102,7 +102,7 @@ def test_patience_is_longer_outside_steps_and_endless_at_the_end() -> None:
 
 def test_outcomes_survive_their_document_and_newer_keys() -> None:
     outcome = RunOutcome(Ending.HANG, "why", 2, "forward", ("a", "b"))
-    assert RunOutcome.from_dict(outcome.as_dict() | {"newer": 1}) == outcome
+    assert RecordedOutcome.from_dict(outcome.as_dict() | {"newer": 1}).outcome() == outcome
 
 
 def test_where_all_wait_their_calls_say_who_is_behind() -> None:

@@ -25,7 +25,7 @@ module = types.ModuleType("engine.run.outcome")
 sys.modules["engine.run.outcome"] = module
 exec(compile(source[:at] + sys.argv[1] + source[at:], "outcome.py", "exec"), module.__dict__)
 
-from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, RETRY_ONCE, Ending, RunOutcome
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, RETRY_ONCE, Ending, RecordedOutcome, RunOutcome
 from tuning.analysis.leaderboard import wants_retry
 from tuning.storage.state import StudyState
 from tuning.analysis.scoring import constraints
@@ -34,7 +34,7 @@ from workbench.metrics.families import STATES
 from workbench.text import words
 
 about, melted = sys.argv[2], RunOutcome(Ending("melted"))
-assert RunOutcome.from_dict(melted.as_dict()) == melted
+assert RecordedOutcome.from_dict(melted.as_dict()).outcome() == melted
 kinds = {"GOOD": GOOD, "CONFIGURATION": ABOUT_CONFIGURATION, "CHANCE": RETRY_ONCE, "OUTSIDE": FROM_OUTSIDE}
 assert [kind for kind, endings in kinds.items() if melted.ending in endings] == [about]
 assert melted.good == (about == "GOOD")

@@ -18,11 +18,11 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run import progress, run_folder
 from engine.run.outcome import Ending
-from engine.run.ownership import settle
 from engine.session import Session
 from profilers.records.reader import RunRecords
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
+from workbench.home import runs
 
 LONG = {"train__steps": 100_000, "parallel__dp": 2, "train__validation_batches": 0}
 
@@ -197,9 +197,7 @@ def test_ranks_die_with_a_killed_controller_and_the_run_is_lost(tmp_path: Path) 
     controller.kill()
     controller.wait()
     assert wait_until(lambda: not any(alive(pid) for pid in pids))
-    status = settle(folder)
-    assert status is not None
-    assert status["outcome"]["ending"] == "lost"
+    assert runs.ending(run_folder.RunStatus.of(folder))[:2] == ("ended", "lost")
     assert len(RunRecords(folder / run_folder.RECORDS).table(1, "step").rows()) >= 3
 
 

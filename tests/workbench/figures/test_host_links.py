@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.run.run_folder import RunStatus
 from workbench.figures.host import LATELY_SECONDS, TITLES, LinkUse, link_uses
 from workbench.records.columns import Columns
 from workbench.records.live_snapshot import Snapshot
@@ -20,7 +21,7 @@ def seen(
     """A look at a run of two ranks; ``rank0`` is what rank 0 read."""
     return Snapshot(
         id="run",
-        status={"world_size": 2},
+        status=RunStatus(world_size=2),
         config={"lab": LAB if lab is None else lab},
         summary=summary,
         ranks=[],

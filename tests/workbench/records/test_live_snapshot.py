@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.run.run_folder import RunStatus
 from profilers.analysis.rounds import RECENT_STEPS
 from tests.support.workbench.synthetic import FakeRun, RunFolder
 from workbench.records.live_snapshot import (
@@ -71,7 +72,7 @@ def test_the_window_is_made_of_steps_that_all_ranks_have() -> None:
 
 def test_a_folder_without_anything_is_no_error(tmp_path: Path) -> None:
     seen = LiveRun(tmp_path / "nothing").read()
-    assert (seen.steps, seen.communication, seen.ranks, dict(seen.status)) == ({}, [], [], {})
+    assert (seen.steps, seen.communication, seen.ranks, seen.status) == ({}, [], [], RunStatus())
     assert not seen.running
 
 

@@ -8,6 +8,7 @@ import pytest
 from rich.color import Color
 from rich.text import Text
 
+from engine.run.run_folder import RunStatus
 from tests.workbench.conftest import Furnished, Run
 from workbench.home.runs import RunView
 from workbench.terminal.run import _ending
@@ -28,7 +29,7 @@ def test_show_tells_why_there_is_no_mfu(command: Run, furnished: Furnished) -> N
 
 @pytest.mark.parametrize("state", [*words.LOOKS, "made up"])
 def test_an_ending_has_a_colour_that_terminals_know(state: str) -> None:
-    view = RunView("x", Path("x"), "ended", {}, state, "", None)
+    view = RunView("x", Path("x"), "ended", RunStatus(), state, "", None)
     text = Text.from_markup(_ending(view))
     assert text.plain == words.spoken(state)
     (span,) = text.spans

@@ -21,6 +21,7 @@ from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load, parse
 from engine.run import run_folder
 from engine.run.outcome import Ending
+from engine.run.run_folder import RunStatus
 from tuning.predict.model.compute import Device
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine
@@ -59,10 +60,10 @@ class Trial:
         return cls(parse(data["config"]), float(data["seconds"]), cpu, data.get("peak_bytes"))
 
 
-def is_complete(status: Mapping[str, Any]) -> bool:
+def is_complete(status: RunStatus) -> bool:
     """Whether a status is that of a run whose ranks came to their end; nobody simulated it."""
-    outcome = status.get("outcome") or {}
-    return bool(outcome.get("ending") == Ending.COMPLETED.value and status.get("backend") != "simulated")
+    completed = status.outcome is not None and status.outcome.ending == Ending.COMPLETED
+    return completed and status.backend != "simulated"
 
 
 def layout(config: RunConfig) -> str:
@@ -110,10 +111,10 @@ class Finished:
 
 def finished_of(folder: Path) -> Finished | None:
     """A run folder's; None if it did not come to its end, or nobody but a model ran it."""
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    status = RunStatus.of(folder)
     if not is_complete(status):
         return None
-    told = folder.name, str(status.get("backend")), status.get("fingerprint")
+    told = folder.name, str(status.backend), status.fingerprint
     if (folder / run_folder.STARTED).exists():
         return Finished(*told, None, "was changed as it went")
     summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}

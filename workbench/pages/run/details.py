@@ -7,6 +7,7 @@ from typing import Literal
 import streamlit as st
 
 from engine.run import run_folder
+from engine.run.outcome import RecordedOutcome
 from profilers.model.run_summary import RunSummary
 from workbench.figures import base, steps
 from workbench.home import runs
@@ -85,7 +86,7 @@ def _empty_summary(view: RunView) -> RunSummary:
 
 
 def _headline(view: RunView) -> None:
-    study, backend = view.labels.get("study"), view.status.get("backend")
+    study, backend = view.labels.get("study"), view.status.backend
     with st.container(horizontal=True, vertical_alignment="center", key="run-badges"):
         badge(view.outcome or view.state)
         st.markdown(f"**`{view.id}`**", width="content")
@@ -94,7 +95,7 @@ def _headline(view: RunView) -> None:
             st.badge(name, icon=":material/tune:", color="violet")
         st.badge(words.layout(view.layout), icon=":material/grid_view:", color="blue")
         if backend:
-            st.caption(f"{backend}: {view.status.get('backend_reason')}", width="content")
+            st.caption(f"{backend}: {view.status.backend_reason}", width="content")
         st.page_link(PAGES["Live"], label="Live", icon=":material/monitoring:", query_params={"run": view.id})
         st.page_link(
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": view.id}
@@ -103,8 +104,8 @@ def _headline(view: RunView) -> None:
 
 def _ending(view: RunView) -> None:
     """Why it did not complete: reason, rank, phase and the last lines."""
-    outcome = view.status.get("outcome") or {}
-    rank, phase = outcome.get("rank"), outcome.get("phase")
+    outcome = view.status.outcome or RecordedOutcome()
+    rank, phase = outcome.rank, outcome.phase
     place = ", ".join(part for part in (f"rank {rank}" if rank is not None else "", phase or "") if part)
     ending = f"**{words.spoken(view.outcome)}**" + (f" ({place})" if place else "")
     color, icon = words.look(view.outcome or "")

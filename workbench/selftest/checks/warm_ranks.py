@@ -80,7 +80,7 @@ def _kept(growth: int | None) -> list[str]:
 
 def at_rest(run: Path) -> list[int]:
     """Resident bytes of each rank of a run that is over, once it freed what it can; empty if that cannot be read."""
-    pids = (run_folder.read_json(run / run_folder.STATUS) or {}).get("rank_pids") or []
+    pids = run_folder.RunStatus.of(run).rank_pids
     time.sleep(_REST_SECONDS)
     try:
         return [psutil.Process(pid).memory_info().rss for pid in pids]

@@ -19,6 +19,7 @@ from engine.lifecycle import network_of
 from engine.run.calibration import fingerprint, store
 from engine.run.calibration.fit import fit
 from engine.run.calibration.table import Calibration, Point
+from engine.run.run_folder import RunStatus
 from profilers.gpu.nvml import Nvml
 from tests.support.engine.calibrations import (
     ALPHA_SECONDS,
@@ -198,10 +199,10 @@ def test_a_status_refers_to_what_held_then(tmp_path: Path) -> None:
     assert before["fingerprint"]["id"] == here.id
     assert (before["calibration"], before["calibration_reason"]) == (None, store.NOT_CALIBRATED)
     store.save(tmp_path, calibration())
-    status = json.loads(json.dumps(store.reference(tmp_path, here)))
+    status = RunStatus.from_dict(json.loads(json.dumps(store.reference(tmp_path, here))))
     assert store.referred(tmp_path, status).calibration == calibration()
-    assert store.referred(tmp_path, before).reason == store.NOT_CALIBRATED
-    assert store.referred(tmp_path, {}) == store.UNKNOWN
+    assert store.referred(tmp_path, RunStatus.from_dict(before)).reason == store.NOT_CALIBRATED
+    assert store.referred(tmp_path, RunStatus()) == store.UNKNOWN
     store.path_of(tmp_path, here.id).unlink()
     assert "is gone" in str(store.referred(tmp_path, status).reason)
 
