@@ -18,7 +18,7 @@ from tuning.controllers.warm_start import inherit
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, journal, study_folder
-from tuning.storage.controllers import Crew, Member
+from tuning.storage.controllers import Crew, Member, StudyStatus
 from tuning.storage.journal import Journal, UnreachableError
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import JOURNAL
@@ -137,8 +137,9 @@ def prepare_storage(folder: Path, file: StudyFile, storage: str | None) -> None:
             remedy = f"is kept in {marked.get('storage')}; give that as --storage, or in WORKBENCH_STORAGE"
             raise InputError("study", file.name, remedy)
         return
-    if controllers.is_alive(status := run_folder.read_json(folder / run_folder.STATUS)):
-        raise controllers.busy(folder.name, (status or {})["owner"], _ways(storage))
+    status = StudyStatus.of(folder)
+    if status.alive:
+        raise controllers.busy(folder.name, status.owner or {}, _ways(storage))
     prepare_folder(folder, file)
     from tuning.storage.postgres.journal import DatabaseJournal, adopt
 
@@ -180,8 +181,8 @@ def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: Study
             raise InputError("storage", database.address.shown, f"{problem}; try again") from None
     prepare_storage(place, file, storage)
     successor.hand_over(folder, place, state)
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
-    if not status.get("continued_in"):  # no controller of this home was there when it was widened
+    if not StudyStatus.of(folder).continued_in:  # no controller of this home was there when it was widened
+        status = run_folder.read_json(folder / run_folder.STATUS) or {}
         write(folder / run_folder.STATUS, status | {"state": "continued", "continued_in": file.name})
 
 

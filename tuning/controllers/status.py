@@ -19,7 +19,7 @@ from tuning.search import budgets
 from tuning.sensitivity.importance import importance
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, study_folder
-from tuning.storage.controllers import HELD, Crew, same, words
+from tuning.storage.controllers import HELD, Crew, StudyStatus, same, words
 from tuning.storage.state import StudyState, Trial
 
 HEARTBEAT_SECONDS = 5.0
@@ -137,27 +137,24 @@ class Board:
     def _write_status(self, study: StudyState) -> None:
         self._written = time.monotonic()
         is_held = self.state in HELD
-        status = {
-            "study": self.file.name,
-            "state": self.state,
-            "phase": self.phase,
-            "owner": self._owner,
-            "current_run": self._current_run(study) if is_held else None,
-            "trials_done": len(leaderboard.counted(study)),
-            "trials_total": self.file.trials,
-            "running": controllers.running_trials(study, self.file) if is_held else [],
-            "controllers": controllers.controller_rows(self._crew.told(), study) if is_held else [],
-            "budget": budgets.document(study, self.file, self.state),
-            "continues": list(study.continues),
-            "continued_in": (study.successor or {}).get("name"),
-            "skipped_illegal": sum(each.skipped_illegal for each in study.trials),
-            study_folder.LAG: self.lag,
-        }
-        self._write(run_folder.STATUS, status | {"updated_unix": time.time()})
-
-    @property
-    def _owner(self) -> dict[str, Any]:
-        return {name: self._crew.me[name] for name in ("pid", "start_time", "host")}
+        status = StudyStatus(
+            study=self.file.name,
+            state=self.state,
+            phase=self.phase,
+            owner={name: self._crew.me[name] for name in ("pid", "start_time", "host")},
+            current_run=self._current_run(study) if is_held else None,
+            trials_done=len(leaderboard.counted(study)),
+            trials_total=self.file.trials,
+            running=controllers.running_trials(study, self.file) if is_held else [],
+            controllers=controllers.controller_rows(self._crew.told(), study) if is_held else [],
+            budget=budgets.document(study, self.file, self.state),
+            continues=list(study.continues),
+            continued_in=(study.successor or {}).get("name"),
+            skipped_illegal=sum(each.skipped_illegal for each in study.trials),
+            optuna_lag=self.lag,
+            updated_unix=time.time(),
+        )
+        write(self._folder / run_folder.STATUS, status.as_dict())
 
     def _is_ours(self, trial: Trial) -> bool:
         return trial.lease is not None and same(trial.lease, self._crew.me)

@@ -17,16 +17,15 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
-from engine.run import run_folder
 from tuning.sampling.optuna_export_storage import Place, SqliteFile
 from tuning.sampling.optuna_study import directions, frozen
 from tuning.space.encoding import Encoding
 from tuning.spec import study_file
 from tuning.spec.objectives import Aim
-from tuning.storage import controllers
+from tuning.storage.controllers import StudyStatus, update_status
 from tuning.storage.journal import TURN, FileLock, JournalReader
 from tuning.storage.state import StudyState, Trial
-from tuning.storage.study_folder import DATABASE, JOURNAL, LAG
+from tuning.storage.study_folder import DATABASE, JOURNAL
 
 #: So many trials are added at most before the study goes on: about a quarter of a second.
 LOT = 20
@@ -241,10 +240,10 @@ def rebuild(folder: Path, tell: Callable[[str], None] = lambda _: None, most: in
 
 def _noted(folder: Path, lag: str) -> str:
     """Those words, which a study's status has from now on, too, unless somebody runs it."""
-    status = run_folder.read_json(folder / run_folder.STATUS)
-    if status and status.get(LAG, "") != lag and not controllers.is_alive(status):
+    status = StudyStatus.of(folder)
+    if status != StudyStatus() and status.optuna_lag != lag and not status.alive:
         with suppress(OSError):
-            run_folder.write_json(folder / run_folder.STATUS, status | {LAG: lag})
+            update_status(folder, optuna_lag=lag)
     return lag
 
 

@@ -12,9 +12,11 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
@@ -167,20 +169,66 @@ LOCK = ".lock"
 HELD = ("running", "paused", "stopping")
 
 
-def is_alive(status: dict[str, Any] | None) -> bool:
-    """Whether the owner that a study's status names still runs it, or another controller on the same folder."""
-    if not status or status.get("state") not in HELD:
-        return False
-    others = [member for member in status.get("controllers") or () if member.get("here")]
-    return any(_owner_lives(owner, status) for owner in (status.get("owner"), *others))
+@dataclass(frozen=True, slots=True)
+class StudyStatus:
+    """What ``status.json`` of a study says. A key that is missing or null has the default, and unknown ones are
+    ignored: studies of older and newer versions can be read. :func:`update_status` changes a file.
+    """
+
+    study: str = ""
+    #: running, paused, stopping, interrupted, ended or continued; empty in a file that does not say.
+    state: str = ""
+    phase: str = ""
+    #: The controller that wrote this.
+    owner: Member | None = None
+    #: A run of its own, else the newest of the others.
+    current_run: str | None = None
+    trials_done: int | None = None
+    trials_total: int | None = None
+    #: As :func:`running_trials` and :func:`controller_rows` have them; plain values in a status that was read.
+    running: Sequence[RunningTrial | dict[str, Any]] = ()
+    controllers: list[Member] = field(default_factory=list)
+    #: As ``budgets.document`` has it; plain values in a status that was read.
+    budget: Any = None
+    #: The names that the study had before, and the one under which it went on.
+    continues: list[str] = field(default_factory=list)
+    continued_in: str | None = None
+    skipped_illegal: int = 0
+    #: What its Optuna database lacks, in words.
+    optuna_lag: str = ""
+    updated_unix: float = 0.0
+
+    @classmethod
+    def of(cls, folder: Path) -> StudyStatus:
+        """The status of a study's folder; ``StudyStatus()`` if there is none, or if it cannot be read."""
+        document = run_folder.read_json(folder / run_folder.STATUS) or {}
+        return cls(
+            **{key: document[key] for key in cls.__dataclass_fields__ if document.get(key) is not None}
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for ``status.json``."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @property
+    def alive(self) -> bool:
+        """Whether the owner still runs the study, or another controller on the same folder."""
+        if self.state not in HELD:
+            return False
+        others = [member for member in self.controllers if member.get("here")]
+        return any(self._lives(member) for member in (self.owner, *others))
+
+    def _lives(self, member: Member | None) -> bool:
+        if member is not None and member.get("host") != socket.gethostname():
+            return time.time() - self.updated_unix < FRESH_SECONDS
+        return ownership.alive(member)
 
 
-def _owner_lives(owner: Any, status: dict[str, Any]) -> bool:
-    if not isinstance(owner, dict):
-        return False
-    if owner.get("host") != socket.gethostname():
-        return time.time() - float(status.get("updated_unix") or 0.0) < FRESH_SECONDS
-    return ownership.alive(owner)
+def update_status(folder: Path, **changes: Any) -> None:
+    """Merge changes into a study's status file; all else in it stays."""
+    path = folder / run_folder.STATUS
+    run_folder.write_json(path, (run_folder.read_json(path) or {}) | changes)
 
 
 def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
@@ -193,16 +241,15 @@ def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
     try:
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
-            status = run_folder.read_json(folder / run_folder.STATUS)
+            status = StudyStatus.of(folder)
             others, owner = present(folder), ownership.me()
-            if is_alive(status) and not others:
-                others = [(status or {})["owner"]]
+            if status.alive and not others:
+                others = [status.owner or {}]
             if others and not join:
                 raise busy(folder.name, others[0], ways)
             if others:
                 return owner
-            fresh = {"state": "running", "owner": owner, "updated_unix": time.time(), "current_run": None}
-            run_folder.write_json(folder / run_folder.STATUS, (status or {}) | fresh)
+            update_status(folder, state="running", owner=owner, updated_unix=time.time(), current_run=None)
             return owner
     except OSError as error:
         remedy = f"the study's folder cannot be written ({error.strerror}); give another --home or free space"
@@ -211,10 +258,9 @@ def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
 
 def give_up(folder: Path) -> None:
     """After :func:`take`, when a study could not begin: nobody runs it, unless others do."""
-    status = run_folder.read_json(folder / run_folder.STATUS)
-    if status is not None and not present(folder):
+    if not present(folder):
         with suppress(OSError):
-            run_folder.write_json(folder / run_folder.STATUS, status | {"state": "interrupted"})
+            update_status(folder, state="interrupted")
 
 
 def busy(name: str, owner: Member, ways: str) -> InputError:

@@ -14,6 +14,7 @@ from engine.run import run_folder
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, journal
+from tuning.storage.controllers import StudyStatus
 from tuning.storage.effective_config import steered
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
@@ -24,7 +25,7 @@ STUDY_GIVEN = "study.yaml"
 STUDY = "study.json"
 RESULT = "result.json"
 DATABASE = "optuna.db"
-#: What a status says of an Optuna database that lacks trials: that in words.
+#: What a result says of an Optuna database that lacks trials: that in words.
 LAG = "optuna_lag"
 
 
@@ -36,7 +37,7 @@ class StudyView:
     name: str
     state: str
     journal: StudyState
-    status: dict[str, Any]
+    status: StudyStatus
     result: dict[str, Any] | None
     file: StudyFile | None
 
@@ -59,14 +60,14 @@ def load_study(folder: Path) -> StudyView:
     return StudyView(folder, folder.name, state_of(status), state, status, result, file)
 
 
-def status_of(folder: Path, state: StudyState) -> dict[str, Any]:
-    """What the owner wrote last; empty where that cannot be read.
+def status_of(folder: Path, state: StudyState) -> StudyStatus:
+    """What the owner wrote last.
 
     Raises:
         InputError: there is no study in this folder.
     """
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
-    if state.file is None and not status:
+    status = StudyStatus.of(folder)
+    if state.file is None and status == StudyStatus():
         raise InputError("study", folder.name, "no such study; `workbench ls` lists what there is")
     return status
 
@@ -85,8 +86,8 @@ def list_studies(home: Path) -> list[Path]:
 def latest(folder: Path) -> Path:
     """Where a study goes on by now, after its space was widened; the folder itself if it was not."""
     seen = {folder}
-    while name := (run_folder.read_json(folder / run_folder.STATUS) or {}).get("continued_in"):
-        following = folder.parent / str(name)
+    while name := StudyStatus.of(folder).continued_in:
+        following = folder.parent / name
         if following in seen or not (following / JOURNAL).exists():
             break
         seen.add(folder := following)
@@ -96,14 +97,13 @@ def latest(folder: Path) -> Path:
 def history(home: Path, name: str) -> set[str]:
     """Every name that a study has had."""
     folder = latest(home / STUDIES / name)
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
-    return {name, folder.name, *map(str, status.get("continues") or ())}
+    return {name, folder.name, *StudyStatus.of(folder).continues}
 
 
-def state_of(status: dict[str, Any]) -> str:
+def state_of(status: StudyStatus) -> str:
     """What is true now: a study whose owner died is interrupted."""
-    state = str(status.get("state", "interrupted"))
-    return "interrupted" if state in controllers.HELD and not controllers.is_alive(status) else state
+    died = status.state in controllers.HELD and not status.alive
+    return "interrupted" if died else status.state or "interrupted"
 
 
 def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:

@@ -36,8 +36,8 @@ def of_view(view: StudyView) -> dict[str, Any]:
         found = result(view.journal, view.file, view.state).as_dict() | {"importance": importance}
     else:
         found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
-    members = list(view.status.get("controllers") or ()) if view.alive else []
-    found[study_folder.LAG] = str(view.status.get(study_folder.LAG) or "")
+    members = view.status.controllers if view.alive else []
+    found[study_folder.LAG] = view.status.optuna_lag
     return found | {"controllers": members, "why": why.of_study(found, view.folder.parent.parent)}
 
 
@@ -135,7 +135,7 @@ def _is_same(before: object, now: object) -> bool:
 
 def _stands_on(view: StudyView) -> tuple[object, ...]:
     """What a document is made of; objects stay the same ones until they change."""
-    controllers = view.status.get("controllers") if view.alive else None
+    controllers = view.status.controllers if view.alive else None
     return view.state, id(view.journal), id(view.result), controllers
 
 

@@ -21,6 +21,7 @@ from engine.run import run_folder
 from engine.run.outcome import RecordedOutcome
 from engine.run.run_folder import RunStatus
 from tuning.storage import controllers
+from tuning.storage.controllers import StudyStatus
 from tuning.storage.study_folder import RESULT, history, list_studies, parts
 from workbench.home import runs
 from workbench.home.runs import run_folders
@@ -75,7 +76,7 @@ def run_row(folder: Path) -> RunRow:
     outcome, labels = status.outcome or RecordedOutcome(), status.labels
     return RunRow(
         id=folder.name,
-        created_unix=status.created_unix or 0.0,
+        created_unix=float(status.created_unix or 0.0),
         started_unix=status.started_unix,
         ended_unix=status.ended_unix,
         state=status.state or "starting",
@@ -95,20 +96,20 @@ def run_row(folder: Path) -> RunRow:
 
 def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    status = StudyStatus.of(folder)
     result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
     return StudyRow(
         name=folder.name,
-        updated_unix=float(status.get("updated_unix") or folder.stat().st_mtime),
-        state=str(status.get("state", "new")),
-        trials_done=status.get("trials_done"),
-        trials_total=status.get("trials_total"),
+        updated_unix=float(status.updated_unix or folder.stat().st_mtime),
+        state=status.state or "new",
+        trials_done=status.trials_done,
+        trials_total=status.trials_total,
         objective=result.get("objective"),
         best_value=(result.get("best") or {}).get("value"),
         gain_verdict=(result.get("gain") or {}).get("verdict"),
         result_line=result.get("result_line"),
-        owner=status.get("owner"),
-        controllers=list(status.get("controllers") or ()),
+        owner=status.owner,
+        controllers=status.controllers,
     )
 
 
@@ -125,10 +126,10 @@ def run_now(row: RunRow) -> RunRow:
 
 def study_now(row: StudyRow) -> StudyRow:
     """The row with the state it has by now: a study whose owner is gone is interrupted."""
-    names = ("state", "owner", "controllers", "updated_unix")
-    if row.state not in controllers.HELD or controllers.is_alive(
-        {name: getattr(row, name) for name in names}
-    ):
+    status = StudyStatus(
+        state=row.state, owner=row.owner, controllers=row.controllers, updated_unix=row.updated_unix
+    )
+    if row.state not in controllers.HELD or status.alive:
         return row
     return replace(row, state="interrupted", controllers=[])
 

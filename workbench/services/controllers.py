@@ -17,6 +17,7 @@ from typing import Self
 from engine.run import run_folder
 from tuning.execution.device_slices import Slice
 from tuning.spec.study_file import StudyFile
+from tuning.storage.controllers import StudyStatus
 from tuning.storage.study_folder import STUDIES, STUDY
 from workbench.text.output import say
 
@@ -145,8 +146,8 @@ def _load() -> None:
 
 def _has_begun(folder: Path) -> bool:
     """Whether the first controller measures something: the first trial is its own."""
-    status = run_folder.read_json(folder / run_folder.STATUS) or {}
-    return bool(status.get("running") or status.get("trials_done") or status.get("state") != "running")
+    status = StudyStatus.of(folder)
+    return bool(status.running or status.trials_done or status.state != "running")
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -47,7 +47,7 @@ def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None
     last = max(trial.ended_unix or 0.0 for trial in state.trials if trial.confirms is None)
     assert min(trial.proposed_unix for trial in again) >= last
     view = study_folder.load_study(folder)
-    assert (view.state, view.status["controllers"], view.status["running"]) == ("ended", [], [])
+    assert (view.state, view.status.controllers, view.status.running) == ("ended", [], [])
     assert (view.result or {})["trials_done"] == TRIALS
     assert list((folder / "controllers").iterdir()) == []
 
@@ -59,8 +59,8 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
     second = Controller(folder, MANY, run_seconds=60.0)
     second.begun()
     seen = study_folder.load_study(folder).status
-    assert {member["pid"] for member in seen["controllers"]} == {first.process.pid, second.process.pid}
-    assert len(seen["running"]) >= 1
+    assert {member["pid"] for member in seen.controllers} == {first.process.pid, second.process.pid}
+    assert len(seen.running) >= 1
     second.kill()
     assert first.end()[:2] == ("ended", TRIALS)
     state = check(folder, TRIALS, lost=1)

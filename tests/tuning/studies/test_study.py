@@ -48,7 +48,7 @@ def test_the_folder_tells_the_page_everything(folder: Path) -> None:
     machine = Machine(during=lambda number, run: seen.append(study_folder.load_study(folder)))
     run_study(study(trials=3), folder, machine)
     assert (seen[1].state, seen[1].alive) == ("running", True)
-    assert seen[1].status["current_run"] == seen[1].journal.trials[1].run
+    assert seen[1].status.current_run == seen[1].journal.trials[1].run
     assert seen[1].result is not None
     view = study_folder.load_study(folder)
     assert view.state == "ended"

@@ -20,6 +20,7 @@ from tuning.space.yaml_loader import StrictLoader
 from tuning.spec import study_file
 from tuning.spec.study_file import NAME
 from tuning.storage import controllers, study_folder
+from tuning.storage.controllers import StudyStatus
 from tuning.storage.journal import line_in
 from tuning.storage.state import Line
 
@@ -102,13 +103,10 @@ def names_for(studies: tuple[str, ...], new: str | None) -> dict[str, str]:
 
 def settle_study(folder: Path) -> None:
     """Nobody runs it here, whoever ran it where it comes from."""
-    status = run_folder.read_json(folder / run_folder.STATUS)
-    if status is not None:
-        held = status.get("state") in controllers.HELD
+    if run_folder.read_json(folder / run_folder.STATUS) is not None:
+        held = StudyStatus.of(folder).state in controllers.HELD
         state = {"state": "interrupted"} if held else {}
-        run_folder.write_json(
-            folder / run_folder.STATUS, status | state | {"owner": None, "current_run": None}
-        )
+        controllers.update_status(folder, **state, owner=None, current_run=None)
 
 
 def settle_run(folder: Path) -> None:

@@ -189,6 +189,6 @@ def _first_sign(job: jobs.Job, folder: Path) -> str | None:
 
 def _runs(job: jobs.Job, folder: Path) -> bool:
     try:
-        return bool((study_folder.load_study(folder).status.get("owner") or {}).get("pid") == job.pid)
+        return bool((study_folder.load_study(folder).status.owner or {}).get("pid") == job.pid)
     except InputError:
         return False

@@ -99,8 +99,8 @@ def _headline(found: Study) -> None:
     with badges.container(horizontal=True, vertical_alignment="center", key="tune-badges"):
         badge(view.state)
         st.markdown(f"**`{view.name}`**", width="content")
-        if view.alive and status.get("phase"):
-            st.badge(str(status["phase"]), icon=":material/search:", color="violet")
+        if view.alive and status.phase:
+            st.badge(status.phase, icon=":material/search:", color="violet")
         for run in _runs_now(view):
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
         if words_of_crew := _crew(view):
@@ -118,12 +118,12 @@ def _runs_now(view: StudyView) -> list[str]:
     if not view.alive:
         return []
     found = [trial.run for trial in view.journal.under_way if trial.run and (home() / trial.run).is_dir()]
-    return found or [str(run) for run in (view.status.get("current_run"),) if run]
+    return found or ([view.status.current_run] if view.status.current_run else [])
 
 
 def _crew(view: StudyView) -> str:
     """Who works on a study and at what, where they are several."""
-    members = view.status.get("controllers") or []
+    members = view.status.controllers
     return study_text.controllers(members) if view.alive and len(members) > 1 else ""
 
 
