@@ -65,7 +65,7 @@ def _draw(chosen: str) -> None:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
     records = snapshot(row.id)
-    live_header.header(records, *runs.ending(dict(records.status))[:2])
+    live_header.header(records, *runs.ending(records.status)[:2])
     live_header.findings(summary_of(runs.load(home() / row.id)))
     _between_trials(records, row, study_rows())
     live_charts.charts(records)

@@ -76,7 +76,7 @@ def test_a_running_demo_is_only_shown(
     home: Path, example: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(home, "quickstart", "running")
-    monkeypatch.setattr("tuning.storage.controllers.is_alive", lambda status: True)
+    monkeypatch.setattr("tuning.storage.controllers.StudyStatus.alive", True)
     assert demo.start(home, example) == ("quickstart", None)
     assert not started
 

@@ -46,7 +46,7 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
         key="run-gpu",
         format_func=lambda number: f"GPU {number}",
     )
-    start = float(snapshot.status.get("started_unix") or snapshot.status.get("created_unix") or 0.0)
+    start = snapshot.status.began_unix
     detail = gpu.detail(snapshot.gpu, chosen if chosen is not None else numbers[0], start, read_by)
     columns = st.columns(2)
     for place, (make, alt) in enumerate(CHARTS.items()):

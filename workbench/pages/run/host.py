@@ -22,21 +22,16 @@ from workbench.records.live_snapshot import Snapshot
 from workbench.text import words
 
 
-def start_of(snapshot: Snapshot) -> float:
-    """When the run began, in unix seconds: the origin of every time axis."""
-    return float(snapshot.status.get("started_unix") or snapshot.status.get("created_unix") or 0.0)
-
-
 def draw_host(snapshot: Snapshot) -> None:
     """Cores and the ranks' shares of them, network and disk; what the sampler could not read, and what it cost."""
     snapshot = of_chosen_host(snapshot, "run-host")
-    start = start_of(snapshot)
+    start = snapshot.status.began_unix
     processors(snapshot, "run")
     network = host.network_series(snapshot.network, snapshot.host, start)
     disk = host.disk_series(snapshot.host, start)
     chart(host.traffic(network, disk, snapshot.id), "run-traffic", "Network by interface, and disk")
     if snapshot.interfaces:
-        ranks = int(snapshot.status.get("world_size") or 0)
+        ranks = snapshot.status.world_size or 0
         lines = host.interface_series(snapshot.interfaces, start, ranks)
         chart(host.interfaces(lines, snapshot.id), "run-interfaces", "Network of the ranks' own interfaces")
         links(snapshot)
@@ -67,7 +62,7 @@ def of_chosen_host(snapshot: Snapshot, key: str) -> Snapshot:
 
 def processors(snapshot: Snapshot, page: str) -> None:
     """Cores, and the ranks' shares of them, side by side."""
-    start = start_of(snapshot)
+    start = snapshot.status.began_unix
     left, right = st.columns(2)
     with left:
         cores = host.core_series(snapshot.cores, start)
@@ -86,7 +81,7 @@ def _cost(cost: dict[str, Any], snapshot: Snapshot) -> str:
 
 def memory(snapshot: Snapshot, key: str) -> None:
     """The memory timeline."""
-    series = host.memory_series(snapshot.memory, start_of(snapshot))
+    series = host.memory_series(snapshot.memory, snapshot.status.began_unix)
     chart(host.memory(series, snapshot.id), key, "Memory by rank over time, with the peak")
 
 

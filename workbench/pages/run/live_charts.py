@@ -63,7 +63,7 @@ def _phases(snapshot: Snapshot) -> None:
 
 def _machine(snapshot: Snapshot) -> None:
     snapshot = host.of_chosen_host(snapshot, "live-host-choice")
-    start = host.start_of(snapshot)
+    start = snapshot.status.began_unix
     host.processors(snapshot, "live")
     chart(
         base.host(steps.host_series(snapshot.host, start), snapshot.id),

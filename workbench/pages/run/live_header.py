@@ -30,9 +30,9 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
         badge(ending or state)
         st.markdown(f"**`{snapshot.id}`**", width="content")
         _labels(snapshot)
-    outcome = snapshot.status.get("outcome") or snapshot.status.get("hang") or {}
-    if outcome.get("reason"):
-        st.warning(outcome["reason"], icon=words.look(ending or "hang")[1])
+    outcome = snapshot.status.outcome or snapshot.status.hang
+    if outcome is not None and outcome.reason:
+        st.warning(outcome.reason, icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
     done, wanted = _steps(snapshot, slowest)
@@ -56,16 +56,16 @@ def findings(summary: RunSummary | None) -> None:
 
 
 def _labels(snapshot: Snapshot) -> None:
-    labels = snapshot.status.get("labels") or {}
+    labels = snapshot.status.labels
     if labels.get("study"):
         st.badge(
             f"{labels['study']} · trial {labels.get('trial', '?')}", icon=":material/tune:", color="violet"
         )
-    st.badge(words.layout(snapshot.status.get("layout")), icon=":material/grid_view:", color="blue")
-    backend = snapshot.status.get("backend")
+    st.badge(words.layout(snapshot.status.layout), icon=":material/grid_view:", color="blue")
+    backend = snapshot.status.backend
     if backend:
         st.caption(
-            f"{backend}: {snapshot.status.get('backend_reason') or 'no reason was recorded'}", width="content"
+            f"{backend}: {snapshot.status.backend_reason or 'no reason was recorded'}", width="content"
         )
 
 
@@ -100,7 +100,7 @@ def _time_left(snapshot: Snapshot, seconds: float | None) -> str:
         return ""
     limit, began = (
         (snapshot.config.get("train") or {}).get("timeout_seconds"),
-        snapshot.status.get("started_unix"),
+        snapshot.status.started_unix,
     )
     until_limit = began + limit - time.time() if limit and began else None
     if until_limit is not None and until_limit < seconds:
@@ -172,7 +172,7 @@ def ranks_table(snapshot: Snapshot) -> None:
         st.caption("No rank has reported yet.")
         return
     _, wanted = _steps(snapshot, {})
-    layout = snapshot.status.get("layout") or {}
+    layout = snapshot.status.layout or {}
     st.dataframe(
         {
             "rank": [rank.rank for rank in snapshot.ranks],
