@@ -9,13 +9,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
 from workbench.analysis import why
 from workbench.home.resolve import Target
+
+if TYPE_CHECKING:
+    from tuning.report.study_result import Entry, StudyResult
 
 
 def document(folder: Path) -> dict[str, Any]:
@@ -29,18 +32,31 @@ def document(folder: Path) -> dict[str, Any]:
 
 def of_view(view: StudyView) -> dict[str, Any]:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
-    from tuning.report.result import result
-
+    result = result_of(view)
     if view.file is not None:
-        importance = (view.result or {}).get("importance")
-        found = result(view.journal, view.file, view.state).as_dict() | {"importance": importance}
+        found = result.as_dict() | {"importance": (view.result or {}).get("importance")}
     else:
         found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
     members = view.status.controllers if view.alive else []
     found[study_folder.LAG] = view.status.optuna_lag
-    return found | {"controllers": members, "why": why.of_study(found, view.folder.parent.parent)}
+    return found | {"controllers": members, "why": why.of_study(result, view.folder.parent.parent)}
 
 
+def result_of(view: StudyView) -> StudyResult:
+    """What a study's journal comes to; of a study whose file is gone, the trials that its result.json names.
+
+    Nothing else is read of that file: earlier versions wrote some of its parts in another form.
+    """
+    from tuning.report.result import result
+    from tuning.report.study_result import StudyResult
+
+    if view.file is not None:
+        return result(view.journal, view.file, view.state)
+    written = view.result or {}
+    return StudyResult.from_dict({key: written[key] for key in _READ_OF_OLD if key in written})
+
+
+_READ_OF_OLD = ("objective", "target_loss", "best", "baseline", "recommended", "runner_up")
 _EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}
 
 
@@ -52,7 +68,7 @@ def best_run(home: Path, target: Target) -> Target:
     """
     if target.kind == "run":
         return target
-    return _run_of(home, target, document(target.folder).get("best") or {}, "best")
+    return _run_of(home, target, result_of(StudyReader(target.folder).view()).best, "best")
 
 
 def recommended_run(home: Path, target: Target) -> tuple[Target, str]:
@@ -63,20 +79,16 @@ def recommended_run(home: Path, target: Target) -> tuple[Target, str]:
     """
     if target.kind == "run":
         return target, ""
-    found = document(target.folder)
-    best = found.get("best") or {}
-    entry = found.get("recommended") or best
-    run = _run_of(home, target, entry, "recommended")
-    if entry.get("run") == best.get("run"):
+    result = result_of(StudyReader(target.folder).view())
+    best, recommended = result.best, result.recommended
+    run = _run_of(home, target, recommended or best, "recommended")
+    if recommended is None or best is None or recommended.run == best.run:
         return run, f"its best run {run.id}"
-    return (
-        run,
-        f"the run {run.id} that it recommends ({entry.get('why')}), not its fastest, {best.get('run')}",
-    )
+    return run, f"the run {run.id} that it recommends ({recommended.why}), not its fastest, {best.run}"
 
 
-def _run_of(home: Path, target: Target, entry: dict[str, Any], which: str) -> Target:
-    run = entry.get("run")
+def _run_of(home: Path, target: Target, entry: Entry | None, which: str) -> Target:
+    run = entry.run if entry else None
     if not run:
         raise InputError("id", target.id, "this study has no measured trial yet; wait for one, or give a run")
     if not (home / run).is_dir():

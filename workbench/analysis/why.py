@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.run import run_folder
-from tuning.spec.objectives import aim_of
 from workbench.text import words
+
+if TYPE_CHECKING:
+    from tuning.report.study_result import Entry, StudyResult
 
 Document = Mapping[str, Any]
 #: Parts of a step that differ by less than this share of the slower step's time are not named.
@@ -67,25 +69,22 @@ class Why:
         return asdict(self) | {"line": line(self)}
 
 
-def of_study(document: Document, home: Path) -> dict[str, Any] | None:
+def of_study(result: StudyResult, home: Path) -> dict[str, Any] | None:
     """Of a study's best beside its baseline, or beside the nearest one where the baseline is the best.
 
     None without two measured runs, and where another thing than time decides.
     """
-    best = document.get("best")
-    if aim_of(document).objective.single:
+    best = result.best
+    if best is None or result.aim.objective.single:
         return None
-    pairs = ((role, document.get(role)) for role in ("baseline", "runner_up"))
-    role, other = next(
-        ((role, one) for role, one in pairs if one and best and one.get("config") != best.get("config")),
-        ("", None),
-    )
-    if not best or not other:
+    others = (("baseline", result.baseline), ("runner_up", result.runner_up))
+    role, other = next(((role, one) for role, one in others if one and one.config != best.config), ("", None))
+    if other is None:
         return None
     mine, theirs = _summary(home, best), _summary(home, other)
     if mine is None or theirs is None:
         return None
-    return compare(mine, theirs, best["label"], other["label"], role).as_dict()
+    return compare(mine, theirs, best.label, other.label, role).as_dict()
 
 
 def compare(winner: Document, other: Document, name: str, other_name: str, role: str) -> Why:
@@ -179,7 +178,7 @@ def _busiest(summary: Document) -> LinkUse | None:
     return max(rows, key=lambda row: row.share, default=None)
 
 
-def _summary(home: Path, entry: Document) -> Document | None:
-    run = entry.get("run")
+def _summary(home: Path, entry: Entry) -> Document | None:
+    run = entry.run
     found = run_folder.read_json(home / run / run_folder.SUMMARY) if run else None
     return found if found and found.get("phases") and found.get("tokens_per_step") else None

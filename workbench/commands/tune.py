@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuning.controllers.status import Update
     from tuning.execution.device_slices import Slice
     from tuning.execution.executor import Execute
+    from tuning.report.study_result import StudyResult
     from tuning.spec.study_file import StudyFile
 
 
@@ -94,6 +95,7 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
 
 
 def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
+    """The study's document, and why its winner wins."""
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
@@ -105,16 +107,16 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
 
     landing.finish(home)
     terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
-    document = _search(home, file, join, storage)
-    if document["state"] == "ended":
+    result = _search(home, file, join, storage)
+    if result.state == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
-    if document["state"] == "interrupted":
+    if result.state == "interrupted":
         say(f"interrupted; the same command continues study {file.name}")
-    return document | {"why": why.of_study(document, home)}
+    return result.as_dict() | {"why": why.of_study(result, home)}
 
 
-def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
+def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyResult:
     from engine.session import Session
     from tuning.execution import preflight
     from tuning.storage.study_folder import STUDIES
@@ -137,6 +139,6 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> dic
             children.start()
             shown.update(news)
 
-        document = run_study(file, folder, execute, update, foresee, join, storage).as_dict()
-        children.close(ended=document["state"] == "ended")
-    return document
+        result = run_study(file, folder, execute, update, foresee, join, storage)
+        children.close(ended=result.state == "ended")
+    return result

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.run import run_folder
+from tuning.report.study_result import Entry, StudyResult
 from workbench.analysis import why
 
 PHASES = {"data": 0.001, "forward": 0.1, "backward": 0.2, "optimizer": 0.01, "bubble": 0.0, "other": 0.0}
@@ -67,21 +69,21 @@ def test_bytes_that_read_alike_are_not_told_twice() -> None:
     assert "a rank sends 5.41 MB a step, as the other does" in why.line(found)
 
 
-def left_behind(home: Path, run: str, found: dict[str, Any]) -> dict[str, Any]:
+def left_behind(home: Path, run: str, found: dict[str, Any]) -> Entry:
     """A run's folder, and the study's entry for it."""
     (home / run).mkdir(parents=True)
     (home / run / run_folder.SUMMARY).write_text(json.dumps(found), encoding="utf-8")
-    return {"run": run, "config": {"name": run}, "label": run}
+    return Entry(trial=0, run=run, config={"name": run}, label=run)
 
 
 def test_a_study_names_the_baseline_or_the_nearest_and_needs_both_runs(tmp_path: Path) -> None:
     first, second = left_behind(tmp_path, "one", summary(0.1)), left_behind(tmp_path, "two", summary(0.5))
-    found = why.of_study({"best": first, "baseline": second}, tmp_path)
+    found = why.of_study(StudyResult(best=first, baseline=second), tmp_path)
     assert found is not None
     assert (found["winner"], found["other"], found["role"]) == ("one", "two", "baseline")
-    found = why.of_study({"best": first, "baseline": first, "runner_up": second}, tmp_path)
+    found = why.of_study(StudyResult(best=first, baseline=first, runner_up=second), tmp_path)
     assert found is not None
     assert found["role"] == "runner_up"
-    assert why.of_study({"best": first, "baseline": first, "runner_up": None}, tmp_path) is None
-    assert why.of_study({"best": None}, tmp_path) is None
-    assert why.of_study({"best": first, "baseline": second | {"run": "gone"}}, tmp_path) is None
+    assert why.of_study(StudyResult(best=first, baseline=first, runner_up=None), tmp_path) is None
+    assert why.of_study(StudyResult(best=None), tmp_path) is None
+    assert why.of_study(StudyResult(best=first, baseline=replace(second, run="gone")), tmp_path) is None
