@@ -153,7 +153,7 @@ def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
     found = answer(config, lab_of(4))
     assert found.where.startswith("a lab of 4 hosts in islands of 2 and 2")
     assert found.values == {}
-    assert "as good as any" in found.reason
+    assert "as fast as any" in found.reason
     bad = small(parallel__tp=2, parallel__dp=2).with_values(
         {"lab": {"islands": [1, 3], "between_mbit": 10.0}}
     )
