@@ -23,7 +23,7 @@ from profilers.analysis.events import (
 )
 from profilers.analysis.machine import gpu_notes, gpus_of, host_rows, joules_of_ranks
 from profilers.analysis.memory import memory_rows, peak, with_outside
-from profilers.analysis.rounds import Rounds, between_seconds, wall_seconds, whole_rounds
+from profilers.analysis.rounds import Rounds, between_seconds, stretches, wall_seconds, whole_rounds
 from profilers.analysis.statistics import mean_interval, p95
 from profilers.analysis.steps import JoinedSteps, join_steps, mean_phases
 from profilers.analysis.wire_counters import interface_rows, wire_totals
@@ -172,10 +172,15 @@ def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:
 
 
 def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[str, Any]:
-    joules, reason = joules_of_ranks(records, used, *measured.span)
-    # Of all steps of the span: some within may not be measured.
-    steps = int(measured.steps[-1] - measured.steps[0]) + 1
-    return {"joules_per_step": _rate(joules, steps), "joules_reason": reason}
+    """Of the measured steps alone: what evaluation and checkpoints between them take is left out."""
+    parts = stretches(measured)
+    told = [joules_of_ranks(records, used, part.begin, part.end) for part in parts]
+    joules = [energy for energy, _ in told if energy is not None]
+    whole = sum(joules) if len(joules) == len(parts) else None
+    return {
+        "joules_per_step": _rate(whole, len(measured.steps)),
+        "joules_reason": next((reason for _, reason in told if reason), None),
+    }
 
 
 def _in_detail(

@@ -18,6 +18,10 @@ from profilers.analysis.steps import JoinedSteps
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
+#: Less is not worth a cut: counters of energy are read ten times a second at the most.
+LEAST_ASIDE = 0.05
+
+
 def wall_seconds(steps: JoinedSteps) -> _Floats:
     """Seconds of each step and of what came between it and the step before; the mean over ranks: [steps].
 
@@ -32,6 +36,27 @@ def wall_seconds(steps: JoinedSteps) -> _Floats:
 def between_seconds(steps: JoinedSteps) -> float:
     """Mean seconds between a step and the one before, of what counts; there is at least one step."""
     return float(steps.values["between_seconds"].filled(0.0).mean())
+
+
+class Stretch(NamedTuple):
+    """Steps one after the other: Unix times of the first one's begin and the last one's end, and how many they are."""
+
+    begin: float
+    end: float
+    steps: int
+
+
+def stretches(measured: JoinedSteps) -> list[Stretch]:
+    """The measured steps without what is no part of training: cut where evaluation, a checkpoint or an order took
+    longer than ``LEAST_ASIDE``, and where steps lie between that do not count.
+    """
+    start, length = measured.values["start_unix"], measured.values["step_seconds"]
+    between = measured.values["between_seconds"]
+    idle = start[:, 1:] - start[:, :-1] - length[:, :-1]
+    aside = np.asarray((idle - between[:, 1:]).mean(axis=0).filled(0.0))
+    cuts = np.flatnonzero((aside > LEAST_ASIDE) | (np.diff(measured.steps) != 1)) + 1
+    parts = (measured.chosen(places) for places in np.split(np.arange(len(measured.steps)), cuts))
+    return [Stretch(*part.span, len(part.steps)) for part in parts if len(part.steps)]
 
 
 class Rounds(NamedTuple):

@@ -221,7 +221,23 @@ def test_energy_per_step(tmp_path: Path) -> None:
         with RecordWriter(tmp_path, f"rank-{rank}") as writer:
             writer.write(step_sample(5, **STEP, measured=False))
     found = summary(tmp_path)
-    assert (found.measured_steps, found.joules_per_step) == (7, about(800 * 8.1 / 8))
+    assert (found.measured_steps, found.joules_per_step) == (7, about(800 * (3.1 + 4.1) / 7))
+
+
+def test_the_energy_of_an_evaluation_is_no_step_s(tmp_path: Path) -> None:
+    """Ten steps of 1 s at 100 W; after the fifth one 20 s of evaluation at 900 W."""
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        writer.event("environment", device="NVIDIA H100", gpu_uuid="GPU-7")
+        for step in range(10):
+            start = 1_700_000_000.0 + step + (20 if step >= 5 else 0)
+            writer.write(step_sample(step, start_unix=start, between_seconds=0.0 if step else None))
+    with RecordWriter(tmp_path, "launcher") as writer:
+        writer.event("gpus", host="here", gpus=[{"gpu": 0, "uuid": "GPU-7"}])
+        for tenth in range(-10, 320):
+            at = tenth / 10
+            joules = 100 * at + 800 * min(max(at - 5, 0), 20)
+            writer.write(gpu_sample(time_unix=1_700_000_000.0 + at, energy_joules=joules))
+    assert summary(tmp_path).joules_per_step == about(100, rel=1e-3)
 
 
 def test_dropped_records_are_added_up(tmp_path: Path) -> None:
