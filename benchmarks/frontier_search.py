@@ -25,9 +25,10 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "frontier.yaml"
 MODELS: dict[str, list[str]] = {
     "22b": [],
     "175b": ["base.model.preset=175b", "ranks=128", "space.ranks=[128, 256, 512, 1024]",
-             "space.parallel.pp=[4, 8, 12, 16, 24]"],
+             "space.parallel.pp=[4, 8, 12, 16, 24]", "space.batch.accumulation=[10, 20, 40, 80, 160]"],
     "1t": ["base.model.preset=1t", "ranks=1024", "base.batch.global_batch=1024",
-           "space.ranks=[1024, 2048, 3072]", "space.parallel.pp=[16, 32, 64, 128]"],
+           "space.ranks=[1024, 2048, 3072]", "space.parallel.pp=[16, 32, 64, 128]",
+           "space.batch.accumulation=[32, 64, 128, 256, 512]"],
 }  # fmt: skip
 SEARCHES = ["model", "trials", "failed", "best, MFU", "best layout"]
 KNOBS = ["model", "knob", "PED-ANOVA", "fANOVA", "SHAP, % of value", "towards", "SHAP, chance to fail"]

@@ -32,7 +32,7 @@ BASE: dict[str, Any] = {
     "data": {"sequence_length": 64},
     "batch": {"global_batch": 4, "micro_batch": 2},
     "parallel": {"dp": 2},
-    "train": {"validation_batches": 2, "validate_every": 7, "warmup": 3},
+    "train": {"validation_batches": 0, "warmup": 3},
     "lab": {"hosts": 2},
     "device": "cpu",
 }
@@ -44,8 +44,6 @@ class StopWatch:
 
     def __init__(self) -> None:
         self.seen: dict[int, float] = {}
-        #: Seconds in which it was seen evaluating, by the step that came before.
-        self.evaluated: dict[int, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread()
 
@@ -61,22 +59,17 @@ class StopWatch:
             self._thread.join()
 
     def seconds(self, first: int, end: int) -> float:
-        """From the begin of one step to that of another, without evaluation."""
-        aside = sum(seconds for step, seconds in self.evaluated.items() if first <= step < end)
-        return self.seen[end] - self.seen[first] - aside
+        """From the begin of one step to that of another."""
+        return self.seen[end] - self.seen[first]
 
     def _watch(self, folder: Path) -> None:
         progress: Progress | None = None
-        before = time.monotonic()
         while not self._ended.is_set():
             with contextlib.suppress(OSError, ValueError):
                 progress = progress or Progress(folder)
             now = time.monotonic()
             for rank in progress.ranks()[:1] if progress else ():
                 self.seen.setdefault(rank.step, now)
-                if rank.phase == "validation":
-                    self.evaluated[rank.step] = self.evaluated.get(rank.step, 0.0) + now - before
-            before = now
             time.sleep(_POLL_SECONDS)
 
 
