@@ -16,7 +16,7 @@ class HandClock(CpuClock):
 
     now: float = 0.0
 
-    def mark(self) -> float:  # type: ignore[override]
+    def mark(self) -> float:
         """The time that it shows."""
         return self.now
 
