@@ -49,7 +49,9 @@ def _idle(inputs: RuleInputs, pipeline: Pipeline, finer: int) -> float:
 
 def _bubble(inputs: RuleInputs, by_schedule: float, waited: float) -> Verdict:
     share, pipeline = by_schedule / inputs.step_seconds, inputs.setting.pipeline
-    text = f"a rank waits {seconds(by_schedule)} of each step ({percent(share)}) for its turn in the pipeline"
+    text = (
+        f"a rank waits {seconds(by_schedule)} of a mean step ({percent(share)}) for its turn in the pipeline"
+    )
     if pipeline is not None:
         text += (
             f", the bubble of {pipeline.kind} with {pipeline.micro_batches} micro-batches by {pipeline.formula}; "

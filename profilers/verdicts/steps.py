@@ -31,7 +31,7 @@ def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[V
         lost = idle.fraction * inputs.step_seconds
         gaps = replace(
             gaps,
-            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(lost)} of a step "
+            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(lost)} of a mean step "
             f"({percent(idle.fraction)}), not counting waits for data: the host launches kernels too slowly",
             share=idle.fraction,
             seconds=lost,
@@ -52,7 +52,7 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
     others = "" if len(each) == 1 else f"; the median rank {seconds(float(np.median(each)))}"
     return Verdict(
         name=name,
-        evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a step ({percent(share)}) {meaning}{others}",
+        evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a mean step ({percent(share)}) {meaning}{others}",
         threshold=None,
         knob=advice,
         threshold_name=threshold,
@@ -88,7 +88,10 @@ def straggler(inputs: RuleInputs) -> Verdict:
     """How far the slowest rank is behind the median of the others in what it computes; there are at least two."""
     slowest = _slowest(inputs)
     share, host = slowest.seconds / inputs.step_seconds, inputs.hosts.get(slowest.rank)
-    delay, often = f"{seconds(slowest.seconds)} ({percent(share)} of a step)", percent(slowest.steps_fraction)
+    delay, often = (
+        f"{seconds(slowest.seconds)} ({percent(share)} of a mean step)",
+        percent(slowest.steps_fraction),
+    )
     stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
     evidence = (
         f"{inputs.place(slowest.rank)}{stage} takes {delay} longer than the median of the others, mostly in "

@@ -283,7 +283,7 @@ def exposed_by_axis(
 
 def skew(series: SkewSeries, revision: str = "") -> go.Figure:
     """Busiest minus least busy rank, step after step; the busiest one's number is told where one points."""
-    drawing = figure("Skew between ranks", "step", "ms, busiest minus least busy", revision, 250)
+    drawing = figure("Skew between ranks", "step", "ms, most minus least own work", revision, 250)
     if not series.steps:
         return empty(drawing, "needs two ranks that have ended a step")
     drawing.add_scatter(

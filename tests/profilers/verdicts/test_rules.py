@@ -27,7 +27,7 @@ def test_waiting_for_data_is_that_of_the_rank_with_most_of_it(tmp_path: Path) ->
     assert first.gain == Gain(about(0.4), "data / step, if all of it is hidden")
     assert (
         first.evidence
-        == "rank 1 on node-1 spends 400.0 ms of a step (40 %) waiting for data; the median rank 250.0 ms"
+        == "rank 1 on node-1 spends 400.0 ms of a mean step (40 %) waiting for data; the median rank 250.0 ms"
     )
 
 

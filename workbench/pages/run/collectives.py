@@ -17,12 +17,16 @@ def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
     """Seconds, bytes and bandwidth, with the reasons for cells that are empty."""
     rows = summary.communication or snapshot.communication
     if not rows:
-        st.caption("No collectives were recorded: a single rank sends nothing.")
+        alone = summary.world_size == 1
+        st.caption(
+            "No collectives: a single rank sends nothing." if alone else "No collective was recorded yet."
+        )
         return
     if summary.outer:
         st.caption(f"Outer loop: {run_text.outer(summary.outer)}.")
     series = steps.collective_series(rows)
     chart(base.collectives(series, snapshot.id), "run-collectives", "Collectives per step and rank")
+    st.caption(f"Means over ranks and the {summary.detailed_steps:,} measured steps in detail.")
     number_table(run_text.communication_columns(rows), "run-collective-table")
     if summary.communication:
         st.caption(f":material/cable: On the wire: {run_text.wire(summary)}.")

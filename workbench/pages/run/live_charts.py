@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from profilers.analysis import machine
+from profilers.analysis.rounds import recent_steps
 from profilers.records.schema import Event
 from workbench.figures import base, gpu, steps
 from workbench.pages.run import host
@@ -24,6 +25,8 @@ def charts(snapshot: Snapshot) -> None:
         _phases(snapshot)
         series = steps.collective_series(snapshot.communication)
         chart(base.collectives(series, snapshot.id), "live-collectives", "Collectives per step and rank")
+        window = recent_steps(snapshot.config.get("outer"))
+        st.caption(f"Collectives are means over ranks and the last {window} steps in detail.")
     with right:
         ranks_table(snapshot)
         losses = steps.loss_series(snapshot.steps, (snapshot.summary or {}).get("validation_loss"))

@@ -18,11 +18,11 @@ from workbench.text import words
 
 #: Threshold -> what is compared with it.
 _MEANINGS = {
-    "input": "Share of the step spent waiting for data.",
-    "host": "Share of the step spent between phases, or with an idle GPU.",
-    "exposed": "Share of the step spent waiting for communication, by operation and axis.",
-    "bubble": "Share of the step that the schedule leaves a rank idle.",
-    "straggler": "Share of the step by which the slowest rank is behind the median of the others.",
+    "input": "Share of the mean step spent waiting for data.",
+    "host": "Share of the mean step spent between phases, or with an idle GPU.",
+    "exposed": "Share of the mean step spent waiting for communication, by operation and axis.",
+    "bubble": "Share of the mean step that the schedule leaves a rank idle.",
+    "straggler": "Share of the mean step by which the slowest rank is behind the median of the others.",
     "memory": "Largest share of the memory that was in use.",
     "clock": "Share of the time with a throttled clock.",
 }
