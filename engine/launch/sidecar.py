@@ -28,7 +28,7 @@ from engine.comm.relay import Follower, RelayedProgress
 from engine.config.run_config import RunConfig
 from engine.launch.hang import HangWatch
 from engine.rank.environment_report import boot
-from engine.run import ownership, run_folder
+from engine.run import child_process, ownership, run_folder
 from engine.run.commands import OrderBook, stop_commanded
 from engine.run.progress import PAGE_OF_HOST, Progress
 from profilers.records.reader import HOST_PREFIX
@@ -62,7 +62,7 @@ class HostProcess:
         ranks = ",".join(f"{rank}:{pid}" for rank, pid in enumerate(pids) if pid)
         times = [f"{interval_seconds:g}", f"{patience_seconds:g}"]
         given = [str(folder), host, *times, "orders" if takes_orders else "-", ranks]
-        self._command = [sys.executable, "-P", "-m", __name__, *given]
+        self._arguments = ["-m", __name__, *given]
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -72,11 +72,13 @@ class HostProcess:
         return None if self._process is None else self._process.pid
 
     def __enter__(self) -> Self:
-        ours = str(Path(__file__).parents[2])
-        search_path = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
         try:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
+            self._process = child_process.start(
+                self._arguments,
+                stdin=subprocess.PIPE,
+                variables=child_process.package_path(),
+                own_session=False,  # Ctrl-Z stops it with the ranks, so that it does not take them for hung
+            )
         except OSError as error:
             print(f"warning: host {self._host} is not sampled and takes no orders: {error}", file=sys.stderr)
         return self
@@ -86,11 +88,7 @@ class HostProcess:
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
-        try:
-            self._process.wait(_LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        child_process.end(self._process, _LAST_SECONDS, request=None)
 
 
 def main(arguments: Sequence[str]) -> None:

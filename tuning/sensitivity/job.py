@@ -10,7 +10,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from engine.config.errors import InputError, WorkbenchError
-from engine.run import run_folder
+from engine.run import child_process, run_folder
 
 Method = Literal["fanova", "shap"]
 METHODS: tuple[Method, ...] = ("fanova", "shap")
@@ -93,8 +92,7 @@ def _checked(file: Path) -> dict[str, Any] | None:
 
 
 LIMIT_SECONDS = 300.0
-#: -P: a folder called ``tuning`` where somebody happens to be is not ours.
-_COMMAND = ["-P", "-m", "tuning.sensitivity.worker"]
+_WORKER = "tuning.sensitivity.worker"
 Tell = Callable[[float, str], None]
 
 
@@ -140,24 +138,28 @@ def _run(asked: Asked, tell: Tell) -> tuple[int | None, str]:
     """How the process ended, None if its time was over, and the last line that it said."""
     over = threading.Event()
     with tempfile.TemporaryFile() as errors:
-        command = [sys.executable, *_COMMAND, str(asked.folder), asked.method]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        with child_process.start(
+            ["-m", _WORKER, str(asked.folder), asked.method],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            own_session=False,  # a terminal that closes ends it with this process
+        ) as process:
             timer = threading.Timer(asked.limit_seconds, _give_up, (process, over))
             timer.start()
             try:
                 _listen(process, tell)
             finally:
                 timer.cancel()
-                process.kill()
+                child_process.kill(process)
         return None if over.is_set() else process.returncode, _last_line(errors)
 
 
-def _give_up(process: subprocess.Popen[str], over: threading.Event) -> None:
+def _give_up(process: subprocess.Popen[bytes], over: threading.Event) -> None:
     over.set()
-    process.kill()
+    child_process.kill(process)
 
 
-def _listen(process: subprocess.Popen[str], tell: Tell) -> None:
+def _listen(process: subprocess.Popen[bytes], tell: Tell) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         try:

@@ -56,7 +56,8 @@ def metrics(
 
 
 _CLOSED = "the dashboard is closed; studies that were started from it keep running"
-_PATIENCE_SECONDS = 20.0
+#: What the demo study and the page may take to end.
+_PATIENCE_SECONDS, _PAGE_SECONDS = 20.0, 5.0
 
 
 def ui(
@@ -73,6 +74,7 @@ def ui(
     ] = False,
 ) -> int:
     """Open the dashboard: runs, live profiles, studies, export. Ctrl-C closes it; its studies keep running."""
+    from engine.run import child_process
     from tuning.execution.signals import Interruption
     from workbench.services import page_server
     from workbench.services.jobs import new_folder
@@ -87,7 +89,7 @@ def ui(
                 return _failed(log, interruption)
             return _serve(home, place, page, demo, interruption)
         finally:
-            _end(page)
+            child_process.end(page, _PAGE_SECONDS)
 
 
 def _serve(home: Path, place: Place, page: Popen[bytes], demo: bool, interruption: Interruption) -> int:
@@ -148,14 +150,3 @@ def _failed(log: Path, interruption: Interruption) -> int:
     last = next(iter(last_lines(log, 1)), "it printed nothing")
     say(f"error: the page did not start: {last} (all of it: {log})")
     return 1
-
-
-def _end(page: Popen[bytes]) -> None:
-    import subprocess
-
-    page.terminate()
-    try:
-        page.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        page.kill()
-        page.wait()

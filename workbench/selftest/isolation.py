@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.run import run_folder
+from engine.run import child_process, run_folder
 from workbench.selftest.registry import Check
 from workbench.selftest.results import Outcome, Verdict, failed, not_possible
 from workbench.selftest.worker import ANSWER, REQUEST, name_of
@@ -23,8 +22,7 @@ from workbench.selftest.worker import ANSWER, REQUEST, name_of
 #: What the process and everything it started printed.
 OUTPUT = "output.log"
 _LOOK_SECONDS = 0.1
-#: -P: a folder called `engine` where somebody happens to be is not ours.
-_COMMAND = (sys.executable, "-P", "-m", "workbench.selftest.worker")
+_WORKER = "workbench.selftest.worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ def run(check: Check, asked: Asked, scratch: Path, should_stop: Callable[[], boo
     try:
         stopped = _wait(process, check.limit_seconds, should_stop)
     finally:
-        _end(process)
+        child_process.kill(process)  # and its ranks, which are of its group
     if stopped == "asked":
         return None
     if stopped == "late":
@@ -62,12 +60,11 @@ def _start(check: Check, asked: Asked, scratch: Path) -> subprocess.Popen[bytes]
     }
     run_folder.write_json(scratch / REQUEST, request)
     with (scratch / OUTPUT).open("wb") as output:
-        return subprocess.Popen(
-            [*_COMMAND, str(scratch)],
+        return child_process.start(
+            ["-m", _WORKER, str(scratch)],
             stdin=subprocess.PIPE,  # never written to: it closes when this process ends, and the check ends with it
             stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            stderr=output,
         )
 
 
@@ -81,15 +78,6 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: Callabl
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_SECONDS)
     return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """With its ranks, also stopped ones: they are of its session's only group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
 
 
 def _answer(code: int, scratch: Path) -> Verdict:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine.run import run_folder
+from engine.run import child_process, run_folder
 from tuning.execution.device_slices import Slice
 from tuning.spec.study_file import StudyFile
 from tuning.storage.controllers import StudyStatus
@@ -64,40 +64,25 @@ class Children:
     def close(self, ended: bool) -> None:
         """See all of them to their end. Unless the study has ``ended``, ask them to stop first."""
         if not ended:
-            self._ask()
+            for process in self._processes:
+                process.send_signal(signal.SIGINT)
         for process in self._processes:
-            try:
-                process.wait(_ENDED_SECONDS if ended else _PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()  # its ranks die with it
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+            child_process.end(process, _ENDED_SECONDS if ended else _PATIENCE_SECONDS, request=None)
             if ended and process.returncode:
                 say(
                     f"warning: a controller beside this one ended with {process.returncode}; see {self._log('*')}"
                 )
         self._processes.clear()
 
-    def _ask(self) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-
     def _started(self, number: int, part: Slice) -> subprocess.Popen[bytes]:
         given = [str(self._home), self._name, _listed(part.cores), _listed(part.gpus)]
-        command = [sys.executable, "-P", "-m", "workbench.services.controllers", *given]
-        ours = str(Path(__file__).parents[2])
-        known = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables = os.environ | {"PYTHONPATH": os.pathsep.join(known)}
         with self._log(number).open("ab") as output:
-            return subprocess.Popen(
-                command,
+            return child_process.start(  # in its own session: Ctrl-C reaches the parent, which asks once
+                ["-m", "workbench.services.controllers", *given],
                 stdin=subprocess.PIPE,  # closed by the system when this process dies
                 stdout=subprocess.PIPE,  # one line once it is ready
                 stderr=output,
-                env=variables,
-                start_new_session=True,  # Ctrl-C reaches the parent, which asks once
+                variables=child_process.package_path(),
             )
 
     def _log(self, number: object) -> Path:

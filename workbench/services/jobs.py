@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -16,14 +15,13 @@ from typing import Any
 import psutil
 
 from engine.config.errors import InputError
-from engine.run import ownership, run_folder
+from engine.run import child_process, ownership, run_folder
 from workbench.home.settings import HOME_VARIABLE, JOBS
 
 RECORD = "job.json"
 LOG = "log"
 _TAIL_BYTES = 16_384
-#: -P: a folder called `engine` where somebody happens to be is not ours.
-_COMMAND = ["-P", "-m", "workbench"]
+_COMMAND = ["-m", "workbench"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,11 @@ def start(home: Path, arguments: list[str], environment: dict[str, str] | None =
         InputError: the home folder cannot be written.
     """
     folder = new_folder(home)
-    process = _spawn(home, folder / LOG, arguments, environment or {})
+    variables = {HOME_VARIABLE: str(home)} | (environment or {})
+    with (folder / LOG).open("wb") as output:
+        process = child_process.start(
+            [*_COMMAND, *arguments], stdout=output, stderr=output, variables=variables
+        )
     job = Job(folder.name, folder, tuple(arguments), time.time(), _identity(process.pid))
     run_folder.write_json(
         folder / RECORD, {key: value for key, value in asdict(job).items() if key != "folder"}
@@ -93,18 +95,22 @@ def listed(home: Path) -> list[Job]:
 def interrupt(job: Job) -> None:
     """Ask a job to end in good order, as Ctrl-C does."""
     if job.alive:
-        _signal(job.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(job.pid, signal.SIGINT)
 
 
 def end(job: Job, patience_seconds: float) -> bool:
-    """Ask a job to end, then kill it with everything in its session; False if it had to be killed."""
+    """Ask a job to end, then kill it with everything in its session; False if it had to be killed.
+
+    By its number: another process may have started it.
+    """
     interrupt(job)
     deadline = time.monotonic() + patience_seconds
     while job.alive and time.monotonic() < deadline:
         time.sleep(0.05)
     if not job.alive:
         return True
-    _signal(-job.pid, signal.SIGKILL)
+    child_process.kill_group(job.pid)
     return False
 
 
@@ -125,18 +131,6 @@ def last_error(job: Job) -> str:
     return str((errors or lines or ["it ended without any output"])[-1]).removeprefix("error: ")
 
 
-def _spawn(home: Path, log: Path, arguments: list[str], extra: dict[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, *_COMMAND, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=os.environ | {HOME_VARIABLE: str(home)} | extra,
-        )
-
-
 def _identity(pid: int) -> dict[str, Any]:
     try:
         return ownership.identity(pid)
@@ -150,10 +144,3 @@ def _read(folder: Path) -> Job | None:
         return Job(**found | {"folder": folder, "arguments": tuple(found["arguments"])}) if found else None
     except (KeyError, TypeError):
         return None
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return

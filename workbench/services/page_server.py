@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config.errors import InputError
+from engine.run import child_process
 from workbench.home.settings import HOME_VARIABLE
 
 DEFAULT_PORT = 8501
@@ -79,13 +78,11 @@ def check_free(place: Place) -> None:
 def start(place: Place, home: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the page; its output goes to ``log``."""
     with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "streamlit", "run", str(script()), *_flags(place)],
-            stdin=subprocess.DEVNULL,
+        return child_process.start(
+            ["-m", "streamlit", "run", str(script()), *_flags(place)],
             stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=os.environ | {HOME_VARIABLE: str(home), "PYTHONUNBUFFERED": "1"},
+            stderr=output,
+            variables={HOME_VARIABLE: str(home), "PYTHONUNBUFFERED": "1"},
         )
 
 

@@ -84,7 +84,7 @@ def test_ctrl_c_keeps_what_was_found(home: Path, at_work: subprocess.Popen[str])
     at_work.send_signal(signal.SIGINT)
     out, err = at_work.communicate(timeout=60)
     assert at_work.returncode == 1
-    assert "what was found is kept" in err
+    assert "finished checks are kept" in err
     assert "interrupted in memory_savings: 2 checks have no result" in out
     found = kept(home)
     assert ([row.name for row in found.checks], found.complete) == (["gpu_kernels"], False)
