@@ -52,6 +52,7 @@ class Ending(StrEnum):
         *("illegal", About.CONFIGURATION, "illegal", "broke a rule", "orange", "block"),
         "degrees and sizes that divide each other, as the reason says",
     )
+    #: Only read: nothing writes it, and a journal that has it opens as it always did.
     PREDICTED_OOM = (
         *("predicted_oom", About.CONFIGURATION, "would not fit", "would not have fitted", "orange", "memory"),
     )

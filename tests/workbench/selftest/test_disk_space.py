@@ -97,7 +97,7 @@ def test_without_room_for_the_zip_everything_is_told(
     full("checks/nvml")
     done = command("selftest", "--only", "nvml", "--out", tmp_path / "out", *["--json"] * json)
     assert done.code == 0
-    assert f"not kept ({NO_SPACE}): checks/nvml/output.log\n" in done.err
+    assert f"not saved ({NO_SPACE}): checks/nvml/output.log\n" in done.err
     assert f"no zip: {tmp_path / 'out.zip'} cannot be written (File exists)" in done.err
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == ["out", "out.zip"]
     assert (tmp_path / "out.zip").read_text() == "precious"
@@ -115,8 +115,8 @@ def test_without_room_for_the_zip_everything_is_told(
 def test_many_lost_files_are_one_line() -> None:
     lost = {f"checks/x/{name}": NO_SPACE for name in "abcd"} | {DOCUMENT: NO_SPACE, "checks/y/e": "Other"}
     assert losses(lost) == [
-        f"not kept ({NO_SPACE}): {DOCUMENT}, checks/x/a, checks/x/b and 2 more",
-        "not kept (Other): checks/y/e",
+        f"not saved ({NO_SPACE}): {DOCUMENT}, checks/x/a, checks/x/b and 2 more",
+        "not saved (Other): checks/y/e",
     ]
 
 
