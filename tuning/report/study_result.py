@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -165,12 +166,13 @@ class ArmRow:
     complexity: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmationRounds:
     """What was measured again, in which order, and what that decided. All numbers are of trials of the search."""
 
     arms: list[ArmRow]
-    beside: int
+    #: The arm that the others are compared with; older files do not name it.
+    beside: int | None = None
     order: list[int]
     winner: int
     tied: list[int]
@@ -289,5 +291,11 @@ class StudyResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyResult:
-        """The reverse of ``as_dict``; ignores unknown keys. ValueError if a value does not fit."""
-        return msgspec.convert(dict(data), cls)
+        """The reverse of ``as_dict``. Ignores unknown keys, and values of another shape: older versions wrote under
+        ``budget`` what is in ``budget_settings`` now.
+        """
+        types, values = get_type_hints(cls), dict[str, Any]()
+        for name in types.keys() & data.keys():
+            with suppress(msgspec.ValidationError):
+                values[name] = msgspec.convert(data[name], types[name])
+        return cls(**values)

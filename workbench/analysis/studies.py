@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,14 +16,37 @@ from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
 from workbench.analysis import why
+from workbench.analysis.why import Why
+from workbench.home import runs
 from workbench.home.resolve import Target
+from workbench.home.runs import RunView
 
 if TYPE_CHECKING:
     from tuning.report.study_result import Entry, StudyResult
 
 
-def document(folder: Path) -> dict[str, Any]:
-    """The JSON of a study, as ``tune`` and ``show`` print it.
+@dataclass(frozen=True, slots=True)
+class StudyDocument:
+    """A study's result and what it does not say: who works on it now, and why its winner wins.
+
+    ``controllers`` is None where they are not told, and its key is left out. ``written`` is result.json as it stands,
+    of a study whose file this version refuses: all of its keys are passed on.
+    """
+
+    result: StudyResult
+    controllers: Sequence[Mapping[str, Any]] | None
+    why: Why | None
+    written: Mapping[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of a study, as ``tune`` and ``show`` print it."""
+        plain = self.result.as_dict() if self.written is None else dict(self.written)
+        members = {} if self.controllers is None else {"controllers": self.controllers}
+        return plain | members | {"why": self.why.as_dict() if self.why else None}
+
+
+def document(folder: Path) -> StudyDocument:
+    """A study as it stands now.
 
     Raises:
         InputError: there is no study in this folder.
@@ -30,33 +54,34 @@ def document(folder: Path) -> dict[str, Any]:
     return of_view(StudyReader(folder).view())
 
 
-def of_view(view: StudyView) -> dict[str, Any]:
+def of_view(view: StudyView) -> StudyDocument:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
-    result = result_of(view)
-    if view.file is not None:
-        found = result.as_dict() | {"importance": (view.result or {}).get("importance")}
-    else:
-        found = _EMPTY | {"study": view.name} | (view.result or {}) | {"state": view.state}
-    members = view.status.controllers if view.alive else []
-    found[study_folder.LAG] = view.status.optuna_lag
-    return found | {"controllers": members, "why": why.of_study(result, view.folder.parent.parent)}
-
-
-def result_of(view: StudyView) -> StudyResult:
-    """What a study's journal comes to; of a study whose file is gone, the trials that its result.json names.
-
-    Nothing else is read of that file: earlier versions wrote some of its parts in another form.
-    """
     from tuning.report.result import result
+
+    lag = view.status.optuna_lag
+    found, written = view.result or {}, None
+    if view.file is not None:
+        now = replace(
+            result(view.journal, view.file, view.state), importance=found.get("importance"), optuna_lag=lag
+        )
+    else:
+        written = _EMPTY | {"study": view.name} | found | {"state": view.state, study_folder.LAG: lag}
+        now = _of_old(written)
+    members = view.status.controllers if view.alive else []
+    return StudyDocument(now, members, why.of_study(now, view.folder.parent.parent), written)
+
+
+def _of_old(written: Mapping[str, Any]) -> StudyResult:
+    """What a result.json says; of one whose other parts have an older form, the trials that it names."""
     from tuning.report.study_result import StudyResult
 
-    if view.file is not None:
-        return result(view.journal, view.file, view.state)
-    written = view.result or {}
-    return StudyResult.from_dict({key: written[key] for key in _READ_OF_OLD if key in written})
+    try:
+        return StudyResult.from_dict(written)
+    except ValueError:
+        named = ("study", "objective", "target_loss", "best", "baseline", "recommended", "runner_up")
+        return StudyResult.from_dict({key: written[key] for key in named if written.get(key) is not None})
 
 
-_READ_OF_OLD = ("objective", "target_loss", "best", "baseline", "recommended", "runner_up")
 _EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}
 
 
@@ -68,32 +93,52 @@ def best_run(home: Path, target: Target) -> Target:
     """
     if target.kind == "run":
         return target
-    return _run_of(home, target, result_of(StudyReader(target.folder).view()).best, "best")
+    return _run_of(home, target, document(target.folder).result.best, "best")
 
 
-def recommended_run(home: Path, target: Target) -> tuple[Target, str]:
-    """The run that a study recommends, which on a tie need not be the fastest, and that in words; a run is itself.
+class RunToExport(NamedTuple):
+    """A run, its study if that can still be read, and which run of a study it is, in words."""
+
+    view: RunView
+    study: StudyDocument | None
+    description: str
+
+
+def run_to_export(home: Path, target: Target, study: StudyDocument | None = None) -> RunToExport:
+    """A run, or the one that a study recommends, which on a tie need not be the fastest. ``study`` is the document of
+    that study, if it is known already.
 
     Raises:
         InputError: the study has measured nothing, or the run's folder is gone.
     """
     if target.kind == "run":
-        return target, ""
-    result = result_of(StudyReader(target.folder).view())
-    best, recommended = result.best, result.recommended
+        view = runs.load(target.folder)
+        return RunToExport(view, _study_of(home, view), "")
+    study = study or document(target.folder)
+    best, recommended = study.result.best, study.result.recommended
     run = _run_of(home, target, recommended or best, "recommended")
-    if recommended is None or best is None or recommended.run == best.run:
-        return run, f"its best run {run.id}"
-    return run, f"the run {run.id} that it recommends ({recommended.why}), not its fastest, {best.run}"
+    description = f"its best run {run.id}"
+    if best and recommended and recommended.run != best.run:
+        description = f"the run {run.id} that it recommends ({recommended.why}), not its fastest, {best.run}"
+    view = runs.load(run.folder)
+    own = study if view.labels.get("study") == target.id else _study_of(home, view)
+    return RunToExport(view, own, description)
+
+
+def _study_of(home: Path, view: RunView) -> StudyDocument | None:
+    name = view.labels.get("study")
+    try:
+        return document(home / study_folder.STUDIES / name) if name else None
+    except InputError:
+        return None
 
 
 def _run_of(home: Path, target: Target, entry: Entry | None, which: str) -> Target:
-    run = entry.run if entry else None
-    if not run:
+    if entry is None or not entry.run:
         raise InputError("id", target.id, "this study has no measured trial yet; wait for one, or give a run")
-    if not (home / run).is_dir():
-        raise InputError("id", target.id, f"the folder of its {which} run {run} is gone from {home}")
-    return Target("run", run, home / run)
+    if not (home / entry.run).is_dir():
+        raise InputError("id", target.id, f"the folder of its {which} run {entry.run} is gone from {home}")
+    return Target("run", entry.run, home / entry.run)
 
 
 #: Studies followed at a time: one of 10,000 trials takes some 300 MB.
@@ -101,11 +146,21 @@ FOLLOWED = 4
 Result = TypeVar("Result")
 
 
-class Seen(NamedTuple):
-    """A look at a study, and the document that ``show STUDY --json`` would print now."""
+class StudySnapshot(NamedTuple):
+    """A study's folder as it was read, and the document that ``show STUDY --json`` would print then."""
 
     view: StudyView
-    document: Mapping[str, Any]
+    document: StudyDocument
+
+    @property
+    def result(self) -> StudyResult:
+        """The result in the document."""
+        return self.document.result
+
+    def acts(self, key: str, config: Mapping[str, Any]) -> bool:
+        """Whether a knob changes anything at a point: no ratio without top-k, no schedule without pipeline."""
+        file = self.view.file
+        return key in config and (file is None or file.search_space.is_active(key, dict(config)))
 
 
 class FollowedStudy:
@@ -114,22 +169,20 @@ class FollowedStudy:
     def __init__(self, folder: Path) -> None:
         self._reader = StudyReader(folder)
         self._lock = threading.RLock()
-        self._seen: Seen | None = None
+        self._latest: StudySnapshot | None = None
         self._more: dict[str, tuple[object, Any]] = {}
 
-    def seen(self) -> Seen:
+    def snapshot(self) -> StudySnapshot:
         """The study now; the very same document as long as nothing of it changed.
 
         Raises:
             InputError: there is no such study.
         """
         with self._lock:
-            view, before = self._reader.view(), self._seen
-            if before is None or _stands_on(before.view) != _stands_on(view):
-                self._seen = Seen(view, of_view(view))
-            else:
-                self._seen = Seen(view, before.document)
-            return self._seen
+            view, before = self._reader.view(), self._latest
+            same = before is not None and _stands_on(before.view) == _stands_on(view)
+            self._latest = StudySnapshot(view, before.document if before and same else of_view(view))
+            return self._latest
 
     def more(self, what: str, signature: object, make: Callable[[], Result]) -> Result:
         """Something else that is worked out of the study, once for each signature; a document is its own."""

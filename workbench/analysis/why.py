@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from engine.run import run_folder
 from workbench.text import words
 
 if TYPE_CHECKING:
-    from tuning.report.study_result import Entry, StudyResult
+    from tuning.report.study_result import ArmRow, Entry, StudyResult
 
-Document = Mapping[str, Any]
+#: A run's summary.json.
+Summary = Mapping[str, Any]
 #: Parts of a step that differ by less than this share of the slower step's time are not named.
 NAMED = 0.02
 #: A link above this share of its rate is called full.
 FULL = 0.9
 _WAITING = "waiting for {axis}"
-_NAMES = {"data": "loading data", "other": "between the phases", "bubble": "pipeline bubble"}
+_NAMES = {"data": "loading data", "other": "between the phases", "bubble": "pipeline bubble",
+          "between": "between steps"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +66,57 @@ class Why:
     link: LinkUse | None
     other_link: LinkUse | None
     other_ranks: int | None = None
+    #: Of so many runs of the winner and of the other the numbers are means.
+    runs: int = 1
+    other_runs: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, and the sentence."""
         return asdict(self) | {"line": line(self)}
 
 
-def of_study(result: StudyResult, home: Path) -> dict[str, Any] | None:
+def of_study(result: StudyResult, home: Path) -> Why | None:
     """Of a study's best beside its baseline, or beside the nearest one where the baseline is the best.
 
-    None without two measured runs, and where another thing than time decides.
+    Made from the runs that showed it: those that measured both again, else those of the search. None where nothing was
+    shown to be faster, where a run is gone, where its steps do not say so, and where another thing than time decides.
     """
     best = result.best
     if best is None or result.aim.objective.single:
         return None
     others = (("baseline", result.baseline), ("runner_up", result.runner_up))
     role, other = next(((role, one) for role, one in others if one and one.config != best.config), ("", None))
-    if other is None:
+    if other is None or not _is_shown(result, role, other):
         return None
-    mine, theirs = _summary(home, best), _summary(home, other)
+    mine, theirs = (_mean_summary(home, _runs(result, entry)) for entry in (best, other))
     if mine is None or theirs is None:
         return None
-    return compare(mine, theirs, best.label, other.label, role).as_dict()
+    why = compare(mine, theirs, best.label, other.label, role)
+    return why if why.seconds < why.other_seconds else None
 
 
-def compare(winner: Document, other: Document, name: str, other_name: str, role: str) -> Why:
+def _is_shown(result: StudyResult, role: str, other: Entry) -> bool:
+    """Whether the whole interval says that the best is faster than the other."""
+    if role == "baseline":
+        return result.gain is not None and result.gain.verdict == "better"
+    arm = _arm(result, other)
+    return arm is not None and arm.high is not None and arm.high < 1
+
+
+def _arm(result: StudyResult, entry: Entry) -> ArmRow | None:
+    """What an entry was measured again as."""
+    arms = result.confirmation_rounds.arms if result.confirmation_rounds else []
+    return next((arm for arm in arms if arm.trial == entry.trial), None)
+
+
+def _runs(result: StudyResult, entry: Entry) -> list[str]:
+    """The runs that an entry's value in the result is of."""
+    arm = _arm(result, entry)
+    runs = [row.run for row in arm.rounds] if arm else [entry.run]
+    return [run for run in runs if run]
+
+
+def compare(winner: Summary, other: Summary, name: str, other_name: str, role: str) -> Why:
     """Two summaries (``RunSummary.as_dict``) whose steps were measured."""
     tokens = winner["tokens_per_step"]
     ranks, other_ranks = (one.get("world_size") or 1 for one in (winner, other))
@@ -111,6 +140,8 @@ def compare(winner: Document, other: Document, name: str, other_name: str, role:
         link=_busiest(winner),
         other_link=_busiest(other),
         other_ranks=None if ranks == other_ranks else other_ranks,
+        runs=winner.get("runs", 1),
+        other_runs=other.get("runs", 1),
     )
 
 
@@ -123,7 +154,10 @@ def line(why: Why) -> str:
         if why.other_ranks is None
         else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
     )
-    said = [f"Compared with {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}"]
+    several = f", means of {why.runs} and {why.other_runs} runs" if max(why.runs, why.other_runs) > 1 else ""
+    said = [
+        f"Compared with {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}{several}"
+    ]
     said += list(_changes(why))
     if (
         why.wire_bytes is not None
@@ -155,13 +189,13 @@ def _changes(why: Why) -> Iterator[str]:
             yield f"{title}: {', '.join(texts)}"
 
 
-def _parts(summary: Document) -> dict[str, float]:
-    """Phases of a step, its exposed communication by axis."""
-    phases = dict(summary["phases"])
+def _parts(summary: Summary) -> dict[str, float]:
+    """Phases of the mean step, what passes between two steps, and the exposed communication by axis."""
+    phases = summary["phases"] | {"between": summary.get("between_seconds") or 0.0}
     exposed = phases.pop("communication_exposed", 0.0)
     by_axis = summary.get("exposed_seconds_by_axis") or {}
     total = sum(by_axis.values())
-    # The axes are of a typical step and the phase is the mean: shares are taken from the one, the sum from the other.
+    # Runs of before there were means have axes of a typical step: shares are taken from them, the sum from the phase.
     waits = {
         _WAITING.format(axis=axis): exposed * seconds / total for axis, seconds in by_axis.items() if total
     }
@@ -169,7 +203,7 @@ def _parts(summary: Document) -> dict[str, float]:
     return named | (waits or {_WAITING.format(axis="communication"): exposed})
 
 
-def _busiest(summary: Document) -> LinkUse | None:
+def _busiest(summary: Summary) -> LinkUse | None:
     rows = [
         LinkUse(f"{row['interface']} of ranks {', '.join(map(str, row['ranks']))}", share)
         for row in summary.get("interfaces") or []
@@ -178,7 +212,23 @@ def _busiest(summary: Document) -> LinkUse | None:
     return max(rows, key=lambda row: row.share, default=None)
 
 
-def _summary(home: Path, entry: Entry) -> Document | None:
-    run = entry.run
-    found = run_folder.read_json(home / run / run_folder.SUMMARY) if run else None
-    return found if found and found.get("phases") and found.get("tokens_per_step") else None
+def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
+    """The summary of several runs of one configuration: seconds and bytes are means; None if all are gone."""
+    paths = [home / run / run_folder.SUMMARY for run in runs]
+    read = [found for path in paths if (found := run_folder.read_json(path)) is not None]
+    summaries = [one for one in read if one.get("phases") and one.get("tokens_per_step")]
+    if not summaries:
+        return None
+    sent = [one["wire_bytes_per_step"] for one in summaries if one.get("wire_bytes_per_step") is not None]
+    return summaries[0] | {
+        "phases": _means([one["phases"] for one in summaries]),
+        "exposed_seconds_by_axis": _means([one.get("exposed_seconds_by_axis") or {} for one in summaries]),
+        "between_seconds": fmean(one.get("between_seconds") or 0.0 for one in summaries),
+        "wire_bytes_per_step": fmean(sent) if sent else None,
+        "runs": len(summaries),
+    }
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: fmean(row.get(key, 0.0) for row in rows) for key in keys}

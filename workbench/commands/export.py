@@ -27,19 +27,18 @@ def export(
     json: Json = False,
 ) -> int:
     """Write a run's configuration with a script that trains it again; for a study, that of the run it recommends."""
-    from workbench.analysis.studies import recommended_run
+    from workbench.analysis.studies import run_to_export
     from workbench.export import bundle
     from workbench.export.targets import target_named
     from workbench.home.resolve import resolve
-    from workbench.home.runs import load
     from workbench.text.output import emit_json, say
 
     target = target_named(to)
     source = resolve(home, identity)
-    run, description = recommended_run(home, source)
+    run, study, description = run_to_export(home, source)
     if source.kind == "study":
         say(f"{source.id} is a study; exporting {description}")
-    exported = target.render(home, load(run.folder))
+    exported = target.render(run, study)
     out = out.expanduser().absolute()
     bundle.write(exported, out)
     if json:

@@ -116,9 +116,9 @@ def _show_study(folder: Path, json: bool, most: int | None) -> int:
     from workbench.terminal.study import print_study
     from workbench.text.output import emit_json, result_console
 
-    result = document(folder)
+    study = document(folder)
     if json:
-        emit_json(result)
+        emit_json(study.as_dict())
     else:
-        print_study(result_console(), result, most)
+        print_study(result_console(), study, most)
     return 0

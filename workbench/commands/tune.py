@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tuning.execution.executor import Execute
     from tuning.report.study_result import StudyResult
     from tuning.spec.study_file import StudyFile
+    from workbench.analysis.studies import StudyDocument
 
 
 Join = Annotated[bool, typer.Option("--join", help="Join the controllers that already run this study.")]
@@ -62,10 +63,10 @@ def tune(
     with stdout_for_results():
         document = _run(home, file, join, storage)
     if json:
-        emit_json(document)
+        emit_json(document.as_dict())
     else:
         print_result(result_console(), document)
-    return 0 if document["state"] == "ended" and document["best"] else 1
+    return 0 if document.result.state == "ended" and document.result.best else 1
 
 
 def _simulation(home: Path, file: StudyFile) -> Execute | None:
@@ -94,12 +95,12 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
     return device_slices.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
 
-def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[str, Any]:
-    """The study's document, and why its winner wins."""
+def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyDocument:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
     from workbench.analysis import why
+    from workbench.analysis.studies import StudyDocument
     from workbench.home.compaction import compact_at_end
     from workbench.home.store import Store
     from workbench.home.transfer import landing
@@ -113,7 +114,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> dict[s
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if result.state == "interrupted":
         say(f"interrupted; the same command continues study {file.name}")
-    return result.as_dict() | {"why": why.of_study(result, home)}
+    return StudyDocument(result, None, why.of_study(result, home))
 
 
 def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyResult:

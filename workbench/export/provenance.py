@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config.errors import InputError
-from tuning.storage.study_folder import STUDIES
-from workbench.analysis import studies
+from workbench.analysis.studies import StudyDocument
 from workbench.home.runs import RunView
 
 #: Of the study's document; ``objective`` is the one that decides which trial is best.
@@ -36,10 +34,10 @@ class Source:
 
     view: RunView
     config_text: str
-    study: dict[str, Any] | None
+    study: StudyDocument | None
 
 
-def source(home: Path, view: RunView) -> Source:
+def source(view: RunView, study: StudyDocument | None) -> Source:
     """A run with its exact configuration and its study, if it belongs to one that can still be read.
 
     An export starts from the beginning: the checkpoint that a run continued lies on this machine.
@@ -48,25 +46,25 @@ def source(home: Path, view: RunView) -> Source:
         InputError: the run has no valid configuration.
     """
     config = view.config().with_values({"train.resume": None})
-    return Source(view, config.dumps(), _study(home, view.labels.get("study")))
+    return Source(view, config.dumps(), study)
 
 
 def provenance(found: Source) -> dict[str, Any]:
     """The document, plain values."""
-    view, study = found.view, found.study or {}
-    own: dict[str, Any] = next(
-        (trial for trial in study.get("trials", []) if trial.get("run") == view.id), {}
-    )
+    view, study = found.view, found.study.result if found.study else None
+    best, recommended = (study.best, study.recommended) if study else (None, None)
+    trials = study.trials if study else []
+    plain = found.study.as_dict() if found.study else None
     return {
         "run": view.id,
         "outcome": view.outcome,
         "study": view.labels.get("study"),
         "trial": view.labels.get("trial"),
-        "is_best_of_study": bool(study) and (study.get("best") or {}).get("run") == view.id,
-        "is_recommended_by_study": bool(study) and (study.get("recommended") or {}).get("run") == view.id,
+        "is_best_of_study": best is not None and best.run == view.id,
+        "is_recommended_by_study": recommended is not None and recommended.run == view.id,
         "measured": _measured(view),
-        "study_result": {name: study.get(name) for name in _STUDY} if study else None,
-        "turned": own.get("config"),
+        "study_result": plain and {name: plain.get(name) for name in _STUDY},
+        "turned": next((trial.config for trial in trials if trial.run == view.id), None),
         "continued": continued(view),
         "changes": [asdict(row) for row in view.changes],
         "config_sha256": hashlib.sha256(found.config_text.encode()).hexdigest(),
@@ -104,13 +102,6 @@ def _machine(view: RunView) -> dict[str, Any]:
     names = ("world_size", "backend", "backend_reason", "devices")
     host = (view.status.owner or {}).get("host")
     return {name: getattr(view.status, name) for name in names} | {"host": host}
-
-
-def _study(home: Path, name: str | None) -> dict[str, Any] | None:
-    try:
-        return studies.document(home / STUDIES / name) if name else None
-    except InputError:
-        return None
 
 
 def _version(package: str) -> str:

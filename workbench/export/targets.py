@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.config.errors import InputError
+from workbench.analysis.studies import StudyDocument
 from workbench.export import torchrun
 from workbench.export.bundle import Bundle
 from workbench.home.runs import RunView
@@ -16,14 +16,14 @@ from workbench.home.runs import RunView
 class Target:
     """A trainer or launcher that trains an exported configuration.
 
-    ``title`` is what it is for people. ``render`` makes the files, given the home and the run. ``start`` is the file of
-    the export that starts the training. ``package`` is what has to be installed where it trains, beside this project;
-    None if that is all.
+    ``title`` is what it is for people. ``render`` makes the files of a run, given its study if it has one. ``start`` is
+    the file of the export that starts the training. ``package`` is what has to be installed where it trains, beside
+    this project; None if that is all.
     """
 
     name: str
     title: str
-    render: Callable[[Path, RunView], Bundle]
+    render: Callable[[RunView, StudyDocument | None], Bundle]
     start: str
     package: str | None = None
 

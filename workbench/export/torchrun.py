@@ -5,13 +5,12 @@ Export for torchrun: the exact configuration, a script that trains it again, and
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from engine.config import environment
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from tuning.spec.objectives import aim_of
+from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
 from workbench.export.provenance import Source, continued, provenance, source
 from workbench.home.runs import RunView
@@ -90,13 +89,13 @@ where it is to run for long.
 """
 
 
-def render(home: Path, view: RunView) -> Bundle:
-    """The files of a run's export; nothing is written.
+def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
+    """The files of a run's export, with what its study says; nothing is written.
 
     Raises:
         InputError: the run has no valid configuration.
     """
-    found = source(home, view)
+    found = source(view, study)
     words = _words(found)
     files = {
         "config.json": found.config_text,
@@ -147,13 +146,13 @@ def _exports(config: RunConfig) -> str:
 
 def _chosen_for(found: Source) -> str:
     """The objective of the study, and the run's value."""
-    study = found.study or {}
-    row = next((row for row in study.get("trials", []) if row.get("run") == found.view.id), None)
-    if row is None or not study.get("objective"):
+    study = found.study.result if found.study else None
+    row = study and next((row for row in study.trials if row.run == found.view.id), None)
+    if not study or not row or not study.objective:
         return ""
-    aim = aim_of(study)
-    value = f": {aim.words(row['value'])}" if row.get("value") is not None else ""
-    others = [name for name in study.get("objectives") or [] if name != aim.name]
+    aim = study.aim
+    value = f": {aim.words(row.value)}" if row.value is not None else ""
+    others = [name for name in study.objectives if name != aim.name]
     beside = f", beside {' and '.join(others)}" if others else ""
     return f"\n- Objective of its study: `{aim.name}`{value}{beside}"
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from tuning.spec.objectives import Aim, aim_of
+from tuning.report.study_result import StudyResult, TrialRow
+from tuning.spec.objectives import Aim
 from workbench.figures.base import NEUTRAL, PHASE_COLORS, empty, figure
 
 
@@ -38,42 +39,38 @@ class FrontSeries(NamedTuple):
     note: str = ""
 
 
-def front_series(document: Mapping[str, Any]) -> list[FrontSeries]:
+def front_series(result: StudyResult) -> list[FrontSeries]:
     """One for each objective beside the one that decides; none for a study with one objective."""
-    upwards = aim_of(document)
-    aims = [aim_of({**document, "objective": name}) for name in document.get("objectives") or ()]
-    return [_series(document, aim, upwards) for aim in aims if aim.name != upwards.name]
+    return [_series(result, aim) for aim in result.aims if aim.name != result.aim.name]
 
 
-def _series(document: Mapping[str, Any], across: Aim, upwards: Aim) -> FrontSeries:
-    on_front = {point["trial"] for point in document.get("pareto") or []}
-    best = (document.get("best") or {}).get("trial")
-    rows = document.get("trials") or []
-    found = [(row, place) for row in rows if (place := _place(row, across, upwards)) is not None]
-    out = {row["number"] for row, _ in found if not _may_win(row)}
-    front = [place for _, place in found if place.number in on_front]
+def _series(result: StudyResult, across: Aim) -> FrontSeries:
+    upwards = result.aim
+    on_front = {point.trial for point in result.pareto or ()}
+    best = result.best.trial if result.best else None
+    placed = [(row, place) for row in result.trials if (place := _place(row, across, upwards)) is not None]
+    out = {row.number for row, _ in placed if not _may_win(row)}
+    front = [place for _, place in placed if place.number in on_front]
     return FrontSeries(
         across,
         upwards,
         front=sorted(front, key=lambda place: place.x),
-        beaten=[place for _, place in found if place.number not in on_front | out],
-        ruled_out=[place for _, place in found if place.number in out - on_front],
+        beaten=[place for _, place in placed if place.number not in on_front | out],
+        ruled_out=[place for _, place in placed if place.number in out - on_front],
         best=next((place for place in front if place.number == best), None),
     )
 
 
-def _may_win(row: Mapping[str, Any]) -> bool:
-    limits = [limit["state"] for limit in row.get("limits") or []]
-    guard = (row.get("guard") or {}).get("state")
-    return set(limits) <= {"satisfied"} and guard not in ("violated", "undecided")
+def _may_win(row: TrialRow) -> bool:
+    guard = row.guard.state if row.guard else None
+    return not row.broken and guard not in ("violated", "undecided")
 
 
-def _place(row: Mapping[str, Any], across: Aim, upwards: Aim) -> Place | None:
-    measures = row.get("measures") or {}
-    x, y = (_shown(measures.get(aim.name) or {}, aim) for aim in (across, upwards))
-    if row.get("value") is None or x is None or y is None:
+def _place(row: TrialRow, across: Aim, upwards: Aim) -> Place | None:
+    x, y = (_shown(row.measures.get(aim.name) or {}, aim) for aim in (across, upwards))
+    if row.value is None or x is None or y is None:
         return None
-    return Place(int(row["number"]), x[0], y[0], x[1], y[1], str(row.get("label") or ""))
+    return Place(row.number, x[0], y[0], x[1], y[1], row.label)
 
 
 def _shown(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from tuning.analysis.scoring import LOSS_GUARD, is_lossy
-from tuning.spec.objectives import Aim, aim_of
+from tuning.report.study_result import Measurement, StudyResult, TrialRow
+from tuning.spec.objectives import Aim
 from workbench.figures.base import BARE, NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.text.words import spoken
 
@@ -54,6 +55,8 @@ class TrialSeries(NamedTuple):
     baseline: float | None
     floor: float
     ruled_out: Sequence[Measured] = ()
+    #: The best as it was measured again, which is what the study claims; None where nothing was.
+    confirmed: float | None = None
     #: What is not drawn of a long study (``workbench.thinning``).
     note: str = ""
 
@@ -66,18 +69,16 @@ class ImportanceSeries(NamedTuple):
     reason: str
 
 
-def trial_series(document: Mapping[str, Any]) -> TrialSeries:
-    """From the document of a study (``show STUDY --json``)."""
-    rows: list[Mapping[str, Any]] = list(document.get("trials") or [])
-    repeated = [row for row in document.get("confirmations") or [] if row.get("value") is not None]
-    known = [row for row in rows if row.get("value") is not None]
-    aim = aim_of(document)
-    best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(rows)]
-    others = [row for row in rows if row.get("value") is None]
+def trial_series(result: StudyResult) -> TrialSeries:
+    """Every trial of a study as a figure has it."""
+    aim = result.aim
+    best = [(number, aim.shown(value) or 0.0) for number, value in best_so_far(result.trials)]
     groups: dict[str, list[Measured]] = {"exact": [], "lossy": [], "ruled_out": []}
-    for row in known:
-        groups[_group(row)].append(_measured(row, aim))
-    again = [_measured(row, aim) for row in repeated]
+    for row in result.trials:
+        if row.value is not None:
+            group = "ruled_out" if row.broken else "lossy" if is_lossy(row.config) else "exact"
+            groups[group].append(_measured(row, aim))
+    again = [_measured(row, aim) for row in result.confirmations if row.value is not None]
     ends = [
         end
         for point in (*chain(*groups.values()), *again)
@@ -87,47 +88,36 @@ def trial_series(document: Mapping[str, Any]) -> TrialSeries:
         exact=groups["exact"],
         lossy=groups["lossy"],
         repeated=again,
-        failed=[_marked(row) for row in others if row.get("outcome") not in (None, "running")],
-        running=[_marked(row) for row in others if row.get("outcome") in (None, "running")],
+        failed=[_marked(row) for row in result.trials if row.failed],
+        running=[_marked(row) for row in result.trials if row.value is None and not row.failed],
         best_numbers=[number for number, _ in best],
         best_values=[value for _, value in best],
-        baseline=aim.shown((document.get("baseline") or {}).get("value")),
+        baseline=aim.shown(result.baseline.value) if result.baseline else None,
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
+        confirmed=aim.shown(result.best.value) if result.confirmation_rounds and result.best else None,
     )
 
 
-def _group(row: Mapping[str, Any]) -> str:
-    if _breaks(row):
-        return "ruled_out"
-    return "lossy" if is_lossy(row["config"]) else "exact"
-
-
-def best_so_far(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+def best_so_far(rows: Sequence[TrialRow]) -> list[tuple[int, float]]:
     """The highest value up to each trial, over those that may win: a lossy one only if the guard allows it."""
     best: list[tuple[int, float]] = []
     top = float("-inf")
     for row in rows:
-        value = row.get("value")
-        if value is not None and value > top and may_win(row):
-            top = float(value)
+        if row.value is not None and row.value > top and may_win(row):
+            top = row.value
         if top > float("-inf"):
-            best.append((int(row["number"]), top))
+            best.append((row.number, top))
     return best
 
 
-def may_win(row: Mapping[str, Any]) -> bool:
+def may_win(row: TrialRow) -> bool:
     """Whether a measured trial can be the best one."""
-    broken = row.get("constraints") or {}
-    if _breaks(row):
+    if row.broken:
         return False
-    if is_lossy(row["config"]):
-        return bool(broken.get(LOSS_GUARD, 1.0) <= 0)
-    return all(violation <= 0 for violation in broken.values())
-
-
-def _breaks(row: Mapping[str, Any]) -> bool:
-    return any(limit["state"] != "satisfied" for limit in row.get("limits") or [])
+    if is_lossy(row.config):
+        return row.constraints.get(LOSS_GUARD, 1.0) <= 0
+    return all(violation <= 0 for violation in row.constraints.values())
 
 
 def _floor(values: Sequence[float]) -> float:
@@ -137,17 +127,16 @@ def _floor(values: Sequence[float]) -> float:
     return max(0.0, min(values) - FLOOR_PART * (spread or max(values)))
 
 
-def _measured(row: Mapping[str, Any], aim: Aim) -> Measured:
-    value = aim.shown(row["value"]) or 0.0
-    low, high = aim.bounds(row.get("low"), row.get("high"))
+def _measured(row: Measurement, aim: Aim) -> Measured:
+    value = aim.shown(row.value) or 0.0
+    low, high = aim.bounds(row.low, row.high)
     below = value - low if low is not None else 0.0
     above = high - value if high is not None else 0.0
-    return Measured(int(row["number"]), value, max(0.0, below), max(0.0, above), str(row.get("label") or ""))
+    return Measured(row.number, value, max(0.0, below), max(0.0, above), row.label)
 
 
-def _marked(row: Mapping[str, Any]) -> Marked:
-    words = str(row.get("reason") or row.get("label") or "")
-    return Marked(int(row["number"]), str(row.get("outcome") or "running"), words)
+def _marked(row: Measurement) -> Marked:
+    return Marked(row.number, row.outcome, row.reason or row.label)
 
 
 def importance_series(importance: Mapping[str, Any] | None) -> ImportanceSeries:
@@ -176,18 +165,21 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
     if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
-    if series.baseline is not None:
-        drawing.add_hline(
-            y=series.baseline,
-            line={"dash": "dot", "color": NEUTRAL, "width": 1.5},
-            annotation={"text": "baseline", "font": {"size": 11, "color": NEUTRAL}},
-            annotation_position="right",
-        )
-        drawing.update_layout(margin_r=62)  # the word stands beside the points
+    again = "" if series.confirmed is None else ",<br>measured again"
+    lines = ((f"baseline{again}", series.baseline, NEUTRAL), (f"best{again}", series.confirmed, BEST))
+    for name, value, color in lines:
+        if value is not None:
+            drawing.add_hline(
+                y=value,
+                line={"dash": "dot", "color": color, "width": 1.5},
+                annotation={"text": name, "font": {"size": 11, "color": color}, "align": "left"},
+                annotation_position="right",
+            )
+            drawing.update_layout(margin_r=106 if again else 62)  # the words stand beside the points
     drawing.add_scatter(
         x=series.best_numbers,
         y=series.best_values,
-        name="best so far",
+        name="best of the search so far",
         mode="lines",
         line={"color": BEST, "width": 2, "shape": "hv"},
         hoverinfo="skip",

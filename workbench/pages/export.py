@@ -8,10 +8,10 @@ from typing import Any
 import streamlit as st
 
 from engine.config.run_config import flatten
-from workbench.analysis import studies
+from workbench.analysis.studies import StudyDocument, run_to_export
 from workbench.export import bundle, targets
 from workbench.export.bundle import Bundle
-from workbench.home import resolve, runs
+from workbench.home import resolve
 from workbench.home.resolve import Target
 from workbench.pages.widgets.shared import (
     from_link,
@@ -96,14 +96,15 @@ def _offer(chosen: str, target: str) -> None:
 def _rendered(resolved: Target, target: str) -> tuple[str, Bundle]:
     """Which run of a study it is, and its files; of a large study worked out once until something changes."""
 
-    def make() -> tuple[str, Bundle]:
-        run, description = studies.recommended_run(home(), resolved)
-        return description, targets.target_named(target).render(home(), runs.load(run.folder))
+    def make(document: StudyDocument | None = None) -> tuple[str, Bundle]:
+        run, study, description = run_to_export(home(), resolved, document)
+        return description, targets.target_named(target).render(run, study)
 
     if resolved.kind == "run":
         return make()
     study = followed(resolved.id)
-    return study.more(f"export to {target}", study.seen().document, make)
+    document = study.snapshot().document
+    return study.more(f"export to {target}", document, lambda: make(document))
 
 
 def _provenance(document: dict[str, Any]) -> None:

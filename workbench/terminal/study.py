@@ -5,11 +5,11 @@ A study, and lists of runs and studies, as people read them in a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuning.spec.objectives import KNOWN, aim_of, text
-from tuning.storage.study_folder import LAG
+from workbench.analysis import why
 from workbench.home.store import RunRow, StudyRow
 from workbench.text import study, words
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from tuning.report.failures import EndingRow
+    from tuning.report.study_result import StudyResult, TrialRow
+    from workbench.analysis.studies import StudyDocument
 
-def print_failures(console: Console, document: dict[str, Any]) -> None:
+
+def print_failures(console: Console, result: StudyResult) -> None:
     """How many, each ending with its phase and ranks, and rules in words; nothing where nothing failed."""
-    failures = document.get("failures") or {}
-    if not failures.get("endings"):
+    board = result.failures
+    if not board or not board.endings:
         return
-    said = failures["line"] in (document.get("result_line") or "")
-    line = "endings" if said else failures["line"]
-    console.print(f"failures: {line}", markup=False, soft_wrap=True)
-    for row in failures["endings"]:
-        console.print(f"  {_ending(row)}", markup=False, soft_wrap=True)
-    for rule in failures["rules"]:
-        console.print(f"  {rule['words']}", markup=False, soft_wrap=True)
+    line = "endings" if board.line in result.result_line else board.line
+    rows = [*map(_ending, board.endings), *(rule.words for rule in board.rules)]
+    _print_lines(console, [f"failures: {line}", *(f"  {row}" for row in rows)])
 
 
-def _ending(row: Mapping[str, Any]) -> str:
+def _ending(row: EndingRow) -> str:
     """``oom in backward on rank 0: trials 3 and 7; the last: too little memory``."""
-    where = f" in {words.spoken(row['phase'])}" if row["phase"] else ""
-    ranks = study.listed(row["ranks"])
-    where += f" on rank{'s' if len(row['ranks']) > 1 else ''} {ranks}" if ranks else ""
-    trials = f"trial{'s' if len(row['trials']) > 1 else ''} {study.listed(row['trials'])}"
-    again = f", {row['tried_again']} tried again" if row["tried_again"] else ""
-    last = "the last: " if len(row["trials"]) > 1 else ""
-    reason = f"; {last}{row['reason']}" if row["reason"] else ""
-    return f"{words.spoken(row['outcome'])}{where}: {trials}{again}{reason}"
+    where = f" in {words.spoken(row.phase)}" if row.phase else ""
+    ranks = study.listed(row.ranks)
+    where += f" on rank{'s' if len(row.ranks) > 1 else ''} {ranks}" if ranks else ""
+    trials = f"trial{'s' if len(row.trials) > 1 else ''} {study.listed(row.trials)}"
+    again = f", {row.tried_again} tried again" if row.tried_again else ""
+    last = "the last: " if len(row.trials) > 1 else ""
+    reason = f"; {last}{row.reason}" if row.reason else ""
+    return f"{words.spoken(row.outcome)}{where}: {trials}{again}{reason}"
 
 
 _UNITS = {objective.unit for objective in KNOWN.values()}
@@ -78,102 +78,93 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     console.print(table)
 
 
-def print_study(console: Console, document: dict[str, Any], most: int | None = None) -> None:
+def print_study(console: Console, document: StudyDocument, most: int | None = None) -> None:
     """The result of a study, then its trials from the fastest to the slowest, then those that failed; ``most`` of
     them.
     """
-    console.print(f"[bold]{document.get('study')}[/]  {words.spoken(document.get('state'))}")
-    if len(members := document.get("controllers") or []) > 1:
-        console.print(study.controllers(members), markup=False, soft_wrap=True)
-    trials = document.get("trials") or []
-    aim = aim_of(document)
+    result = document.result
+    console.print(f"[bold]{result.study}[/]  {words.spoken(result.state)}")
+    members = document.controllers or []
+    _print_lines(console, [study.controllers(members)] if len(members) > 1 else [])
+    aim = result.aim
     table = _table("trial", "run", "outcome", aim.unit, "95 %", "configuration")
-    shown = sorted(trials, key=lambda trial: -(trial.get("value") or 0.0))[:most]
+    shown = sorted(result.trials, key=lambda trial: -(trial.value or 0.0))[:most]
     for trial in shown:
         table.add_row(
-            str(trial.get("number")),
-            trial.get("run") or "",
-            words.spoken(trial.get("outcome")),
-            text(aim.shown(trial.get("value"))),
-            words.around(*aim.bounds(trial.get("low"), trial.get("high"))),
-            trial.get("label") or words.point(trial.get("config") or {}),
+            str(trial.number),
+            trial.run or "",
+            words.spoken(trial.outcome),
+            text(aim.shown(trial.value)),
+            words.around(*aim.bounds(trial.low, trial.high)),
+            trial.label or words.point(trial.config),
         )
     console.print(table)
-    for line in _reasons(trials if len(shown) == len(trials) else shown):
-        console.print(line, markup=False, soft_wrap=True)
-    if len(shown) < len(trials):
-        console.print(f"... and {len(trials) - len(shown):,} more trials; --all shows them")
-    for line in _course(document):
-        console.print(line, markup=False, soft_wrap=True)
-    print_rounds(console, document)
+    more = len(result.trials) - len(shown)
+    _print_lines(console, _reasons(shown if more else result.trials))
+    if more:
+        console.print(f"... and {more:,} more trials; --all shows them")
+    _print_lines(console, _course(result))
+    if columns := study.columns(result):
+        _print_columns(console, columns)
+        _print_lines(console, [study.caption(result)])
     print_result(console, document)
 
 
-def _reasons(trials: Sequence[dict[str, Any]]) -> list[str]:
+def _reasons(trials: Sequence[TrialRow]) -> list[str]:
     """Why trials ended as they did, each reason once."""
-    said: dict[str, list[int]] = {}
+    by_reason: dict[str, list[int]] = {}
     for trial in trials:
-        if trial.get("reason"):
-            said.setdefault(trial["reason"], []).append(trial["number"])
+        if trial.reason:
+            by_reason.setdefault(trial.reason, []).append(trial.number)
     return [
         f"trial{'s' if len(numbers) > 1 else ''} {study.listed(numbers)}: {reason}"
-        for reason, numbers in said.items()
+        for reason, numbers in by_reason.items()
     ]
 
 
-def print_rounds(console: Console, document: dict[str, Any]) -> None:
-    """What was measured again in turns, if anything was, and what that decided."""
-    columns = study.columns(document)
-    if not columns:
-        return
-    table = _table(*columns)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    console.print(table)
-    console.print(study.caption(document), markup=False, soft_wrap=True)
-
-
-def _course(document: dict[str, Any]) -> list[str]:
+def _course(result: StudyResult) -> list[str]:
     """What was asked of a study, and where it goes by now."""
-    lines = [f"inherited: {earlier['words']}" for earlier in document.get("inherited") or []]
-    if document.get("continues"):
-        lines.append(f"continues {', '.join(document['continues'])}, with all trials")
-    for event in document.get("steering") or []:
-        given = " ".join(f"{key}={words.value(value)}" for key, value in event["arguments"].items())
-        answer = "accepted" if event["accepted"] else "refused"
-        said = f"{words.ago(event['at_unix'])} by {event['by']}: {event['command']} {given}".rstrip()
-        lines.append(f"{said}: {answer}" + (f", {event['reason']}" if event["reason"] else ""))
-    if document.get("sampler"):
-        lines.append(f"sampler: {document['sampler']['name']} ({document['sampler']['reason']})")
+    lines = [f"inherited: {earlier.words}" for earlier in result.inherited]
+    if result.continues:
+        lines.append(f"continues {', '.join(result.continues)}, with all trials")
+    for event in result.steering:
+        given = " ".join(f"{key}={words.value(value)}" for key, value in event.arguments.items())
+        answer = "accepted" if event.accepted else "refused"
+        command = f"{words.ago(event.at_unix)} by {event.by}: {event.command} {given}".rstrip()
+        lines.append(f"{command}: {answer}" + (f", {event.reason}" if event.reason else ""))
+    if result.sampler:
+        lines.append(f"sampler: {result.sampler.name} ({result.sampler.reason})")
     return lines
 
 
-def print_result(console: Console, document: dict[str, Any]) -> None:
+def print_result(console: Console, document: StudyDocument) -> None:
     """The line that a study comes down to, its front, budgets and constraints, what failed, and why its winner wins."""
-    line = document.get("result_line") or "no trial has been measured yet"
-    console.print(line, markup=False, soft_wrap=True)
-    if document.get(LAG):
-        console.print(document[LAG], markup=False, soft_wrap=True)
-    _print_terms(console, document)
-    print_failures(console, document)
-    if document.get("why"):
-        console.print(f"why: {document['why']['line']}", markup=False, soft_wrap=True)
+    result = document.result
+    lag = [result.optuna_lag] if result.optuna_lag else []
+    _print_lines(console, [result.result_line or "no trial has been measured yet", *lag])
+    if result.pareto:
+        _print_columns(console, study.front(result))
+    terms = {
+        "note": result.pareto_note,
+        "constraints of the best": study.kept(result),
+        "budget": study.budget(result),
+    }
+    _print_lines(console, [f"{label}: {line}" for label, line in terms.items() if line])
+    print_failures(console, result)
+    if document.why:
+        _print_lines(console, [f"why: {why.line(document.why)}"])
 
 
-def _print_terms(console: Console, document: dict[str, Any]) -> None:
-    """Nothing for a study that has one objective, and neither constraints nor budgets."""
-    if columns := document.get("pareto") and study.front(document):
-        table = _table(*columns)
-        for row in zip(*columns.values(), strict=True):
-            table.add_row(*map(str, row))
-        console.print(table)
-    for label, line in (
-        ("note", document.get("pareto_note")),
-        ("constraints of the best", study.kept(document)),
-        ("budget", study.budget(document)),
-    ):
-        if line:
-            console.print(f"{label}: {line}", markup=False, soft_wrap=True)
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _print_columns(console: Console, columns: dict[str, list[Any]]) -> None:
+    table = _table(*columns)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(str, row))
+    console.print(table)
 
 
 def _table(*columns: str) -> Table:

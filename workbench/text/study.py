@@ -10,13 +10,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tuning.spec.objectives import Aim, aim_of, text
+from tuning.spec.objectives import Aim, text
 from tuning.storage.controllers import words as controller_words
 from workbench.text import words
 
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    from tuning.report.study_result import ArmRow, ConfirmationRounds, Measurement, StudyResult
+    from tuning.search.budgets import BudgetRow
+
 _MOST_LISTED = 8
 _ENDED = {
     "trials": "the trials are used up",
@@ -29,37 +32,32 @@ _ENDED = {
 }
 
 
-def budget(document: Document) -> str:
+def budget(result: StudyResult) -> str:
     """What is used of each budget that has a limit, and what ended the search; empty if only trials are counted."""
-    found = document.get("budget") or {}
-    limited = {
-        name: row for name, row in found.items() if isinstance(row, Mapping) and row.get("limit") is not None
-    }
-    if set(limited) <= {"trials"}:
+    limited = result.budget.limited() if result.budget else {}
+    if not result.budget or set(limited) <= {"trials"}:
         return ""
-    parts = [_used(name, row, document) for name, row in limited.items()]
-    ended = _ENDED.get(str(found.get("stopped_by")))
+    parts = [_used(name, row, result) for name, row in limited.items()]
+    ended = _ENDED.get(result.budget.stopped_by or "")
     return "; ".join(parts) + (f"; the search ended: {ended}" if ended else "")
 
 
-def _used(name: str, row: Document, document: Document) -> str:
-    used, limit, kept = row["used"], row["limit"], row.get("kept_for_confirmation") or 0
+def _used(name: str, row: BudgetRow, result: StudyResult) -> str:
+    used, limit, kept = row.used, row.limit or 0, row.kept_for_confirmation
     if name == "trials":
         return f"{used} of {limit} trials"
     if name == "wall_seconds":
-        known = f"{words.rough(used)} of {words.rough(limit)}"
+        words_used = f"{words.rough(used)} of {words.rough(limit)}"
     else:
-        unit = (
-            "GPU-hours" if name == "gpu_hours" else (document.get("price") or {}).get("currency") or "money"
-        )
-        known = f"{text(used)} of {text(limit)} {unit}"
+        money = (result.price.currency if result.price else "") or "money"
+        words_used = f"{text(used)} of {text(limit)} {'GPU-hours' if name == 'gpu_hours' else money}"
+    if not kept or result.state == "ended":
+        return words_used
     share = words.percent(kept / limit) if limit else words.NOTHING
-    return known + (
-        f" ({share} is kept for the confirmation)" if kept and not document_ended(document) else ""
-    )
+    return f"{words_used} ({share} is kept for the confirmation)"
 
 
-def controllers(members: Sequence[Document]) -> str:
+def controllers(members: Sequence[Mapping[str, Any]]) -> str:
     """Who works on a study, and at which trial."""
     parts = []
     for member in members:
@@ -68,44 +66,30 @@ def controllers(members: Sequence[Document]) -> str:
     return f"{len(members)} controllers: " + "; ".join(parts)
 
 
-def document_ended(document: Document) -> bool:
-    """Whether a study is over."""
-    return document.get("state") == "ended"
-
-
-def constraints(document: Document) -> list[str]:
+def constraints(result: StudyResult) -> list[str]:
     """One line for each trial that has a value and breaks a constraint, or cannot tell whether it does."""
-    return [
-        f"trial {row.get('number')}: {limit['reason']}"
-        for row in document.get("trials") or []
-        for limit in row.get("limits") or []
-        if limit["state"] != "satisfied"
-    ]
+    return [f"trial {row.number}: {limit.reason}" for row in result.trials for limit in row.broken]
 
 
-def kept(document: Document) -> str:
+def kept(result: StudyResult) -> str:
     """What the best trial leaves of each constraint; empty without any."""
-    best = (document.get("best") or {}).get("trial")
-    rows = document.get("trials") or []
-    row: Document = next((row for row in rows if row.get("number") == best), {})
-    return "; ".join(limit["reason"] for limit in row.get("limits") or [])
+    best = result.best.trial if result.best else None
+    limits = next((row.limits for row in result.trials if row.number == best), [])
+    return "; ".join(limit.reason for limit in limits)
 
 
-def front(document: Document) -> dict[str, list[Any]]:
+def front(result: StudyResult) -> dict[str, list[Any]]:
     """The points of a pareto front, column by column: trial, whether it is the best, each objective, configuration."""
-    points = document.get("pareto") or []
-    aims = [aim_of({**document, "objective": name}) for name in document.get("objectives") or ()]
-    columns: dict[str, list[Any]] = {
-        "trial": [point["trial"] for point in points],
-        "decides": ["best" if point["decides"] else "" for point in points],
+    points = result.pareto or []
+    return {
+        "trial": [point.trial for point in points],
+        "decides": ["best" if point.decides else "" for point in points],
+        **{aim.unit: [value(point.objectives[aim.name], aim) for point in points] for aim in result.aims},
+        "configuration": [point.label for point in points],
     }
-    for aim in aims:
-        rows = [point["objectives"][aim.name] for point in points]
-        columns[aim.unit] = [value(row, aim) for row in rows]
-    return columns | {"configuration": [point["label"] for point in points]}
 
 
-def value(row: Document, aim: Aim) -> str:
+def value(row: Mapping[str, Any], aim: Aim) -> str:
     """A measure and its interval; without one it is a single value of the run."""
     shown = [aim.in_unit(row.get(end)) for end in ("value", "low", "high")]
     around = words.around(shown[1], shown[2])
@@ -120,94 +104,83 @@ def listed(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def columns(document: Document) -> dict[str, list[str]]:
+def columns(result: StudyResult) -> dict[str, list[str]]:
     """One line for each arm that was measured again: its value in each round, and itself beside the baseline; empty
     where nothing was.
     """
-    found = document.get("confirmation_rounds")
-    if not found:
+    confirmed = result.confirmation_rounds
+    if not confirmed:
         return {}
-    aim, arms = aim_of(document), found["arms"]
-    rounds = max(len(arm["rounds"]) for arm in arms)
+    aim, arms = result.aim, confirmed.arms
+    rounds = {
+        f"round {place + 1}, {aim.unit}": [
+            words.number(aim.shown(arm.rounds[place].value)) if place < len(arm.rounds) else ""
+            for arm in arms
+        ]
+        for place in range(max(len(arm.rounds) for arm in arms))
+    }
+    # Where the baseline cannot run the best of the search is what the others stand beside.
+    plain = any(arm.is_baseline for arm in arms)
     return {
-        "trial": [str(arm["trial"]) for arm in arms],
-        "is": [_role(arm, found) for arm in arms],
-        f"search, {aim.unit}": [words.number(aim.shown(arm["searched_value"])) for arm in arms],
-        **{
-            f"round {number + 1}, {aim.unit}": [
-                words.number(aim.shown(arm["rounds"][number]["value"])) if number < len(arm["rounds"]) else ""
-                for arm in arms
-            ]
-            for number in range(rounds)
-        },
-        _beside(found): [_ratio(arm, found) for arm in arms],
-        "peak memory": [words.gib(arm["peak_memory_bytes"]) for arm in arms],
-        "turned": [str(arm["complexity"]) for arm in arms],
-        "configuration": [str(arm["label"]) for arm in arms],
+        "trial": [str(arm.trial) for arm in arms],
+        "is": [_role(arm, confirmed) for arm in arms],
+        f"search, {aim.unit}": [words.number(aim.shown(arm.searched_value)) for arm in arms],
+        **rounds,
+        "beside the baseline" if plain else f"beside trial {confirmed.beside}": [
+            ""
+            if arm.is_baseline or arm.trial == confirmed.beside
+            else f"{arm.ratio:.3f} ({words.interval(arm.low, arm.high, 3)})"
+            for arm in arms
+        ],
+        "peak memory": [words.gib(arm.peak_memory_bytes) for arm in arms],
+        "turned": [str(arm.complexity) for arm in arms],
+        "configuration": [arm.label for arm in arms],
     }
 
 
-def caption(document: Document) -> str:
+def caption(result: StudyResult) -> str:
     """In which order trials were measured again, who is recommended by which rule, and what differed; empty without."""
-    found = document.get("confirmation_rounds")
-    if not found:
+    confirmed = result.confirmation_rounds
+    if not confirmed:
         return ""
-    order = " ".join(map(str, found["order"]))
     from tuning.analysis.confirmation import rule_title  # most commands describe no confirmation
 
-    rule = rule_title(found["decided_by"])
     lines = [
-        f"measured again in the order {order}",
-        f"trial {found['recommended']} is recommended by {rule}: {found['why']}",
+        f"measured again in the order {' '.join(map(str, confirmed.order))}",
+        f"trial {confirmed.recommended} is recommended by {rule_title(confirmed.decided_by)}: {confirmed.why}",
     ]
-    return "; ".join([*lines, *found["flags"]])
+    return "; ".join([*lines, *confirmed.flags])
 
 
-def _role(arm: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def _role(arm: ArmRow, confirmed: ConfirmationRounds) -> str:
     roles = [
-        ("baseline", arm["is_baseline"]),
-        ("fastest", arm["trial"] == found["winner"]),
-        ("recommended", arm["trial"] == found["recommended"]),
+        ("baseline", arm.is_baseline),
+        ("fastest", arm.trial == confirmed.winner),
+        ("recommended", arm.trial == confirmed.recommended),
     ]
     return ", ".join(name for name, is_it in roles if is_it)
-
-
-def _beside(found: Mapping[str, Any]) -> str:
-    """Where the baseline cannot run the best of the search is what the others stand beside."""
-    plain = any(arm["is_baseline"] for arm in found["arms"])
-    return "beside the baseline" if plain else f"beside trial {found['beside']}"
-
-
-def _ratio(arm: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    if arm["is_baseline"] or arm["trial"] == found.get("beside"):
-        return ""
-    return f"{arm['ratio']:.3f} ({words.interval(arm['low'], arm['high'], 3)})"
 
 
 #: So many rows of a table are shown at a time.
 SHOWN = 200
 NEWEST, BEST, FAILED = "Newest", "Best", "Without a value"
 CHOICES = (NEWEST, BEST, FAILED)
-Row = Mapping[str, Any]
 _COPIED = ("run", "seconds", "source", "attempt", "retry_of", "confirms", "reason")
 
 
-def all_rows(document: Mapping[str, Any]) -> list[Row]:
+def all_rows(result: StudyResult) -> list[Measurement]:
     """Trials of the search and those that measured one again, by number."""
-    rows = [*(document.get("trials") or []), *(document.get("confirmations") or [])]
-    return sorted(rows, key=lambda row: int(row["number"]))
+    return sorted([*result.trials, *result.confirmations], key=lambda row: row.number)
 
 
-def window(rows: Sequence[Row], choice: str = NEWEST) -> tuple[list[Row], str]:
+def window(rows: Sequence[Measurement], choice: str = NEWEST) -> tuple[list[Measurement], str]:
     """At most ``SHOWN`` of the rows, what was asked for last, and in words which these are; no words for all."""
     found = list(rows)
     if choice == BEST:
-        valued = [row for row in found if row.get("value") is not None]
-        found = sorted(valued, key=lambda row: (float(row["value"]), -int(row["number"])))
+        valued = [(row.value, -row.number, row) for row in rows if row.value is not None]
+        found = [row for *_, row in sorted(valued, key=lambda each: each[:2])]
     elif choice == FAILED:
-        found = [
-            row for row in found if row.get("value") is None and row.get("outcome") not in (None, "running")
-        ]
+        found = [row for row in rows if row.failed]
     shown = found[-SHOWN:]
     if len(shown) == len(rows):
         return shown, ""
@@ -219,15 +192,14 @@ def window(rows: Sequence[Row], choice: str = NEWEST) -> tuple[list[Row], str]:
 _OF = {NEWEST: "", BEST: "with a value", FAILED: "without a value"}
 
 
-def as_csv(document: Mapping[str, Any]) -> str:
+def as_csv(result: StudyResult) -> str:
     """All trials, a line each; values in the unit that people see, knobs under their dotted keys."""
-    rows, aim = all_rows(document), aim_of(document)
-    keys = list(dict.fromkeys(key for row in rows for key in row.get("config") or {}))
+    rows, aim = all_rows(result), result.aim
+    keys = list(dict.fromkeys(key for row in rows for key in row.config))
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(["trial", "outcome", aim.unit, "low", "high", *keys, *_COPIED])
     for row in rows:
-        config, bounds = row.get("config") or {}, aim.bounds(row.get("low"), row.get("high"))
-        known = [row["number"], row.get("outcome") or "running", aim.shown(row.get("value")), *bounds]
-        out.writerow([*known, *(config.get(key) for key in keys), *(row.get(name) for name in _COPIED)])
+        measured = [row.number, row.outcome, aim.shown(row.value), *aim.bounds(row.low, row.high)]
+        out.writerow([*measured, *map(row.config.get, keys), *(getattr(row, name) for name in _COPIED)])
     return text.getvalue()

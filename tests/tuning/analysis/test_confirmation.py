@@ -20,7 +20,7 @@ from tuning.analysis.comparison import compare
 from tuning.analysis.confirmation import Confirmed, TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result
-from tuning.report.study_result import Gain
+from tuning.report.study_result import Gain, StudyResult
 from tuning.report.summary_line import gain_text
 from tuning.space import labels
 from tuning.spec.study_file import StudyFile
@@ -175,7 +175,7 @@ def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path
     assert not any(arm["is_baseline"] for arm in shown["arms"])
     assert shown["beside"] in shown["order"]
     assert "the baseline ended as oom (too large); measured again, it " in found["result_line"]
-    assert f"beside trial {shown['beside']}" in columns(found)
+    assert f"beside trial {shown['beside']}" in columns(StudyResult.from_dict(found))
 
 
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:
@@ -292,7 +292,7 @@ def test_a_new_rule_that_breaks_ties_is_one_entry(monkeypatch: pytest.MonkeyPatc
     document = result(rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}), FILE).as_dict()
     assert document["recommended"]["trial"] == 1
     assert document["recommended"]["decided_by"] == "newest"
-    said = caption(document)
+    said = caption(StudyResult.from_dict(document))
     assert "trial 1 is recommended by the last that was tried: trials 0 and 1 tie; it came last of 2" in said
 
 

@@ -15,6 +15,7 @@ from profilers.model.rows import QualityRow
 from profilers.model.run_summary import RunSummary
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import scoring
+from tuning.report.study_result import StudyResult
 from tuning.spec.objectives import Aim, aim_of
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import LossGuard
@@ -154,7 +155,7 @@ def test_a_study_finds_what_reaches_a_loss_soonest(folder: Path) -> None:
     for row in missed:
         assert row["value"] is None and row["constraints"][scoring.LOSS_GUARD] == pytest.approx(0.04)
         assert row["reason"] == "held-out loss 2.6000 at the least after 24 steps, 2.5 wanted"
-    drawn = trial_series(found)
+    drawn = trial_series(StudyResult.from_dict(found))
     assert drawn.baseline == pytest.approx(baseline)
     assert drawn.best_values[-1] == pytest.approx(min(drawn.best_values))
     assert run_study(file, folder, Machine())["best"] == found["best"], "started again it has nothing to do"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.run import run_folder
-from tuning.report.study_result import Entry, StudyResult
+from tuning.report.study_result import ArmRow, ConfirmationRounds, Entry, Gain, RoundRow, StudyResult
 from workbench.analysis import why
 
 PHASES = {"data": 0.001, "forward": 0.1, "backward": 0.2, "optimizer": 0.01, "bubble": 0.0, "other": 0.0}
@@ -73,17 +73,82 @@ def left_behind(home: Path, run: str, found: dict[str, Any]) -> Entry:
     """A run's folder, and the study's entry for it."""
     (home / run).mkdir(parents=True)
     (home / run / run_folder.SUMMARY).write_text(json.dumps(found), encoding="utf-8")
-    return Entry(trial=0, run=run, config={"name": run}, label=run)
+    return Entry(0, run, {"name": run}, label=run)
+
+
+FASTER = Gain(1.3, 1.2, 1.4, "better", confirmed=True)
+
+
+def arm(entry: Entry, runs: list[str], ratio: float, low: float, high: float) -> ArmRow:
+    rounds = [RoundRow(number, run, 1.0) for number, run in enumerate(runs)]
+    return ArmRow(entry.trial, entry.label, False, 1.0, rounds, ratio, low, high)
+
+
+def measured_again(*arms: ArmRow) -> ConfirmationRounds:
+    numbers = [row.trial for row in arms]
+    return ConfirmationRounds(
+        arms=list(arms),
+        beside=numbers[0],
+        order=numbers,
+        winner=numbers[0],
+        tied=[],
+        recommended=numbers[0],
+        decided_by="speed",
+        why="",
+    )
 
 
 def test_a_study_names_the_baseline_or_the_nearest_and_needs_both_runs(tmp_path: Path) -> None:
     first, second = left_behind(tmp_path, "one", summary(0.1)), left_behind(tmp_path, "two", summary(0.5))
-    found = why.of_study(StudyResult(best=first, baseline=second), tmp_path)
+    second = replace(second, trial=1)
+    found = why.of_study(StudyResult(best=first, baseline=second, gain=FASTER), tmp_path)
     assert found is not None
-    assert (found["winner"], found["other"], found["role"]) == ("one", "two", "baseline")
-    found = why.of_study(StudyResult(best=first, baseline=first, runner_up=second), tmp_path)
+    assert (found.winner, found.other, found.role) == ("one", "two", "baseline")
+    behind = measured_again(arm(first, ["one"], 1.0, 1.0, 1.0), arm(second, ["two"], 0.7, 0.6, 0.8))
+    itself = StudyResult(best=first, baseline=first, runner_up=second, confirmation_rounds=behind)
+    found = why.of_study(itself, tmp_path)
     assert found is not None
-    assert found["role"] == "runner_up"
-    assert why.of_study(StudyResult(best=first, baseline=first, runner_up=None), tmp_path) is None
-    assert why.of_study(StudyResult(best=None), tmp_path) is None
-    assert why.of_study(StudyResult(best=first, baseline=replace(second, run="gone")), tmp_path) is None
+    assert found.role == "runner_up"
+    assert why.of_study(StudyResult(best=first, baseline=first, gain=FASTER), tmp_path) is None
+    assert why.of_study(StudyResult(), tmp_path) is None
+    gone = StudyResult(best=first, baseline=replace(second, run="gone"), gain=FASTER)
+    assert why.of_study(gone, tmp_path) is None
+
+
+@pytest.mark.parametrize("gain", [None, Gain(1.1, 0.9, 1.3, "tie"), Gain(1.1, None, None, "tie")])
+def test_what_was_not_shown_is_not_explained(tmp_path: Path, gain: Gain | None) -> None:
+    first, second = left_behind(tmp_path, "one", summary(0.1)), left_behind(tmp_path, "two", summary(0.5))
+    assert why.of_study(StudyResult(best=first, baseline=second, gain=gain), tmp_path) is None
+    close = measured_again(
+        arm(first, ["one"], 1.0, 1.0, 1.0), arm(replace(second, trial=1), ["two"], 0.99, 0.9, 1.1)
+    )
+    itself = StudyResult(
+        best=first, baseline=first, runner_up=replace(second, trial=1), confirmation_rounds=close
+    )
+    assert why.of_study(itself, tmp_path) is None
+
+
+def test_the_runs_that_showed_it_explain_it_not_the_lucky_one_of_the_search(tmp_path: Path) -> None:
+    """Found with 2 s a step on a busy machine, then measured again: twice as fast as the baseline."""
+    first, second = left_behind(tmp_path, "one", summary(2.0)), left_behind(tmp_path, "two", summary(0.5))
+    second = replace(second, trial=1)
+    for name, exposed in (("again-1", 0.1), ("again-2", 0.2), ("base-1", 0.6), ("base-2", 0.8)):
+        left_behind(tmp_path, name, summary(exposed, wire=1e6))
+    rounds = measured_again(
+        arm(first, ["again-1", "again-2"], 1.3, 1.2, 1.4), arm(second, ["base-1", "base-2"], 1.0, 1.0, 1.0)
+    )
+    study = StudyResult(best=first, baseline=second, gain=FASTER, confirmation_rounds=rounds)
+    found = why.of_study(study, tmp_path)
+    assert found is not None
+    base = sum(PHASES.values())
+    assert (found.seconds, found.other_seconds) == (pytest.approx(base + 0.15), pytest.approx(base + 0.7))
+    assert (found.runs, found.other_runs) == (2, 2)
+    said = why.line(found)
+    assert "takes 461.0 ms instead of 1.01 s, means of 2 and 2 runs" in said
+    assert "saved: waiting for dp 550.0 ms (700.0 ms to 150.0 ms)" in said
+
+
+def test_an_explanation_that_contradicts_the_verdict_is_not_given(tmp_path: Path) -> None:
+    first, second = left_behind(tmp_path, "one", summary(0.9)), left_behind(tmp_path, "two", summary(0.5))
+    study = StudyResult(best=first, baseline=replace(second, trial=1), gain=FASTER)
+    assert why.of_study(study, tmp_path) is None

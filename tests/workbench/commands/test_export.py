@@ -53,26 +53,26 @@ def test_a_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
 def test_a_placement_is_told_with_who_sees_to_it(tmp_path: Path) -> None:
     """The engine numbers its ranks by itself; what other trainers need is said in the notes."""
     folder = run_folder.create(tmp_path, small(parallel__dp=2, parallel__placement=[1, 0]), {})
-    readme = torchrun.render(tmp_path, runs.load(folder)).files["README.md"]
+    readme = torchrun.render(runs.load(folder)).files["README.md"]
     assert "- Placement: rank r works on device placement[r] of [1, 0]" in readme
     assert "host file or rank file" in readme
     assert "no key of this trainer says so" in str(note(small(parallel__dp=2, parallel__placement=[1, 0])))
     assert note(small(parallel__dp=2)) is None
     plain = run_folder.create(tmp_path, small(parallel__dp=2), {})
-    assert "Placement" not in torchrun.render(tmp_path, runs.load(plain)).files["README.md"]
+    assert "Placement" not in torchrun.render(runs.load(plain)).files["README.md"]
 
 
 def test_the_script_sets_what_the_run_asked_for(tmp_path: Path) -> None:
     asked = FEW_ARENAS | {"environment__allocator_max_split_size_mb": 64}
     folder = run_folder.create(tmp_path, small(**asked), {})
-    script = torchrun.render(tmp_path, runs.load(folder)).files["run.sh"]
+    script = torchrun.render(runs.load(folder)).files["run.sh"]
     assert (
         "\nexport MALLOC_ARENA_MAX=2\nexport PYTORCH_ALLOC_CONF=max_split_size_mb:64\nunset PYTORCH_CUDA"
         in script
     )
     assert 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"' in script
     threads = run_folder.create(tmp_path, small(environment__OMP_NUM_THREADS=2), {})
-    assert "\nexport OMP_NUM_THREADS=2\n" in torchrun.render(tmp_path, runs.load(threads)).files["run.sh"]
+    assert "\nexport OMP_NUM_THREADS=2\n" in torchrun.render(runs.load(threads)).files["run.sh"]
 
 
 def test_a_study_is_its_best_run(command: Run, furnished: Furnished, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_download_unpacks_to_the_same(furnished: Furnished, tmp_path: Path) -> None:
-    made = torchrun.render(furnished.home, runs.load(run_named(furnished, "-a7e2")))
+    made = torchrun.render(runs.load(run_named(furnished, "-a7e2")))
     with zipfile.ZipFile(io.BytesIO(bundle.zipped(made))) as archive:
         assert {
             name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()
@@ -138,7 +138,7 @@ def test_the_download_unpacks_to_the_same(furnished: Furnished, tmp_path: Path) 
 
 def test_the_script_asks_torchrun_for_the_right_ranks(furnished: Furnished, tmp_path: Path) -> None:
     out = tmp_path / "with space"
-    bundle.write(torchrun.render(furnished.home, runs.load(run_named(furnished, "-a7e2"))), out)
+    bundle.write(torchrun.render(runs.load(run_named(furnished, "-a7e2"))), out)
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\npwd\necho "$@"\n')
     python.chmod(0o755)
@@ -193,7 +193,7 @@ def test_a_run_that_never_ended_tells_where_it_began(own_home: Furnished) -> Non
     checkpoint = "/elsewhere/20250101-000000-abcd/checkpoints/step-000012"
     begun = run_config.load(run / run_folder.CONFIG).with_values({"train.resume": checkpoint})
     (run / run_folder.CONFIG).write_text(begun.dumps())
-    made = torchrun.render(own_home.home, runs.load(run))
+    made = torchrun.render(runs.load(run))
     assert "/elsewhere" not in "".join(made.files.values())
     said = json.loads(made.files["provenance.json"])
     assert said["continued"] == {"run": "20250101-000000-abcd", "step": None}

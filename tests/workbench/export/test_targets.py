@@ -8,6 +8,7 @@ import pytest
 
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.pages.test_pages import visit
+from workbench.analysis.studies import StudyDocument
 from workbench.export import targets
 from workbench.export.bundle import Bundle
 from workbench.export.targets import TARGETS, Target
@@ -15,7 +16,7 @@ from workbench.home.runs import RunView
 from workbench.services import doctor
 
 
-def render(home: Path, run: RunView) -> Bundle:
+def render(run: RunView, study: StudyDocument | None) -> Bundle:
     return Bundle(run.id, {"go.txt": f"train {run.id}\n", "provenance.json": "{}"})
 
 

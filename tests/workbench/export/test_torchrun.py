@@ -71,7 +71,7 @@ def test_without_the_process_beside_it_training_goes_on_and_orders_are_refused(
         assert wait_until(lambda: psutil.Process(taker).status() == "zombie")
         refused = command("control", folder.name, "trace", "--home", folder.parent)
         assert (refused.code, refused.err.count("\n")) == (2, 1), refused
-        assert "the process beside its ranks is gone" in refused.err
+        assert "the process that passes on commands is gone" in refused.err
         assert not list((folder / run_folder.COMMANDS).iterdir())
         assert at_step(tmp_path / "runs", progress.read(folder)[0].step + 20) == folder
         assert process.poll() is None

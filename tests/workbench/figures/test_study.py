@@ -6,21 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.tuning.report.test_result import FILE, compared
+from tuning.report.result import result
+from tuning.report.study_result import Entry, StudyResult, TrialRow
 from workbench.figures import study
-from workbench.figures.study import best_so_far, importance_series, trial_series
+from workbench.figures.study import best_so_far, importance_series, trial_series, trials
 
 
-def trial(number: int, value: float | None, **more: Any) -> dict[str, Any]:
+def trial(number: int, value: float | None, **more: Any) -> TrialRow:
     outcome = "completed" if value is not None else "oom"
     low, high = (None, None) if value is None else (value * 0.9, value * 1.2)
-    return {
-        "number": number,
-        "value": value,
-        "low": low,
-        "high": high,
-        "outcome": outcome,
-        "config": {},
-    } | more
+    known = {"value": value, "low": low, "high": high, "outcome": outcome} | more
+    return TrialRow(number, **known)
 
 
 LOSSY = {"config": {"compression.method": "topk"}}
@@ -47,7 +44,9 @@ def test_trials_fall_into_groups() -> None:
         trial(2, 12.0, **LOSSY),
         trial(3, None, outcome="running", label="tp=2"),
     ]
-    found = trial_series({"trials": rows, "confirmations": [trial(4, 11.0)], "baseline": {"value": 10.0}})
+    found = trial_series(
+        StudyResult(trials=rows, confirmations=[trial(4, 11.0)], baseline=Entry(0, value=10.0))
+    )
     assert [(point.number, point.words) for point in found.exact] == [(0, "dp=4")]
     assert (found.exact[0].below, found.exact[0].above) == pytest.approx((1.0, 2.0))
     assert [point.number for point in found.lossy] == [2]
@@ -59,22 +58,22 @@ def test_trials_fall_into_groups() -> None:
 
 def test_before_anything_is_measured_the_figure_has_no_made_up_scale() -> None:
     row = trial(0, None, outcome="running")
-    waiting = study.trials(trial_series({"trials": [row]})).layout
+    waiting = study.trials(trial_series(StudyResult(trials=[row]))).layout
     assert waiting.yaxis.showticklabels is False and waiting.xaxis.autorangeoptions.clipmin == -0.5
-    measured = study.trials(trial_series({"trials": [trial(0, 10.0), row]})).layout
+    measured = study.trials(trial_series(StudyResult(trials=[trial(0, 10.0), row]))).layout
     assert measured.yaxis.showticklabels is None
 
 
 def test_failures_stand_below_every_value_but_not_below_zero() -> None:
-    low = trial_series({"trials": [trial(0, 10.0), trial(1, 20.0)]}).floor
+    low = trial_series(StudyResult(trials=[trial(0, 10.0), trial(1, 20.0)])).floor
     assert 0 < low < 9.0
-    assert trial_series({"trials": [trial(0, 0.5), trial(1, 20.0)]}).floor == 0.0
-    assert trial_series({"trials": [trial(0, None)]}).floor == 0.0
-    assert trial_series({}).exact == []
+    assert trial_series(StudyResult(trials=[trial(0, 0.5), trial(1, 20.0)])).floor == 0.0
+    assert trial_series(StudyResult(trials=[trial(0, None)])).floor == 0.0
+    assert trial_series(StudyResult()).exact == []
 
 
 def test_a_value_without_an_interval_has_no_error_bar() -> None:
-    point = trial_series({"trials": [trial(0, 10.0, low=None, high=None)]}).exact[0]
+    point = trial_series(StudyResult(trials=[trial(0, 10.0, low=None, high=None)])).exact[0]
     assert (point.below, point.above) == (0.0, 0.0)
 
 
@@ -83,3 +82,14 @@ def test_importance_is_ordered_or_says_why_it_is_not_known() -> None:
     assert (found.names, found.shares) == (["b", "a"], [0.8, 0.2])
     assert importance_series({"values": None, "reason": "needs 8"}).reason == "needs 8"
     assert importance_series(None).reason
+
+
+def test_what_was_measured_again_is_labelled_apart_from_the_search() -> None:
+    """The line of the search ends at the lucky 1,200; the study claims what the repeats say."""
+    again = trial_series(result(compared(1.1), FILE))
+    assert again.confirmed == pytest.approx(1100, rel=0.01)
+    assert max(again.best_values) == pytest.approx(1200, rel=0.01)
+    drawing = trials(again)
+    words = [one.text for one in drawing.layout.annotations]
+    assert "baseline,<br>measured again" in words and "best,<br>measured again" in words
+    assert "best of the search so far" in [trace.name for trace in drawing.data]

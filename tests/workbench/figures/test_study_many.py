@@ -12,6 +12,7 @@ import pytest
 
 from engine.run import run_folder
 from tests.support.workbench.synthetic import write_home
+from tuning.report.study_result import StudyResult
 from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
 from workbench.analysis import studies
@@ -24,7 +25,7 @@ from workbench.home.store import Store
 from workbench.text import study
 
 
-def document(count: int, seed: int) -> dict[str, Any]:
+def document(count: int, seed: int) -> StudyResult:
     """A third lossy, a tenth failed, a few that measure again."""
     random = Random(seed)
     rows = []
@@ -42,7 +43,7 @@ def document(count: int, seed: int) -> dict[str, Any]:
         ends = {"low": value and value - 1, "high": value and value + 2}
         rows.append({"number": number, "value": value, "config": config, "label": "x", **ends, **more})
     again = [row | {"number": count + place, "confirms": 1} for place, row in enumerate(rows[:3])]
-    return {"trials": rows, "confirmations": again, "objective": "tokens_per_second"}
+    return StudyResult.from_dict({"trials": rows, "confirmations": again, "objective": "tokens_per_second"})
 
 
 def test_a_short_study_is_drawn_as_it_is() -> None:
@@ -103,10 +104,10 @@ def test_a_table_shows_some_and_says_which() -> None:
     assert shown == rows[-study.SHOWN :]
     assert said == "Showing the newest 200 of 1,003 trials."
     best, said = study.window(rows, study.BEST)
-    values = sorted((row["value"] for row in rows if row["value"]), reverse=True)
-    assert [row["value"] for row in reversed(best)] == values[: study.SHOWN]
+    values = sorted((row.value for row in rows if row.value), reverse=True)
+    assert [row.value for row in reversed(best)] == values[: study.SHOWN]
     failed, said = study.window(rows, study.FAILED)
-    assert [row["number"] for row in failed] == [row["number"] for row in rows if row["value"] is None]
+    assert [row.number for row in failed] == [row.number for row in rows if row.value is None]
     assert said == f"Showing all {len(failed)} without a value of 1,003 trials."
     assert study.window(rows[:50]) == (rows[:50], "")
 
@@ -116,7 +117,7 @@ def test_all_trials_can_be_taken_away() -> None:
     rows = list(csv.DictReader(io.StringIO(study.as_csv(found))))
     assert [int(row["trial"]) for row in rows] == list(range(503))
     assert [float(row["tokens/s"]) if row["tokens/s"] else None for row in rows[:500]] == [
-        row["value"] for row in found["trials"]
+        row.value for row in found.trials
     ]
     assert {row["parallel.tp"] for row in rows} == {"", "2"}
 
@@ -125,12 +126,12 @@ def test_a_followed_study_has_one_document_until_something_changes(tmp_path: Pat
     write_home(tmp_path)
     folder = tmp_path / "studies" / "quickstart"
     followed = FollowedStudies().study(folder)
-    first = followed.seen()
-    assert followed.seen().document is first.document
+    first = followed.snapshot()
+    assert followed.snapshot().document is first.document
     assert first.document == studies.document(folder)
     with (folder / study_folder.JOURNAL).open("a") as file:
         file.write('{"at_unix": 1.0, "kind": "tell", "number": 7, "outcome": "completed", "value": 5.0}\n')
-    assert followed.seen().document == studies.document(folder) != first.document
+    assert followed.snapshot().document == studies.document(folder) != first.document
 
 
 def test_few_studies_are_kept_and_more_is_worked_out_once(tmp_path: Path) -> None:

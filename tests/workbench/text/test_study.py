@@ -14,9 +14,11 @@ from tests.support.studies.fake import study
 from tests.tuning.analysis.test_confirmation import rerun, searched
 from tests.workbench.conftest import Run
 from tuning.report.result import result
+from tuning.report.study_result import StudyResult
 from tuning.storage import study_folder
 from tuning.storage.journal import Journal
 from tuning.storage.state import StudyState, Trial
+from workbench.analysis.studies import StudyDocument
 from workbench.terminal.study import print_study
 from workbench.text import study as rounds
 
@@ -55,7 +57,7 @@ def write(home: Path, state: StudyState) -> None:
 
 
 def test_the_columns_have_every_round() -> None:
-    document = result(TIED, FILE).as_dict()
+    document = result(TIED, FILE)
     shown = rounds.columns(document)
     assert shown["trial"] == ["0", "1"]
     assert shown["is"] == ["baseline, recommended", "fastest"]
@@ -67,13 +69,13 @@ def test_the_columns_have_every_round() -> None:
     assert said.startswith(
         "measured again in the order 0 1 1 0; trial 0 is recommended by simplicity: trials 0 and 1 tie"
     )
-    assert rounds.columns(result(searched(1000.0, 1010.0), FILE).as_dict()) == {}
-    assert rounds.caption({}) == ""
+    assert rounds.columns(result(searched(1000.0, 1010.0), FILE)) == {}
+    assert rounds.caption(StudyResult()) == ""
 
 
 def test_show_prints_them_before_the_result() -> None:
     text = io.StringIO()
-    print_study(Console(file=text, width=250), result(TIED, FILE).as_dict())
+    print_study(Console(file=text, width=250), StudyDocument(result(TIED, FILE), [], None))
     lines = text.getvalue().splitlines()
     head = next(place for place, line in enumerate(lines) if "round 2, tokens/s" in line)
     assert lines[head + 3].startswith("measured again in the order")

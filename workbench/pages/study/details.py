@@ -7,12 +7,16 @@ What a study was asked for, on a page: its budgets, its constraints, and the fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
-from tuning.spec.objectives import aim_of, text
+from tuning.report.failures import EndingRow
+from tuning.report.study_result import StudyResult
+from tuning.spec.objectives import text
+from workbench.analysis.studies import StudySnapshot
+from workbench.analysis.why import Why, line
 from workbench.figures import front
 from workbench.figures.front import front_series
 from workbench.figures.thinning import thinned_front
@@ -33,18 +37,18 @@ _ABOUT = {
 }
 
 
-def what_failed(document: Mapping[str, Any]) -> None:
+def what_failed(result: StudyResult) -> None:
     """Endings by how often, then rules in words; where nothing failed, that."""
-    failures = document.get("failures") or {}
-    endings: Sequence[Mapping[str, Any]] = failures.get("endings") or []
+    board = result.failures
     st.markdown("**What failed, and why**")
-    if not endings:
-        st.caption(f"{failures.get('line', 'no trial has failed').capitalize()}.")
+    if not board or not board.endings:
+        line = board.line if board else "no trial has failed"
+        st.caption(f"{line.capitalize()}.")
         return
-    st.caption(words.escaped(f"{failures['line']}."))
-    for rule in failures.get("rules") or []:
-        st.markdown(f":material/rule: {words.escaped(rule['words'])}")
-    table(failed_columns(endings), "study-failures", _columns())
+    st.caption(words.escaped(f"{board.line}."))
+    for rule in board.rules:
+        st.markdown(f":material/rule: {words.escaped(rule.words)}")
+    table(failed_columns(board.endings), "study-failures", _columns())
 
 
 def _columns() -> dict[str, Any]:
@@ -56,17 +60,17 @@ def _columns() -> dict[str, Any]:
     }
 
 
-def failed_columns(endings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def failed_columns(endings: Sequence[EndingRow]) -> dict[str, list[Any]]:
     """The table, a row for each ending, phase and kind of cause."""
     return {
-        "ending": [words.spoken(row["outcome"]) for row in endings],
-        "trials": [row["count"] for row in endings],
-        "tried again": [row["tried_again"] or None for row in endings],
-        "phase": [words.spoken(row["phase"]) if row["phase"] else None for row in endings],
-        "ranks": [words.ranks(row["ranks"]) or None for row in endings],
-        "caused by": [_ABOUT.get(row["about"], row["about"]) for row in endings],
-        "numbers": [_some(row["trials"]) for row in endings],
-        "reason": [row["reason"] for row in endings],
+        "ending": [words.spoken(row.outcome) for row in endings],
+        "trials": [row.count for row in endings],
+        "tried again": [row.tried_again or None for row in endings],
+        "phase": [words.spoken(row.phase) if row.phase else None for row in endings],
+        "ranks": [words.ranks(row.ranks) or None for row in endings],
+        "caused by": [_ABOUT.get(row.about, row.about) for row in endings],
+        "numbers": [_some(row.trials) for row in endings],
+        "reason": [row.reason for row in endings],
     }
 
 
@@ -79,41 +83,36 @@ def _some(numbers: Sequence[int]) -> str:
 SHOWN_BROKEN = 5
 
 
-def terms(document: Mapping[str, Any], place: str) -> None:
+def terms(result: StudyResult, place: str) -> None:
     """Nothing for a study that has one objective, and neither constraints nor budgets; ``place`` begins the keys."""
     with st.container(key=f"{place}-terms"):
-        if budget := study_text.budget(document):
+        if budget := study_text.budget(result):
             st.caption(f":material/hourglass_bottom: Budget: {budget}.")
-        _constraints(document)
-        _front(document, place)
+        if kept := study_text.kept(result):
+            st.caption(f":material/check: The best meets every constraint: {kept}.")
+        broken = study_text.constraints(result)
+        for line in broken[:SHOWN_BROKEN]:
+            st.caption(f":material/block: {line}")
+        if len(broken) > SHOWN_BROKEN:
+            st.caption(f"and {len(broken) - SHOWN_BROKEN} more, in the table of trials")
+        _front(result, place)
 
 
-def _constraints(document: Mapping[str, Any]) -> None:
-    if kept := study_text.kept(document):
-        st.caption(f":material/check: The best meets every constraint: {kept}.")
-    broken = study_text.constraints(document)
-    for line in broken[:SHOWN_BROKEN]:
-        st.caption(f":material/block: {line}")
-    if len(broken) > SHOWN_BROKEN:
-        st.caption(f"and {len(broken) - SHOWN_BROKEN} more, in the table of trials")
-
-
-def _front(document: Mapping[str, Any], place: str) -> None:
-    found = front_series(document)
-    if not found:
+def _front(result: StudyResult, place: str) -> None:
+    drawn = [thinned_front(series) for series in front_series(result)]
+    if not drawn:
         return
     st.markdown("**Front of the objectives**")
-    if document.get("pareto_note"):
-        st.caption(f":material/info: {document['pareto_note']}")
-    drawn = [thinned_front(series) for series in found]
-    for column, series in zip(st.columns(min(2, len(found))) * len(found), drawn, strict=False):
+    if result.pareto_note:
+        st.caption(f":material/info: {result.pareto_note}")
+    for column, series in zip(st.columns(min(2, len(drawn))) * len(drawn), drawn, strict=False):
         with column:
             key = f"{place}-front-{series.across.name.replace('_', '-')}"
             words = f"{series.upwards.unit} against {series.across.unit} of each trial"
-            chart(front.front(series, str(document.get("study"))), key, words)
+            chart(front.front(series, result.study), key, words)
             if series.note:
                 st.caption(series.note)
-    table(study_text.front(document), f"{place}-front-table")
+    table(study_text.front(result), f"{place}-front-table")
 
 
 def details(name: str) -> None:
@@ -129,43 +128,52 @@ def details(name: str) -> None:
             PAGES["Export"], label="Export", icon=":material/ios_share:", query_params={"export": name}
         )
         transfer.download(name)
-    result_line(found.document)
-    metrics(numbers(found.document), "study-numbers")
-    why_it_wins(found.document)
-    terms(found.document, "study")
-    confirmation(found.document)
+    result = found.result
+    headline(found, "study")
     trial_chart(found, "study-trials")
-    rows = trial_table.chosen(found.document.get("trials") or [], "study-trial-table")
-    trials_table(rows, found.acts, "study-trial-table", aim_of(found.document))
+    trials_table(
+        trial_table.chosen(result.trials, "study-trial-table"), found.acts, "study-trial-table", result.aim
+    )
     trial_table.download(name, "study-trials-csv")
-    what_failed(found.document)
+    what_failed(result)
     sensitivity.draw(found.view)
 
 
-def result_line(document: Mapping[str, Any]) -> None:
+def headline(study: StudySnapshot, place: str) -> None:
+    """What a study comes to: its line, tiles, why it wins, terms and confirmation; ``place`` begins the keys."""
+    result_line(study.result)
+    metrics(numbers(study.result), f"{place}-numbers")
+    if study.document.why:
+        _why_it_wins(study.document.why)
+    terms(study.result, place)
+    if columns := study_text.columns(study.result):
+        with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
+            table(columns, "study-rounds-table")
+            st.caption(words.escaped(study_text.caption(study.result)))
+
+
+def result_line(result: StudyResult) -> None:
     """What the study says by now, in its own words."""
-    if document.get("result_line"):
+    if result.result_line:
         with st.container(border=True, key="result-line"):
-            icon = "emoji_events" if document.get("best") else "search"
-            st.markdown(f":material/{icon}: {words.escaped(document['result_line'])}")
-            if document.get("space_note"):
-                st.caption(str(document["space_note"]))
+            icon = "emoji_events" if result.best else "search"
+            st.markdown(f":material/{icon}: {words.escaped(result.result_line)}")
+            if result.space_note:
+                st.caption(result.space_note)
 
 
-def why_it_wins(document: Mapping[str, Any]) -> None:
+def _why_it_wins(why: Why) -> None:
     """Where the winner's time goes, beside another run."""
-    why = document.get("why")
-    if not why:
-        return
-    with st.expander(f"Why {why['winner']} wins", icon=":material/help:", key="study-why"):
-        st.markdown(words.escaped(why["line"]))
-        parts = [part for part in why["parts"] if part["seconds"] or part["other_seconds"]]
+    with st.expander(f"Why {why.winner} wins", icon=":material/help:", key="study-why"):
+        st.markdown(words.escaped(line(why)))
+        parts = [part for part in why.parts if part.seconds or part.other_seconds]
         table(
             {
-                "part of a step": [part["name"] for part in parts],
-                "winner, ms": [part["seconds"] * 1e3 for part in parts],
-                f"{why['role'].replace('_', '-')}, ms": [part["other_seconds"] * 1e3 for part in parts],
-                "saved, ms": [_saved_milliseconds(part) for part in parts],
+                "part of a step": [part.name for part in parts],
+                "winner, ms": [part.seconds * 1e3 for part in parts],
+                f"{why.role.replace('_', '-')}, ms": [part.other_seconds * 1e3 for part in parts],
+                # To a tenth, as the table has them; never minus nothing.
+                "saved, ms": [round(part.saved * 1e3, 1) or 0.0 for part in parts],
             },
             "study-why-table",
             dict.fromkeys(
@@ -175,48 +183,29 @@ def why_it_wins(document: Mapping[str, Any]) -> None:
         )
 
 
-def _saved_milliseconds(part: Mapping[str, Any]) -> float:
-    """To a tenth, as the table has them; never minus nothing."""
-    return round((part["other_seconds"] - part["seconds"]) * 1e3, 1) or 0.0
-
-
-def confirmation(document: Mapping[str, Any]) -> None:
-    """What was measured again, round by round, and what that decided."""
-    columns = study_text.columns(document)
-    if not columns:
-        return
-    with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
-        table(columns, "study-rounds-table")
-        st.caption(words.escaped(study_text.caption(document)))
-
-
-def numbers(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
-    best, baseline = document.get("best") or {}, document.get("baseline") or {}
-    trials, aim = document.get("trials") or [], aim_of(document)
-    failed = sum(
-        1 for row in trials if row.get("value") is None and row.get("outcome") not in (None, "running")
-    )
-    return {
-        f"{name}, {aim.unit}": (
-            text(aim.shown(entry.get("value"))),
-            words.around(*aim.bounds(entry.get("low"), entry.get("high"))),
+    aim, failed = result.aim, sum(row.failed for row in result.trials)
+    again = ", measured again" if result.confirmation_rounds else ""
+    tiles = {
+        f"{name}{again}, {aim.unit}": (
+            text(aim.shown(entry.value)),
+            words.around(*aim.bounds(entry.low, entry.high)),
         )
-        for name, entry in (("Best", best), ("Baseline", baseline))
-    } | {
-        "Gain": _gain(document),
-        "Trials": (
-            f"{document.get('trials_done', 0):,} of {document.get('trials_total', 0):,}",
-            f"{failed:,} without a value" if failed else "",
-        ),
+        if entry
+        else (words.NOTHING, "")
+        for name, entry in (("Best", result.best), ("Baseline", result.baseline))
     }
+    done = f"{result.trials_done:,} of {result.trials_total:,}"
+    without = f"{failed:,} without a value" if failed else ""
+    return tiles | {"Gain": _gain(result), "Trials": (done, without)}
 
 
-def _gain(document: Mapping[str, Any]) -> tuple[str, str]:
-    gain, best = document.get("gain") or {}, document.get("best") or {}
+def _gain(result: StudyResult) -> tuple[str, str]:
+    gain, best, baseline = result.gain, result.best, result.baseline
     if not gain:
         return words.NOTHING, "nothing to compare yet"
-    if best.get("config") == (document.get("baseline") or {}).get("config"):
+    if best and baseline and best.config == baseline.config:
         return words.NOTHING, "the baseline itself is the best"
-    between = words.interval(gain.get("low"), gain.get("high"), 2)
-    return f"{gain['ratio']:.2f} x", " · ".join(part for part in (between, str(gain["verdict"])) if part)
+    between = words.interval(gain.low, gain.high, 2)
+    return f"{gain.ratio:.2f} x", " · ".join(part for part in (between, gain.verdict) if part)

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from engine.config.errors import InputError
+from tuning.report.study_result import StudyResult
 from tuning.space.knobs import Knob
 from tuning.space.space import Space
 from tuning.spec.sampler_choice import names as sampler_names
 from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config
 from tuning.storage.commands import send
+from tuning.storage.effective_config import SteeringEvent
 from tuning.storage.study_folder import StudyView
 from workbench.pages.study import new_knobs
 from workbench.pages.widgets import forms
@@ -142,25 +144,24 @@ SHOWN_EVENTS = 50
 _BUDGETS = {"seconds": "s of trials", "gpu_hours": "GPU-hours"}
 
 
-def course(document: Mapping[str, Any]) -> None:
+def course(result: StudyResult) -> None:
     """Sampler with its reason, mask, budget and history in a few quiet lines; then every command so far."""
-    sampler = document.get("sampler") or {}
+    sampler = result.sampler
     if not sampler:
         return
-    known = document.get("budget_settings") or {}
-    named = _BUDGETS | {"money": (document.get("price") or {}).get("currency", "of money")}
-    budget = ", ".join(f"{words.value(value)} {named.get(name, name)}" for name, value in known.items())
-    st.caption(f":material/explore: Sampler **{sampler['name']}** ({sampler['reason']}) · budget: {budget}")
-    for earlier in document.get("inherited") or []:
-        st.caption(f":material/history: {earlier['words']}")
-    if document.get("continues"):
-        st.caption(f":material/fork_right: continues {', '.join(document['continues'])}, with all trials")
-    if document.get("mask"):
-        kept = "; ".join(
-            f"{words.short(key)}: {_values(key, left)}" for key, left in document["mask"].items()
-        )
+    units = _BUDGETS | {"money": result.price.currency if result.price else "of money"}
+    budget = ", ".join(
+        f"{words.value(value)} {units.get(name, name)}" for name, value in result.budget_settings.items()
+    )
+    st.caption(f":material/explore: Sampler **{sampler.name}** ({sampler.reason}) · budget: {budget}")
+    for earlier in result.inherited:
+        st.caption(f":material/history: {earlier.words}")
+    if result.continues:
+        st.caption(f":material/fork_right: continues {', '.join(result.continues)}, with all trials")
+    if result.mask:
+        kept = "; ".join(f"{words.short(key)}: {_values(key, left)}" for key, left in result.mask.items())
         st.caption(f":material/filter_alt: the search is limited to {kept}")
-    _events(document.get("steering") or [])
+    _events(result.steering)
 
 
 def _values(key: str, left: Any) -> str:
@@ -169,28 +170,26 @@ def _values(key: str, left: Any) -> str:
     return ", ".join(words.choice(key, value) for value in left)
 
 
-def _events(events: list[Mapping[str, Any]]) -> None:
+def _events(events: list[SteeringEvent]) -> None:
     if not events:
         return
     newest = events[::-1][:SHOWN_EVENTS]
     with st.expander(f"Commands so far ({len(events)})", icon=":material/history:", key="steering"):
         table(
             {
-                "when": [
-                    time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event["at_unix"])) for event in newest
-                ],
-                "by": [event["by"] for event in newest],
-                "command": [_said(event) for event in newest],
-                "answer": ["accepted" if event["accepted"] else "refused" for event in newest],
-                "reason": [event["reason"] for event in newest],
+                "when": [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event.at_unix)) for event in newest],
+                "by": [event.by for event in newest],
+                "command": [_said(event.command, event.arguments) for event in newest],
+                "answer": ["accepted" if event.accepted else "refused" for event in newest],
+                "reason": [event.reason for event in newest],
             },
             key="steering-table",
         )
 
 
-def _said(event: Mapping[str, Any]) -> str:
-    given = " ".join(f"{key}={_given(key, value)}" for key, value in event["arguments"].items())
-    return f"{event['command']} {given}".strip()
+def _said(command: str, arguments: Mapping[str, Any]) -> str:
+    given = " ".join(f"{key}={_given(key, value)}" for key, value in arguments.items())
+    return f"{command} {given}".strip()
 
 
 def _given(key: str, value: Any) -> str:
@@ -267,4 +266,4 @@ def _sampler(view: StudyView) -> None:
 
 def _send_command(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
     sent = send(view.folder, command, arguments, by="page")
-    forms.remember_command(view.name, sent, _said({"command": command, "arguments": arguments}))
+    forms.remember_command(view.name, sent, _said(command, arguments))

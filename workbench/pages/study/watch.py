@@ -6,15 +6,14 @@ import time
 
 import streamlit as st
 
-from tuning.spec.objectives import aim_of
 from tuning.storage import study_folder
 from tuning.storage.commands import send
 from tuning.storage.study_folder import StudyView
+from workbench.analysis.studies import StudySnapshot
 from workbench.figures import study as study_figures
 from workbench.figures.study import importance_series
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import details, steer
-from workbench.pages.study.details import confirmation, numbers, result_line, why_it_wins
 from workbench.pages.widgets import forms, trial_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
@@ -22,14 +21,13 @@ from workbench.pages.widgets.shared import (
     from_link,
     guarded,
     home,
-    metrics,
     nothing_yet,
     pressed,
     redraw_on_change,
     study_rows,
     to_link,
 )
-from workbench.pages.widgets.trial_table import Study, study, trial_chart, trials_table
+from workbench.pages.widgets.trial_table import study, trial_chart, trials_table
 from workbench.services import jobs
 from workbench.text import study as study_text
 from workbench.text import words
@@ -74,26 +72,23 @@ def _draw(name: str) -> None:
     found = study(name)
     _headline(found)
     _answers(found.view)
-    steer.course(found.document)
-    result_line(found.document)
-    metrics(numbers(found.document), "tune-numbers")
-    why_it_wins(found.document)
-    details.terms(found.document, "tune")
-    confirmation(found.document)
+    result = found.result
+    steer.course(result)
+    details.headline(found, "tune")
     left, right = st.columns([2.1, 1])
     with left:
         trial_chart(found, "tune-trials")
     with right:
-        known = importance_series(found.document.get("importance"))
+        known = importance_series(result.importance or None)
         chart(
             study_figures.importance(known, words.short, name), "tune-importance", "Importance of each knob"
         )
     st.markdown("**Trials**")
-    shown = trial_table.chosen(all_rows(found.document), "tune-trial-table")
-    trials_table(shown, found.acts, "tune-trial-table", aim_of(found.document))
+    shown = trial_table.chosen(all_rows(result), "tune-trial-table")
+    trials_table(shown, found.acts, "tune-trial-table", result.aim)
 
 
-def _headline(found: Study) -> None:
+def _headline(found: StudySnapshot) -> None:
     view, status = found.view, found.view.status
     badges, buttons = st.columns([2.2, 1], vertical_alignment="center")
     with badges.container(horizontal=True, vertical_alignment="center", key="tune-badges"):
@@ -105,9 +100,9 @@ def _headline(found: Study) -> None:
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
         if words_of_crew := _crew(view):
             st.caption(words_of_crew)
-        if lag := found.document.get(study_folder.LAG):
-            st.caption(lag)
-    done, total = found.document.get("trials_done") or 0, found.document.get("trials_total") or 0
+        if found.result.optuna_lag:
+            st.caption(found.result.optuna_lag)
+    done, total = found.result.trials_done, found.result.trials_total
     with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
         _buttons(view, unfinished=done < total)
     st.progress(min(1.0, done / total) if total else 0.0)

@@ -6,23 +6,23 @@ A study as the pages need it: its folder read once for all browsers, and its tri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
 
 from engine.config.knobs import KNOBS
-from tuning.spec.objectives import Aim, aim_of
+from tuning.report.study_result import Measurement
+from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
-from tuning.storage.study_folder import StudyView
-from workbench.analysis.studies import FollowedStudies, FollowedStudy
+from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnapshot
 from workbench.figures import study as study_figures
 from workbench.figures.study import TrialSeries, trial_series
 from workbench.figures.thinning import thinned
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home, table_height
 from workbench.text import words
-from workbench.text.study import CHOICES, NEWEST, SHOWN, Row, as_csv, window
+from workbench.text.study import CHOICES, NEWEST, SHOWN, as_csv, window
 
 SHOWN_ROWS = 12
 TOKENS = Aim()
@@ -34,26 +34,13 @@ _VALUES = {
 _ANY_VALUE = st.column_config.NumberColumn(width=110, format="%,.4g")
 
 
-class Study(NamedTuple):
-    """A study's folder, and the document that ``show STUDY --json`` would print now."""
-
-    view: StudyView
-    document: Mapping[str, Any]
-
-    def acts(self, key: str, config: Mapping[str, Any]) -> bool:
-        """Whether a knob changes anything at a point: no ratio without top-k, no schedule without pipeline."""
-        file = self.view.file
-        return key in config and (file is None or file.search_space.is_active(key, dict(config)))
-
-
-def study(name: str) -> Study:
+def study(name: str) -> StudySnapshot:
     """The study as it stands; of its files only what is new is read.
 
     Raises:
         InputError: there is no such study.
     """
-    latest = followed(name).seen()
-    return Study(latest.view, latest.document)
+    return followed(name).snapshot()
 
 
 def followed(name: str) -> FollowedStudy:
@@ -66,49 +53,46 @@ def _followed_studies() -> FollowedStudies:
     return FollowedStudies()
 
 
-def trial_chart(study: Study, key: str) -> None:
+def trial_chart(study: StudySnapshot, key: str) -> None:
     """Each trial with its interval; of thousands as many as can be told apart, and what that leaves out."""
-    name, aim = study.view.name, aim_of(study.document)
-    series, drawing = followed(name).more(
-        "trial-chart", study.document, lambda: _series_and_figure(study, aim)
-    )
+    name, aim = study.view.name, study.result.aim
+
+    def draw() -> tuple[TrialSeries, go.Figure]:
+        series = thinned(trial_series(study.result))
+        return series, study_figures.trials(series, name, aim)
+
+    series, drawing = followed(name).more("trial-chart", study.document, draw)
     chart(drawing, key, f"{aim.title}, with intervals")
     if series.note:
         st.caption(series.note)
 
 
-def _series_and_figure(study: Study, aim: Aim) -> tuple[TrialSeries, go.Figure]:
-    series = thinned(trial_series(study.document))
-    return series, study_figures.trials(series, study.view.name, aim)
-
-
 def trials_table(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Measurement],
     acts: Callable[[str, Mapping[str, Any]], bool],
     key: str,
     aim: Aim = TOKENS,
 ) -> None:
     """One line per trial, the newest first; a knob that does nothing at a point is left blank."""
     newest = list(rows)[::-1]
-    keys = list(dict.fromkeys(name for row in newest for name in row.get("config") or {}))
+    keys = list(dict.fromkeys(name for row in newest for name in row.config))
     varying = [name for name in keys if not name.startswith("parallel.")]
     st.dataframe(
         {
-            "trial": [row["number"] for row in newest],
-            "outcome": [[words.spoken(row.get("outcome") or "running")] for row in newest],
-            aim.unit: [aim.shown(row.get("value")) for row in newest],
-            "95 % interval": [words.around(*aim.bounds(row.get("low"), row.get("high"))) for row in newest],
-            "layout": [_layout(row.get("config") or {}) for row in newest],
+            "trial": [row.number for row in newest],
+            "outcome": [[words.spoken(row.outcome)] for row in newest],
+            aim.unit: [aim.shown(row.value) for row in newest],
+            "95 % interval": [words.around(*aim.bounds(row.low, row.high)) for row in newest],
+            "layout": [_layout(row.config) for row in newest],
             **{
                 words.short(name): [
-                    words.choice(name, row["config"][name]) if acts(name, row.get("config") or {}) else ""
-                    for row in newest
+                    words.choice(name, row.config[name]) if acts(name, row.config) else "" for row in newest
                 ]
                 for name in varying
             },
-            "seconds": [row.get("seconds") or None for row in newest],
+            "seconds": [row.seconds or None for row in newest],
             "proposed by": [_source(row) for row in newest],
-            "reason": [row.get("reason") or "" for row in newest],
+            "reason": [row.reason for row in newest],
         },
         key=key,
         hide_index=True,
@@ -142,15 +126,15 @@ def _layout(config: Mapping[str, Any]) -> str:
     return words.layout({name.removeprefix("parallel."): value for name, value in parallel.items()})
 
 
-def _source(row: Mapping[str, Any]) -> str:
-    if row.get("confirms") is not None:
-        return f"re-measures {row['confirms']}"
-    if row.get("retry_of") is not None:
-        return f"retry of {row['retry_of']}"
-    return {"enqueued": "by hand"}.get(str(row.get("source")), str(row.get("source") or ""))
+def _source(row: Measurement) -> str:
+    if row.confirms is not None:
+        return f"re-measures {row.confirms}"
+    if row.retry_of is not None:
+        return f"retry of {row.retry_of}"
+    return "by hand" if row.source == "enqueued" else row.source
 
 
-def chosen(rows: Sequence[Row], key: str) -> list[Row]:
+def chosen(rows: Sequence[Measurement], key: str) -> list[Measurement]:
     """The rows that were chosen above the table; all of a short list, without a choice."""
     if len(rows) <= SHOWN:
         return list(rows)
@@ -172,7 +156,7 @@ def download(name: str, key: str) -> None:
     """A button; the file is made when it is clicked. Not for a part of a page that is drawn again by itself."""
     st.download_button(
         "Download all trials as CSV",
-        lambda: as_csv(study(name).document),
+        lambda: as_csv(study(name).result),
         file_name=f"{name}-trials.csv",
         mime="text/csv",
         key=key,

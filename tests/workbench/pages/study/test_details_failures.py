@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.support.studies.fake import study
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from tuning.report import failures
+from tuning.report.study_result import Entry, StudyResult
 from tuning.space.points import Point
 from tuning.storage.state import StudyState, Trial
 from workbench.terminal.study import print_failures
@@ -21,7 +21,7 @@ from workbench.terminal.study import print_failures
 FILE = study()
 
 
-def board(fails: bool) -> dict[str, Any]:
+def board(fails: bool) -> StudyResult:
     """Of twenty trials, those with the largest micro-batches fail, or none does."""
     trials = []
     for number in range(20):
@@ -31,14 +31,14 @@ def board(fails: bool) -> dict[str, Any]:
         if failed:
             ending = {"outcome": "oom", "rank": 1, "phase": "forward", "reason": "rank 1: no *memory*"}
         trials.append(Trial(number, point, "sampler", **ending))
-    return {"failures": asdict(failures.board(StudyState(trials=tuple(trials)), FILE))}
+    return StudyResult(failures=failures.board(StudyState(trials=tuple(trials)), FILE))
 
 
-def page(document: dict[str, object]) -> None:
+def page(result: object) -> None:
     """The part of the page, alone."""
     from workbench.pages.study.details import what_failed
 
-    what_failed(document)
+    what_failed(result)
 
 
 def test_a_table_of_endings_and_the_settings_that_lead_to_them() -> None:
@@ -55,7 +55,7 @@ def test_where_nothing_failed_the_page_says_so() -> None:
     assert "No trial has failed." in texts(app)
     assert not app.dataframe
     assert "No trial has failed." in texts(
-        AppTest.from_function(page, args=({},)).run()
+        AppTest.from_function(page, args=(StudyResult(),)).run()
     )  # a study without its file
 
 
@@ -79,14 +79,14 @@ def test_the_terminal_tells_the_same() -> None:
     ]
 
 
-def line(document: dict[str, object]) -> None:
+def line(result: object) -> None:
     """The result line, alone."""
     from workbench.pages.study.details import result_line
 
-    result_line(document)
+    result_line(result)
 
 
-@pytest.mark.parametrize(("best", "icon"), [(None, "search"), ({"trial": 1}, "emoji_events")])
-def test_a_study_without_a_best_trial_has_won_nothing(best: dict[str, int] | None, icon: str) -> None:
-    app = AppTest.from_function(line, args=({"best": best, "result_line": "so it ended"},)).run()
+@pytest.mark.parametrize(("best", "icon"), [(None, "search"), (Entry(1), "emoji_events")])
+def test_a_study_without_a_best_trial_has_won_nothing(best: Entry | None, icon: str) -> None:
+    app = AppTest.from_function(line, args=(StudyResult(best=best, result_line="so it ended"),)).run()
     assert f":material/{icon}: so it ended" in texts(app)
