@@ -1,9 +1,9 @@
 """Is the speed that a run is told with the speed that a stop-watch shows over the same whole rounds?
 
-Outer loops of every kind on two hosts of the lab, at two rates and four periods. The stop-watch is another process than
-the ranks: it looks a thousand times a second at which step each rank is in, and knows nothing of records. Told and watched
-may differ by 3 %. Beside them stands the rate by the median step, which is what used to be told, and what the run's
-first verdict says; local steps with a period of 4 at 20 Mbit/s must be called exposed on the axis ``outer``.
+Outer loops of every kind on two hosts of the lab, at two rates and five periods. The stop-watch is another process than
+the ranks: it looks a thousand times a second at which step each rank is in, and knows nothing of records. Told and
+watched may differ by 3 %. Beside them stands the rate by the median step, which is what used to be told, and what the
+run's first verdict says; local steps with a period of 4 at 20 Mbit/s must be called exposed on the axis ``outer``.
 """
 
 from __future__ import annotations

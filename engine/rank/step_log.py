@@ -90,7 +90,8 @@ class StepLog:
             (self._actions.start if closely else self._actions.stop)()
         self._reader.leave_out(step in self._left_out)
         if step == self._first_measured:
-            self._interfaces.at_rest()
+            with self._rank.timer.aside():  # waits for what is on its way, once
+                self._interfaces.at_rest()
         self._take_actions()
 
     def after(self, times: StepTimes, loss: float | None, norm: float) -> None:
