@@ -57,6 +57,7 @@ def document(folder: Path) -> StudyDocument:
 def of_view(view: StudyView) -> StudyDocument:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
     from tuning.report.result import result
+    from tuning.report.study_result import StudyResult
 
     lag = view.status.optuna_lag
     found, written = view.result or {}, None
@@ -66,20 +67,9 @@ def of_view(view: StudyView) -> StudyDocument:
         )
     else:
         written = _EMPTY | {"study": view.name} | found | {"state": view.state, study_folder.LAG: lag}
-        now = _of_old(written)
+        now = StudyResult.from_dict(written)
     members = view.status.controllers if view.alive else []
     return StudyDocument(now, members, why.of_study(now, view.folder.parent.parent), written)
-
-
-def _of_old(written: Mapping[str, Any]) -> StudyResult:
-    """What a result.json says; of one whose other parts have an older form, the trials that it names."""
-    from tuning.report.study_result import StudyResult
-
-    try:
-        return StudyResult.from_dict(written)
-    except ValueError:
-        named = ("study", "objective", "target_loss", "best", "baseline", "recommended", "runner_up")
-        return StudyResult.from_dict({key: written[key] for key in named if written.get(key) is not None})
 
 
 _EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}
