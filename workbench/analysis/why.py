@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from engine.run import run_folder
@@ -213,22 +213,30 @@ def _busiest(summary: Summary) -> LinkUse | None:
 
 
 def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
-    """The summary of several runs of one configuration: seconds and bytes are means; None if all are gone."""
+    """The summary of several runs of one configuration; None if all are gone.
+
+    Bytes are means. So are seconds, scaled so that the step is the geometric mean of the runs' steps, as the study's
+    value is of their rates.
+    """
     paths = [home / run / run_folder.SUMMARY for run in runs]
     read = [found for path in paths if (found := run_folder.read_json(path)) is not None]
     summaries = [one for one in read if one.get("phases") and one.get("tokens_per_step")]
     if not summaries:
         return None
+    steps = [sum(one["phases"].values()) + (one.get("between_seconds") or 0.0) for one in summaries]
+    scale = geometric_mean(steps) / fmean(steps) if min(steps) > 0 else 1.0
     sent = [one["wire_bytes_per_step"] for one in summaries if one.get("wire_bytes_per_step") is not None]
     return summaries[0] | {
-        "phases": _means([one["phases"] for one in summaries]),
-        "exposed_seconds_by_axis": _means([one.get("exposed_seconds_by_axis") or {} for one in summaries]),
-        "between_seconds": fmean(one.get("between_seconds") or 0.0 for one in summaries),
+        "phases": _means([one["phases"] for one in summaries], scale),
+        "exposed_seconds_by_axis": _means(
+            [one.get("exposed_seconds_by_axis") or {} for one in summaries], scale
+        ),
+        "between_seconds": scale * fmean(one.get("between_seconds") or 0.0 for one in summaries),
         "wire_bytes_per_step": fmean(sent) if sent else None,
         "runs": len(summaries),
     }
 
 
-def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(rows: Sequence[Mapping[str, float]], scale: float) -> dict[str, float]:
     keys = dict.fromkeys(key for row in rows for key in row)
-    return {key: fmean(row.get(key, 0.0) for row in rows) for key in keys}
+    return {key: scale * fmean(row.get(key, 0.0) for row in rows) for key in keys}
