@@ -99,8 +99,8 @@ def straggler(inputs: RuleInputs) -> Verdict:
     )
     if not slowest.is_same:
         evidence = (
-            f"the slowest rank of a step takes {delay} longer than the median rank; it is a different one each time, "
-            f"by the mean over steps rank {slowest.rank} ({often} of the steps)"
+            f"the slowest rank of a step takes {delay} longer than the median rank; it is a different one each time: "
+            f"rank {slowest.rank} by the mean over steps, and in {often} of them"
         )
         knob = "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
         knobs = ["batch.micro_batch"]
