@@ -50,8 +50,8 @@ def _of_runs(runs: list[FollowedRun]) -> Iterator[Metric]:
                              labels=["run", "study", "trial", "backend"])  # fmt: skip
     state = GaugeMetricFamily("workbench_run_state", "1 for the state that a run is in, or how it ended.",
                               labels=["run", "state"])  # fmt: skip
-    rate = GaugeMetricFamily("workbench_tokens_per_second", "Tokens of all ranks over the wall time of the last 20 steps, "
-                            "or as many whole rounds.",
+    rate = GaugeMetricFamily("workbench_tokens_per_second",
+                             "Tokens of all ranks over the wall time of the last 20 steps or whole rounds.",
                              labels=["run"])  # fmt: skip
     dropped = CounterMetricFamily("workbench_dropped_records", "Records that a process could not write.",
                                   labels=["run", "process"])  # fmt: skip
