@@ -75,4 +75,4 @@ def test_an_outer_loop_is_recorded_at_every_step(session: Session) -> None:
     """It sends something at the end of its rounds only, and all of that counts."""
     outer = {"parallel__dp": 2, "outer__method": "diloco", "outer__period": 10}
     summary, _ = run(session, profile__budget=LITTLE, train__steps=60, **outer)
-    assert summary.detailed_steps == summary.measured_steps == 58
+    assert summary.detailed_steps == summary.measured_steps == 50, "five whole rounds"

@@ -174,5 +174,5 @@ def test_points_outside_the_space_are_not_inherited(tmp_path: Path) -> None:
 
 def test_a_study_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     for name in ("nowhere", "second"):
-        with pytest.raises(InputError, match=r"no such study beside this one|is this study itself"):
+        with pytest.raises(InputError, match=r"no such study in this home|is this study itself"):
             run_study(study(name="second", inherit=[name]), tmp_path / "second", Machine())
