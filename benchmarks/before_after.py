@@ -95,7 +95,7 @@ if __name__ == "__main__":
 from benchmarks import _big_study, big_study
 big = _big_study.make(home, 1000, runs=False)
 followed = big_study.FollowedStudies().study(big.folder)
-followed.seen()
+big_study._refreshed(big, followed)
 turn()
 while True:
     turn(big_study._refreshed(big, followed)[0])

@@ -67,29 +67,29 @@ def command(home: Path, *arguments: str) -> Took:
 def page(big: Big) -> dict[str, Took]:
     """What a page calls, first and with each further trial."""
     followed, store = FollowedStudies().study(big.folder), Store(big.home)
-    found = {"page: first look at the study": took(followed.seen)}
-    found["page: a refresh, nothing new"] = took(followed.seen)
+    found = {"page: first look at the study": took(followed.snapshot)}
+    found["page: a refresh, nothing new"] = took(followed.snapshot)
     again = [_refreshed(big, followed) for _ in range(REFRESHES)]
     found["page: a refresh, one more trial"] = Took(
         *(median(each[part] for each in again) for part in (0, 1))
     )
-    document = followed.seen().document
-    found["page: figure and table of trials"] = took(lambda: _drawn(document))
-    found["page: all trials as CSV"] = took(lambda: as_csv(document))
-    found["page: what mattered"] = took(lambda: mattered(followed.seen().view))
+    result = followed.snapshot().result
+    found["page: figure and table of trials"] = took(lambda: _drawn(result))
+    found["page: all trials as CSV"] = took(lambda: as_csv(result))
+    found["page: what mattered"] = took(lambda: mattered(followed.snapshot().view))
     found["page: lists of runs and studies, first"] = took(store.lists)
     found["page: lists of runs and studies, again"] = took(store.lists)
     return found
 
 
 def _refreshed(big: Big, followed: Any) -> Took:
-    _big_study.more(big, followed.seen().view.journal.next_number, 1)
-    return took(followed.seen)
+    _big_study.more(big, followed.snapshot().view.journal.next_number, 1)
+    return took(followed.snapshot)
 
 
-def _drawn(document: Any) -> None:
-    study.trials(thinned(trial_series(document))).to_plotly_json()
-    window(all_rows(document))
+def _drawn(result: Any) -> None:
+    study.trials(thinned(trial_series(result))).to_plotly_json()
+    window(all_rows(result))
 
 
 def commands(big: Big, out: Path) -> dict[str, Took]:

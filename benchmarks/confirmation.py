@@ -24,6 +24,7 @@ from benchmarks import _table as table
 from benchmarks._noise import Array, Machine, Noise, recorded
 from engine.run.outcome import EarlyEnd
 from tuning.analysis import confirmation, early_stop
+from tuning.analysis.comparison import log_rates
 from tuning.analysis.early_stop import Steps
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage.state import StudyState, Trial
@@ -190,7 +191,8 @@ class MadeUp:
         done, early = self._raced(trial, seconds)
         samples = tuple(float(value) for value in TOKENS / seconds[WARM_UP:done])
         outcome = early.ending.value if early else "completed"
-        told = replace(trial, outcome=outcome, value=float(np.median(samples)), samples=samples, steps=done)
+        value = float(np.exp(log_rates([samples])[0]))
+        told = replace(trial, outcome=outcome, value=value, samples=samples, steps=done)
         self.state = replace(self.state, trials=(*self.state.trials, told))
         self.seconds += float(seconds[:done].sum())
         self.measured += float(seconds[WARM_UP:done].sum())
@@ -199,7 +201,7 @@ class MadeUp:
         runs = trial.confirms is None and trial.source != "baseline"
         rules = early_stop.rules_of(self.state, self.file) if runs else None
         leader = early_stop.leader_of(self.state, self.file) if rules else None
-        for look in rules.looks if rules else ():
+        for look in rules.look_steps if rules else ():
             steps = Steps(tuple(map(float, seconds[: WARM_UP + look])), WARM_UP)
             early = early_stop.decide(steps, TOKENS, rules, leader) if rules else None
             if early and WARM_UP + look + LATE < len(seconds):
@@ -225,7 +227,7 @@ class MadeUp:
     def _ahead(self, best: int, repeats: int) -> bool:
         """Whether the winner is ahead of the baseline in so many new pairs of runs."""
         steps = self.file.config.train.steps
-        logs = [[float(np.log(np.median(self.machine.run(self.truth[which], steps, 1.0)[WARM_UP:])))
+        logs = [[float(np.log(np.mean(self.machine.run(self.truth[which], steps, 1.0)[WARM_UP:])))
                  for which in (0, best)] for _ in range(max(1, repeats))]  # fmt: skip
         return sum(base - other for base, other in logs) > 0
 
