@@ -1,11 +1,11 @@
-"""Medians and means with intervals from a moving-block bootstrap, because a step depends on the step before.
+"""Means with intervals from a moving-block bootstrap, because a step depends on the step before.
 
 How many steps a run needed to settle; pure. What is measured stays as it was configured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,49 +32,22 @@ def p95(values: Values) -> float:
     return float(np.percentile(_checked(values), 95))
 
 
-def median_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Interval:
-    """Median and the 95 % percentile interval of its moving-block bootstrap. ValueError without values.
+def mean_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Interval:
+    """Mean and the 95 % percentile interval of its moving-block bootstrap. ValueError without values.
 
     Source: Künsch 1989, "The jackknife and the bootstrap for general stationary observations"; block length
     n^(1/3) after Hall, Horowitz and Jing 1995.
     """
     data = _checked(values)
-    return _interval(float(np.median(data)), bootstrap_medians(data, seed, resamples))
-
-
-def mean_interval(values: Values, seed: int = 0, resamples: int = 1000) -> Interval:
-    """As :func:`median_interval`, of the mean."""
-    data = _checked(values)
-    return _interval(float(data.mean()), bootstrap_means(data, seed, resamples))
-
-
-def ratio_interval(numerator: Values, denominator: Values, seed: int = 0, resamples: int = 1000) -> Interval:
-    """median(numerator) / median(denominator), both resampled independently.
-
-    ValueError without values or if the denominator's values are not all positive.
-    """
-    above, below = _checked(numerator), _checked(denominator)
-    if below.min() <= 0:
-        raise ValueError("the denominator of a ratio must have positive values only")
-    above_medians = bootstrap_medians(above, seed, resamples)
-    below_medians = bootstrap_medians(below, seed + 1, resamples)
-    ratio = float(np.median(above) / np.median(below))
-    if above_medians is None or below_medians is None:
-        return Interval(ratio, None, None)
-    return _interval(ratio, above_medians / below_medians)
-
-
-def bootstrap_medians(values: Values, seed: int = 0, resamples: int = 1000) -> _Array | None:
-    """Medians of ``resamples`` series of random blocks of neighbours; None for fewer than three values."""
-    return _bootstrap(np.median, values, seed, resamples)
+    value, drawn = float(data.mean()), bootstrap_means(data, seed, resamples)
+    if drawn is None:
+        return Interval(value, None, None)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return Interval(value, float(low), float(high))
 
 
 def bootstrap_means(values: Values, seed: int = 0, resamples: int = 1000) -> _Array | None:
-    """The same of means."""
-    return _bootstrap(np.mean, values, seed, resamples)
-
-
-def _bootstrap(statistic: Callable[..., _Array], values: Values, seed: int, resamples: int) -> _Array | None:
+    """Means of ``resamples`` series of random blocks of neighbours; None for fewer than three values."""
     data = _checked(values)
     count = len(data)
     if count < MINIMUM_VALUES:
@@ -83,7 +56,7 @@ def _bootstrap(statistic: Callable[..., _Array], values: Values, seed: int, resa
     rows = max(1, _CHUNK_VALUES // count)
     chunks = [min(rows, resamples - start) for start in range(0, resamples, rows)]
     series = (data[_block_indices(generator, count, chunk)] for chunk in chunks)
-    return np.concatenate([statistic(chunk, axis=1) for chunk in series])
+    return np.concatenate([chunk.mean(axis=1) for chunk in series])
 
 
 def _block_indices(
@@ -93,13 +66,6 @@ def _block_indices(
     blocks = -(-count // length)
     starts = generator.integers(0, count - length + 1, size=(rows, blocks, 1))
     return (starts + np.arange(length)).reshape(rows, -1)[:, :count]
-
-
-def _interval(value: float, resampled: _Array | None) -> Interval:
-    if resampled is None:
-        return Interval(value, None, None)
-    low, high = np.percentile(resampled, (2.5, 97.5))
-    return Interval(value, float(low), float(high))
 
 
 def _checked(values: Values) -> _Array:

@@ -55,8 +55,10 @@ class TrialSeries(NamedTuple):
     baseline: float | None
     floor: float
     ruled_out: Sequence[Measured] = ()
-    #: The best as it was measured again, which is what the study claims; None where nothing was.
+    #: The best as it was measured again, which is what the study claims; None where it is the baseline, or nothing was.
     confirmed: float | None = None
+    #: Whether the baseline's value, too, is of repeats.
+    again: bool = False
     #: What is not drawn of a long study (``workbench.thinning``).
     note: str = ""
 
@@ -95,8 +97,16 @@ def trial_series(result: StudyResult) -> TrialSeries:
         baseline=aim.shown(result.baseline.value) if result.baseline else None,
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
-        confirmed=aim.shown(result.best.value) if result.confirmation_rounds and result.best else None,
+        confirmed=_confirmed_best(result),
+        again=result.confirmation_rounds is not None,
     )
+
+
+def _confirmed_best(result: StudyResult) -> float | None:
+    best, baseline = result.best, result.baseline
+    if result.confirmation_rounds is None or best is None or (baseline and best.config == baseline.config):
+        return None
+    return result.aim.shown(best.value)
 
 
 def best_so_far(rows: Sequence[TrialRow]) -> list[tuple[int, float]]:
@@ -165,7 +175,7 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
     if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
-    again = "" if series.confirmed is None else ",<br>measured again"
+    again = ",<br>measured again" if series.again else ""
     lines = ((f"baseline{again}", series.baseline, NEUTRAL), (f"best{again}", series.confirmed, BEST))
     for name, value, color in lines:
         if value is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.run.outcome import Ending, RunOutcome
-from profilers.analysis.statistics import median_interval
+from profilers.analysis.statistics import mean_interval
 from profilers.model.run_summary import RunSummary
 from tuning import study as studies
 from tuning.spec.study_file import StudyFile, parse
@@ -126,7 +126,7 @@ class Machine:
         samples = [float(base * (1 + random.normal() * self.noise)) for _ in range(steps)]
         tokens, known = config.batch.global_batch * config.data.sequence_length, {}
         if outcome.good:
-            found = median_interval(samples)
+            found = mean_interval(samples)
             assert found.low and found.high
             bounds = {"low": tokens / found.high, "high": tokens / found.low}
             known = {"tokens_per_second": tokens / found.value, "tokens_per_second_interval": bounds,

@@ -11,7 +11,7 @@ import numpy as np
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome
-from profilers.analysis.statistics import median_interval
+from profilers.analysis.statistics import mean_interval
 from profilers.model.run_summary import RunSummary
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
@@ -69,7 +69,7 @@ class Recording(Machine):
 
 
 def _cut(whole: RunSummary, seconds: list[float], done: int) -> RunSummary:
-    found = median_interval(seconds)
+    found = mean_interval(seconds)
     assert found.low
     assert found.high
     tokens = whole.tokens_per_step
