@@ -8,7 +8,7 @@ search's measured steps; "of the study" counts warm-up and confirmation, too. "A
 the baseline, measured in as many new rounds as the study's.
 
 ``--real N`` runs small studies on two real ranks instead, until N of them claim a gain of 5 % or more, and measures
-each winner and the baseline once more.
+each winner and the baseline once more. ``--demo N`` runs the demo study N times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._noise import Array, Machine, Noise, recorded
 from engine.run.outcome import EarlyEnd
-from tuning.analysis import confirmation, early_stop
+from tuning.analysis import confirmation, early_stop, recommendation
 from tuning.analysis.comparison import log_rates
 from tuning.analysis.early_stop import Steps
 from tuning.spec.study_file import StudyFile, parse
@@ -42,7 +42,7 @@ KINDS = ("equal", "close", "lab")
 class Told:
     """What one study came to. Gains are ratios to the baseline; ``seconds`` of the search, and of all of it."""
 
-    claimed: bool
+    verdict: str
     gain: float
     true_gain: float
     ahead_once: bool
@@ -62,6 +62,11 @@ def main(arguments: list[str] | None = None) -> None:
 
         _confirmation_real.main(options.real, options.save)
         return
+    if options.demo:
+        from benchmarks import _confirmation_demo
+
+        _confirmation_demo.main(options.demo, options.save)
+        return
     claims(options)
     options.studies = max(1, options.studies // 4)  # what is spared varies little
     costs(options)
@@ -69,24 +74,25 @@ def main(arguments: list[str] | None = None) -> None:
 
 def claims(options: argparse.Namespace) -> None:
     """How often a claim is wrong or does not hold."""
-    header = ["studies", "noise from run to run", "better claimed", "ahead again", "ahead, one run each",
-              "gain claimed", "true gain"]  # fmt: skip
+    header = ["studies", "noise from run to run", "better claimed", "equal", "undecided", "ahead again",
+              "ahead, one run each", "gain claimed", "true gain"]  # fmt: skip
     lines = []
-    for repeats in (1, options.repeats, options.repeats + 1):
+    for repeats in (options.repeats // 2, options.repeats, 2 * options.repeats):
         file = _file(options, True, options.steps, repeats)
         for kind in KINDS:
             for noise in RUN_NOISE if repeats == options.repeats else RUN_NOISE[1:2]:
                 found = [_study(kind, Noise(noise), file, seed) for seed in range(options.studies)]
-                lines.append([f"{kind}, {repeats} rounds", f"{noise:.0%}", *_claimed(found)])
+                lines.append([f"{kind}, confirm_repeats {repeats}", f"{noise:.0%}", *_claimed(found)])
     title = f"Claims of {options.studies} made-up studies a row, {options.steps} steps a trial"
     table.show("confirmation", title, header, lines, options.save)
 
 
 def _claimed(found: list[Told]) -> list[str]:
-    claimed = [told for told in found if told.claimed]
+    claimed = [told for told in found if told.verdict == "better"]
     gains = [f"{np.median([getattr(told, name) for told in claimed]) - 1:.1%}" if claimed else ""
              for name in ("gain", "true_gain")]  # fmt: skip
-    return [_share([told.claimed for told in found]), _share([told.ahead_again for told in claimed]),
+    verdicts = [_share([told.verdict == name for told in found]) for name in ("better", "equal", "undecided")]
+    return [*verdicts, _share([told.ahead_again for told in claimed]),
             _share([told.ahead_once for told in claimed]), *gains]  # fmt: skip
 
 
@@ -122,8 +128,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--real", type=int, default=0, metavar="N", help="real studies instead, until N claim 5 %"
     )
+    parser.add_argument("--demo", type=int, default=0, metavar="N", help="the demo study N times instead")
     parser.add_argument("--studies", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--runners-up", type=int, default=2)
     parser.add_argument("--steps", type=int, default=24)
     return parser.parse_args(arguments)
@@ -181,13 +188,16 @@ class MadeUp:
 
     def confirm(self) -> None:
         """Rounds, until the program has enough."""
-        while (trial := confirmation.next_arm(self.state, self.file)) is not None:
-            again = Trial(len(self.state.trials), trial.config, "confirm", confirms=trial.number)
-            self._measure(again, trial.number)
+        while (window := confirmation.next_window(self.state, self.file)) is not None:
+            number, config = window.trial.number, window.trial.config
+            again = Trial(len(self.state.trials), config, "confirm", confirms=number,
+                          round=window.round, window=window.steps)  # fmt: skip
+            self._measure(again, number)
 
     def _measure(self, trial: Trial, which: int) -> None:
         place = len(self.state.trials) / (TRIALS + 4)
-        seconds = self.machine.run(self.truth[which], self.file.config.train.steps, place)
+        asked = trial.window or self.file.config.train.steps
+        seconds = self.machine.run(self.truth[which], asked, place)
         done, early = self._raced(trial, seconds)
         samples = tuple(float(value) for value in TOKENS / seconds[WARM_UP:done])
         outcome = early.ending.value if early else "completed"
@@ -211,16 +221,16 @@ class MadeUp:
     def told(self, measured: float, searched: float) -> Told:
         """What it claims, beside the truth and another measurement."""
         found = confirmation.confirmed(self.state, self.file)
-        chosen = confirmation.decide(found, self.file).arm.trial.number if found else 0
+        chosen = recommendation.decide(found, self.file).arm.trial.number if found else 0
         best = found.fastest.trial.number if found else 0
         ratio = found.against(found.baseline).ratio if found else None
-        claimed = bool(ratio and ratio.low is not None and ratio.low > 1 and best)
+        verdict = found.against(found.baseline).verdict if found else "equal"
         fastest = int(self.truth.argmin())
         pruned = self.state.trials[fastest].outcome == "pruned"
         missed = pruned and self.truth[chosen] > self.truth[fastest] * (1 + EQUAL)
         once, again = (self._ahead(best, repeats) for repeats in (1, self.file.confirm_repeats))
         gain, truly = (ratio.value if ratio else 1.0), float(self.truth[0] / self.truth[best])
-        return Told(claimed, gain, truly, once, again,
+        return Told(verdict, gain, truly, once, again,
                     float(self.truth[chosen] / self.truth[fastest] - 1), bool(missed), measured, searched,
                     self.seconds)  # fmt: skip
 

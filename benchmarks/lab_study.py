@@ -27,7 +27,7 @@ from benchmarks._lab_points import Kept
 from engine.config.run_config import RunConfig
 from engine.run import netns
 from engine.run.outcome import Ending, RunOutcome
-from tuning.analysis.comparison import compare
+from tuning.analysis.comparison import compare_runs
 from tuning.execution.executor import Played, Ran, played_summary
 from tuning.predict import target
 from tuning.search.prediction_prior import Foresight
@@ -121,8 +121,7 @@ def fastest(kept: Kept) -> str:
 def _tied(kept: Kept, best: str, other: str) -> bool:
     """Whether the study's own test cannot tell the two apart by all of their runs."""
     arms = [[row["samples"] for row in kept.runs(key)] for key in (best, other)]
-    everything = [[row["samples"] for row in kept.runs(key) if row["samples"]] for key in lab.points()]
-    return best == other or compare(arms[1], arms[0], 0, everything).verdict == "tie"
+    return best == other or compare_runs(arms[1], arms[0], seed=0).verdict == "undecided"
 
 
 def scores(kept: Kept, seeds: int) -> list[list[str]]:

@@ -30,7 +30,7 @@ from engine.schedules.registry import KINDS
 from profilers.model import run_summary
 from profilers.records import schema
 from profilers.records.operations import OPERATIONS
-from tuning.analysis.confirmation import TIE_RULES
+from tuning.analysis.recommendation import TIE_RULES
 from tuning.spec.objectives import KNOWN as OBJECTIVES
 from tuning.spec.sampler_choice import SAMPLERS
 from tuning.spec.study_file import StudyFile
@@ -269,8 +269,8 @@ def names() -> str:
                     for operation in OPERATIONS
                 ),
             ),
-            "## Rules that break a tie",
-            "Asked in this order where several configurations tie with the fastest one.",
+            "## Rules that choose among equals",
+            "Asked in this order where several configurations are as fast as the fastest one.",
             table(
                 ("`decided_by`", "recommended by"),
                 ((f"`{rule.name}`", rule.title) for rule in TIE_RULES),

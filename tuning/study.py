@@ -68,6 +68,7 @@ class Measuring:
         trial = self._trial
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
         config = rounds.lengthened(self._file.search_space.config(trial.config))
+        config = rounds.window(config, trial.window) if trial.window else config
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)

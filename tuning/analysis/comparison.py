@@ -1,10 +1,8 @@
-"""Is a gain real? Intervals that count the noise inside a run and from run to run.
+"""Two configurations side by side: by the rounds of one run each, or by the windows that measured both again. Pure.
 
 A run's steps agree with each other better than two runs of one configuration do, so an interval from one run's
-steps is too narrow. How far runs stray is taken from every configuration that was measured more than once, all of them
-together, and Student's t (Student 1908, "The probable error of a mean") says what so few runs leave open.
-``benchmarks/confirmation.py`` tries it on made-up studies. Of what a run gives one value of, such as its energy, only
-repeated runs tell how sure it is.
+steps is too narrow; of what a run gives one value of, such as its energy, it tells nothing. Only repeated runs do
+(:mod:`tuning.analysis.paired`).
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from profilers.analysis.statistics import Interval, bootstrap_means
+from tuning.analysis.paired import Verdict, interval, verdict
 
 RESAMPLES = 1000
-#: An interval that reaches further than this factor to either side says nothing, and is left out.
-WIDEST = 3.0
 LEVEL = 0.95
 #: Beyond so many standard deviations, on both sides together, lie 5 % of a normal distribution.
 NORMAL = 1.96
@@ -48,74 +46,63 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two arms and their ratio. ``repeated``: whether run-to-run noise is in the intervals."""
+    """Two configurations and the ratio of their rates. ``repeated``: both were measured again, so the noise from run
+    to run is in the ratio's interval, and theirs are where another run falls. ``margin`` is what counts as equal.
+    """
 
     better: Interval
     baseline: Interval
     ratio: Interval
     repeated: bool
+    margin: float = 0.0
+    probability: float | None = None
 
     @property
-    def verdict(self) -> str:
-        """``better``, ``worse``, or ``tie`` while the interval of the ratio holds 1 or is not known."""
-        if self.ratio.low is not None and self.ratio.low > 1:
-            return "better"
-        if self.ratio.high is not None and self.ratio.high < 1:
-            return "worse"
-        return "tie"
+    def verdict(self) -> Verdict:
+        """See :func:`tuning.analysis.paired.verdict`."""
+        return verdict(self.ratio, self.margin)
 
 
-def compare(
-    arm: Runs, baseline: Runs, seed: int, spread: Sequence[Runs] = (), level: float = LEVEL
-) -> Comparison:
-    """Compare two configurations by the rates of their runs over all that was measured.
-
-    Args:
-        arm: samples of each run of the configuration, without the run that made it look best: that one was
-            picked for its luck.
-        baseline: samples of each run of the baseline.
-        seed: of the resampling.
-        spread: groups of runs of one configuration each, used only to see how far runs stray; without them, the two
-            arms are.
-        level: of the interval of the ratio; those of the arms are at 95 %.
+def compare(one: Sequence[float], other: Sequence[float], seed: int) -> Comparison:
+    """Two configurations by the rounds of one run each; without intervals where a run gives but one value. ``seed`` is
+    that of the resampling.
     """
-    strays = spread_of(spread or (arm, baseline))
-    within = [_within(runs, seed) for runs in (arm, baseline)]
-    errors = [_error(runs, inside, strays) for runs, inside in zip((arm, baseline), within, strict=True)]
-    degrees = strays.degrees or 10**6
-    centres = _centre(arm), _centre(baseline)
-    both = None if None in errors else math.hypot(*(error or 0.0 for error in errors))
+    found = [_of_rate(tuple(run), seed) for run in (one, other)]
+    middles = [math.log(_rate(run)) for run in (one, other)]
+    errors = [math.inf if variance is None else math.sqrt(variance) for variance in found]
+    apart, error = middles[0] - middles[1], math.hypot(*errors)
+    sure = NormalDist().cdf(apart / error) if 0 < error < math.inf else None
     return Comparison(
-        _interval(centres[0], errors[0], student(LEVEL, degrees)),
-        _interval(centres[1], errors[1], student(LEVEL, degrees)),
-        _interval(centres[0] - centres[1], both, student(level, degrees)),
-        strays.degrees > 0,
+        interval(middles[0], NORMAL * errors[0]),
+        interval(middles[1], NORMAL * errors[1]),
+        interval(apart, NORMAL * error),
+        repeated=False,
+        probability=sure,
     )
 
 
-def compare_single(arm: Runs, baseline: Runs, earlier: Runs = ()) -> Comparison:
-    """Compare two configurations by what each run gives one value of.
-
-    Args:
-        arm: the value of each run of the configuration, as a list of one.
-        baseline: the same of the baseline.
-        earlier: further runs of the configuration, used only to see how far runs stray.
+def compare_runs(one: Runs, other: Runs, seed: int) -> Comparison:
+    """Two configurations by several runs of each, of different times: how far runs stray is taken from whichever was
+    measured more than once. Of one run each see :func:`compare`.
     """
-    strays = spread_of([[*arm, *earlier], baseline])
-    error = math.sqrt(strays.variance) if strays.degrees else None
-    quantile = student(LEVEL, max(1, strays.degrees))
+    strays = spread_of((one, other))
+    if not strays.degrees:
+        return compare(one[0], other[0], seed)
+    middles = [float(log_rates(runs).mean()) for runs in (one, other)]
+    reach = student(LEVEL, strays.degrees) * math.sqrt(strays.variance)
+    halves = [reach / math.sqrt(len(runs)) for runs in (one, other)]
+    first, second = (interval(*each) for each in zip(middles, halves, strict=True))
+    return Comparison(first, second, interval(middles[0] - middles[1], math.hypot(*halves)), repeated=True)
 
-    def interval(centre: float, size: float) -> Interval:
-        return _interval(centre, None if error is None else error * math.sqrt(size), quantile)
 
-    first, second = _centre(arm), _centre(baseline)
-    both = interval(first - second, 1 / len(arm) + 1 / len(baseline))
-    return Comparison(
-        interval(first, 1 / len(arm)),
-        interval(second, 1 / len(baseline)),
-        Interval(1.0, 1.0, 1.0) if arm is baseline else both,
-        strays.degrees > 0,
-    )
+def of_runs(logs: Sequence[float]) -> Interval:
+    """What the logarithms of several runs' rates make together, and where 95 % of further such runs fall: Student's t,
+    with the error of the mean and the noise of a run. Without ends from fewer than three runs.
+    """
+    if len(logs) < 3:
+        return Interval(math.exp(fmean(logs)), None, None)
+    error = stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return interval(fmean(logs), student(LEVEL, len(logs) - 1) * error)
 
 
 def spread_of(groups: Sequence[Runs]) -> Spread:
@@ -136,33 +123,11 @@ def _rate(samples: Sequence[float]) -> float:
     return len(samples) / sum(1 / sample for sample in samples)
 
 
-def _centre(runs: Runs) -> float:
-    return float(log_rates(runs).mean())
-
-
-def _within(runs: Runs, seed: int) -> float | None:
-    """The mean variance of a run's rate, from its rounds; None if a run has too few."""
-    known = [variance for run in runs if (variance := _of_rate(tuple(run), seed)) is not None]
-    return sum(known) / len(known) if len(known) == len(runs) else None
-
-
 @lru_cache(maxsize=256)
 def _of_rate(run: tuple[float, ...], seed: int) -> float | None:
     """The variance of the logarithm of a run's rate; asked again for every pair that the run is in."""
     drawn = bootstrap_means([1 / sample for sample in run], seed, RESAMPLES)
     return None if drawn is None else float(np.log(drawn).var())
-
-
-def _error(runs: Runs, within: float | None, strays: Spread) -> float | None:
-    """The standard error of an arm's centre. A run's rate holds both noises; it cannot be surer than its rounds."""
-    return None if within is None else math.sqrt(max(within, strays.variance) / len(runs))
-
-
-def _interval(centre: float, error: float | None, quantile: float) -> Interval:
-    half = math.inf if error is None else quantile * error
-    if half > math.log(WIDEST):
-        return Interval(math.exp(centre), None, None)
-    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
 @lru_cache(maxsize=4096)

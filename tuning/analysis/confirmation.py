@@ -1,94 +1,110 @@
 """Is the winner real? Who is measured again, in which order, when that is enough, and what it comes to. Pure.
 
 The trial that looks best among many was also lucky, so what made it look best does not count: the baseline, the best
-and the runners-up that overlap it are measured again in turns, A B C, then C B A, so that a machine that warms up or
-slows down does so to all of them alike. Only these runs are compared; the earlier ones say how far runs stray, nothing
-else. The fastest of several candidates was lucky again, so each is held against the baseline at 1 - 0.05 / candidates
-(after Dunn 1961): all intervals hold together with 95 %. Rounds end early where everything is clear at 99 % already, an
-interim look so strict (Haybittle 1971, Peto 1976) that the last one keeps its level.
+and the runners-up that overlap it are measured again in rounds of short windows (:mod:`tuning.analysis.paired`), and
+only these are compared. The fastest of several candidates was lucky again, so each is held against the others at
+1 - 0.05 / candidates (after Dunn 1961): all intervals hold together with 95 %.
 
-:func:`decide` says which of several equally fast configurations to use, and why.
+Rounds go on until the fastest is told from each of the others, as faster or as equal to within ``equal_within``, or
+until ``confirm_repeats`` trial lengths for each of them are used up. Who is told apart leaves the rounds, and what it
+leaves of that budget goes to those that stay; only the yardstick is measured to the end, so that the value of the
+fastest, its own and the ratio of both are of the same rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 
-from tuning.analysis import early_stop, leaderboard
-from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, Runs, compare, compare_single, log_rates
-from tuning.space import labels
+from engine.config.layout import least_steps, round_steps
+from tuning.analysis import early_stop, leaderboard, paired
+from tuning.analysis.comparison import LEVEL, NORMAL, Comparison, of_runs
+from tuning.analysis.paired import Lead
+from tuning.space import rounds
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 
-#: How sure an interim look must be to spare the rounds that are left.
-CLEAR = 0.99
+#: A window measures so many steps at the least.
+LEAST_STEPS = 4
+Windows = Mapping[int, Trial]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A trial, its re-measurements that count, and every run of it for the noise."""
+    """A trial of the search, and the windows that measured it again: those that have a value, by round."""
 
     trial: Trial
-    again: tuple[Trial, ...]
-    seen: tuple[tuple[float, ...], ...]
+    windows: Windows
 
     @property
-    def runs(self) -> Runs:
-        """Samples of each re-measurement."""
-        return [run.samples for run in self.again]
+    def again(self) -> tuple[Trial, ...]:
+        """Its windows, in their order."""
+        return tuple(self.windows[place] for place in sorted(self.windows))
 
     @property
-    def earlier(self) -> Runs:
-        """Samples of the runs before."""
-        return self.seen[: len(self.seen) - len(self.again)]
+    def logs(self) -> dict[int, float]:
+        """The logarithm of each window's value, by round."""
+        return {place: math.log(run.value) for place, run in self.windows.items() if run.value}
 
     @property
     def speed(self) -> float:
-        """The mean logarithm of the runs' rates."""
-        return float(log_rates(self.runs).mean())
+        """The mean logarithm of the windows' values."""
+        return fmean(self.logs.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What re-measuring came to: the arms, the fastest of them, and the level of comparisons with it. Where the
-    baseline cannot run the yardstick is the best of the search, and not ``plain``.
+    """What re-measuring came to: the arms, those of them that are still in question, and the fastest. ``error`` is that
+    of one interval, ``margin`` what counts as equal. Where the baseline cannot run the yardstick is the best of the
+    search, and not ``plain``.
     """
 
     arms: tuple[Arm, ...]
     baseline: Arm
     fastest: Arm
-    level: float
-    seed: int
-    single: bool = False
+    error: float
+    margin: float
+    contenders: tuple[Arm, ...] = ()
     plain: bool = True
+
+    def lead(self, other: Arm) -> Lead:
+        """Of the fastest before another one."""
+        return paired.lead(self.fastest.logs, other.logs, self.error)
 
     def against(self, other: Arm) -> Comparison:
         """The fastest beside another one."""
         return self.between(self.fastest, other)
 
-    def between(self, one: Arm, other: Arm, level: float | None = None) -> Comparison:
-        """Two arms; what all of them say about the noise counts."""
-        if self.single:
-            return compare_single(one.runs, other.runs, one.earlier)
-        noise = [arm.seen for arm in self.arms]
-        return compare(one.runs, other.runs, self.seed, noise, level or self.level)
+    def between(self, one: Arm, other: Arm) -> Comparison:
+        """Two arms, over the rounds that both had."""
+        lead = paired.lead(one.logs, other.logs, self.error)
+        better, baseline = (of_runs(list(arm.logs.values())) for arm in (one, other))
+        return Comparison(better, baseline, lead.interval, True, self.margin, lead.probability)
 
     @property
-    def tied(self) -> tuple[Arm, ...]:
-        """The arms that the fastest was not shown to beat, itself among them."""
-        return tuple(arm for arm in self.arms if arm is self.fastest or self.against(arm).verdict != "better")
+    def equal(self) -> tuple[Arm, ...]:
+        """The fastest, and the arms that were shown to be as fast."""
+        return self._alike("equal")
+
+    @property
+    def undecided(self) -> tuple[Arm, ...]:
+        """Arms that may be faster than the fastest."""
+        return tuple(arm for arm in self._alike("undecided") if arm is not self.fastest)
+
+    def _alike(self, verdict: str) -> tuple[Arm, ...]:
+        return tuple(
+            arm for arm in self.arms if arm is self.fastest or self.lead(arm).verdict(self.margin) == verdict
+        )
 
 
 def arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
     """Baseline, if it could run, best, and runners-up that overlap it; none where there is nothing to compare."""
-    known = state.cache("arms", file)
-    if None not in known:
-        known[None] = _arms(state, file)
-    chosen: tuple[Trial, ...] = known[None]
-    return chosen
+    return state.once("arms", file, lambda: _arms(state, file))
 
 
 def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
@@ -109,50 +125,175 @@ def _kept(stands: leaderboard.Standing, state: StudyState, file: StudyFile) -> l
     return replace(stands, ranked=ranked, best=ranked[0] if ranked else None)
 
 
-def next_arm(state: StudyState, file: StudyFile) -> Trial | None:
-    """The trial to measure again now; None when it is enough."""
-    chosen = arms(state, file)
-    for done in range(file.confirm_repeats if chosen else 0):
-        wanted = _still_open(state, file, chosen, done)
-        if not wanted:
-            return None
-        for trial in wanted if done % 2 == 0 else wanted[::-1]:
-            if len(_fresh(state, trial)) <= done:
-                return trial
-    return None
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The next one: which trial it measures again, in which round, with how many steps; None: as many as the trial."""
+
+    trial: Trial
+    round: int
+    steps: int | None
 
 
-def confirmed(state: StudyState, file: StudyFile, rounds: int | None = None) -> Confirmed | None:
-    """What the re-measurements (of the first ``rounds``) come to; None unless the baseline, the best of the search, and
-    one more than either alone were measured again.
+def next_window(state: StudyState, file: StudyFile) -> Window | None:
+    """What to measure now; None when it is enough."""
+    runs = _fresh_windows(state, file)
+    contenders, number, decided = _standing(state, file, runs)
+    if decided:
+        return None
+    turn = contenders if number % 2 == 0 else contenders[::-1]
+    left = [trial for trial in turn if number not in runs[trial.number]]
+    costs = sum(cost(state, file, trial) for trial in left)
+    if used(state, file) + costs > allowed(state, file) + 1e-9:
+        return None
+    return Window(left[0], number, window_steps(state, file, left[0]))
+
+
+def allowed(state: StudyState, file: StudyFile) -> float:
+    """The budget of the confirmation, in lengths of a trial."""
+    return float(file.confirm_repeats * len(arms(state, file)))
+
+
+def used(state: StudyState, file: StudyFile) -> float:
+    """What its windows have used of that budget."""
+    runs = _fresh_windows(state, file)
+    return sum(
+        cost(state, file, trial, run) for trial in arms(state, file) for run in runs[trial.number].values()
+    )
+
+
+def cost(state: StudyState, file: StudyFile, trial: Trial, run: Trial | None = None) -> float:
+    """What a window of a trial takes, the next one or this ``run``, in lengths of the trial."""
+    steps = run.window if run else window_steps(state, file, trial)
+    return 1.0 if steps is None else steps / _trial_steps(state, file, trial)
+
+
+def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None:
+    """Steps of a window: its warm-up, and so many that no less time is measured than passes unmeasured, in whole rounds
+    of the outer loop; None for a whole trial, where that is shorter or only a whole one has the value that counts.
     """
-    known = {}
-    for trial in arms(state, file):
-        again = (_fresh(state, trial) or leaderboard.confirmations(state, trial))[:rounds]
-        valued = tuple(run for run in again if run.value is not None and run.samples)
-        seen = (trial, *leaderboard.repeats(state, trial))
-        earlier = [run.samples for run in seen if run.samples and run.number < _first(valued)]
-        if valued:
-            known[trial.number] = Arm(trial, valued, (*earlier, *(run.samples for run in valued)))
-    found, stands = tuple(known.values()), leaderboard.standing(state, file)
+    if file.aim.objective.single or file.target_loss is not None:
+        return None
+    known = state.cache("window steps", file.config)
+    if trial.number not in known:
+        config = file.search_space.config(trial.config)
+        step = (trial.measures.get("step_seconds") or {}).get("value") or 0.0
+        lost = _overhead_seconds(state) / step if step else 0.0
+        first, every = least_steps(config, 0), round_steps(config)
+        wanted = max(LEAST_STEPS, first + math.ceil(lost))
+        known[trial.number] = first + every * math.ceil(wanted / every)
+    steps: int = known[trial.number]
+    return steps if steps < _trial_steps(state, file, trial) else None
+
+
+def _trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
+    known = state.cache("trial steps", file.config)
+    if trial.number not in known:
+        known[trial.number] = rounds.lengthened(file.search_space.config(trial.config)).train.steps
+    steps: int = known[trial.number]
+    return steps
+
+
+def _overhead_seconds(state: StudyState) -> float:
+    """What a trial takes beside its steps: the median over the search, 0 where that is not known."""
+    found = [
+        trial.seconds - trial.steps * step
+        for trial in leaderboard.measured(_search(state))
+        if (step := (trial.measures.get("step_seconds") or {}).get("value"))
+    ]
+    return max(0.0, median(found)) if found else 0.0
+
+
+def confirmed(state: StudyState, file: StudyFile) -> Confirmed | None:
+    """What the windows come to; None unless the baseline and the best of the search were measured again, or two others
+    where the baseline cannot run.
+    """
+    chosen = arms(state, file)
+    runs = _fresh_windows(state, file)
+    if not any(
+        runs.values()
+    ):  # of before the study grew: the best that is known until they are measured anew
+        runs = {trial.number: _by_round(leaderboard.confirmations(state, trial)) for trial in chosen}
+    contenders, number, _ = _standing(state, file, runs)
+    ended = number or 1  # windows of a round that is not over count for nobody
+    found = {
+        trial.number: Arm(trial, valued) for trial in chosen if (valued := _valued(runs[trial.number], ended))
+    }
+    stands = leaderboard.standing(state, file)
     yardstick, best = stands.baseline or stands.best, stands.best
     if (
         yardstick is None
         or best is None
         or len(found) < 2
-        or not {yardstick.number, best.number} <= known.keys()
+        or not {yardstick.number, best.number} <= found.keys()
     ):
         return None
-    level = 1 - (1 - LEVEL) / (len(found) - 1)
-    able = [arm for arm in found if leaderboard.keeps(state, arm.trial, file)]
+    left = [found[trial.number] for trial in contenders if trial.number in found]
+    able = [arm for arm in left if number - 1 in arm.windows and leaderboard.keeps(state, arm.trial, file)]
+    fastest = max(able or found.values(), key=lambda arm: arm.speed)
+    return Confirmed(
+        arms=tuple(found.values()),
+        baseline=found[yardstick.number],
+        fastest=fastest,
+        error=_error(chosen),
+        margin=file.equal_within,
+        contenders=tuple(left),
+        plain=stands.baseline is not None,
+    )
+
+
+def _error(chosen: tuple[Trial, ...]) -> float:
+    return (1 - LEVEL) / max(1, len(chosen) - 1)
+
+
+class _Standing(NamedTuple):
+    """Who is still in question, the round that is theirs to measure, and whether there is nothing more to ask."""
+
+    contenders: tuple[Trial, ...]
+    round: int
+    decided: bool
+
+
+def _standing(state: StudyState, file: StudyFile, runs: Mapping[int, Windows]) -> _Standing:
+    """After all rounds so far. Who is out stays out, and so does who has no value in a round or breaks a constraint."""
+    contenders, number = arms(state, file), 0
+    while contenders and all(number in runs[trial.number] for trial in contenders):
+        following = _in_question(state, file, contenders, runs, number)
+        if len(following) < 2:
+            return _Standing(contenders, number + 1, decided=True)
+        contenders, number = following, number + 1
+    return _Standing(contenders, number, decided=not contenders)
+
+
+def _in_question(
+    state: StudyState,
+    file: StudyFile,
+    contenders: tuple[Trial, ...],
+    runs: Mapping[int, Windows],
+    last: int,
+) -> tuple[Trial, ...]:
+    """Of those that had all rounds up to the ``last``: the fastest, whom it is not told from, and beside them always
+    the first arm, the yardstick; nobody if it is told from all.
+    """
+    error, yardstick = _error(arms(state, file)), arms(state, file)[0].number
+    valued = [
+        Arm(trial, _valued(runs[trial.number], last + 1))
+        for trial in contenders
+        if runs[trial.number][last].value
+    ]
+    able = [arm for arm in valued if leaderboard.keeps(state, arm.trial, file)]
+    if not able:
+        return ()
     fastest = max(able, key=lambda arm: arm.speed)
-    single = file.aim.objective.single
-    plain = stands.baseline is not None
-    return Confirmed(found, known[yardstick.number], fastest, level, file.seed, single, plain)
-
-
-def _first(again: Sequence[Trial]) -> float:
-    return again[0].number if again else float("inf")
+    others = [arm for arm in valued if arm is not fastest and (arm in able or arm.trial.number == yardstick)]
+    wanted = {
+        arm.trial.number
+        for arm in others
+        if paired.lead(fastest.logs, arm.logs, error).verdict(file.equal_within) == "undecided"
+    }
+    if not wanted:
+        return ()
+    kept = wanted | {fastest.trial.number, yardstick}
+    return tuple(arm.trial for arm in valued if arm.trial.number in kept)
 
 
 def _search(state: StudyState) -> StudyState:
@@ -165,6 +306,21 @@ def _search(state: StudyState) -> StudyState:
 
 def _last_searched(state: StudyState) -> int:
     return max((trial.number for trial in state.trials if trial.confirms is None), default=-1)
+
+
+def _fresh_windows(state: StudyState, file: StudyFile) -> dict[int, Windows]:
+    """By trial and round, the windows that ended since the search did."""
+    return {trial.number: _by_round(_fresh(state, trial)) for trial in arms(state, file)}
+
+
+def _by_round(runs: Sequence[Trial]) -> Windows:
+    """A study of before there were rounds has them in their order."""
+    return {place if run.round is None else run.round: run for place, run in enumerate(runs)}
+
+
+def _valued(runs: Windows, rounds: int) -> dict[int, Trial]:
+    """Those of the first ``rounds`` that have a value."""
+    return {place: run for place, run in runs.items() if run.value and place < rounds}
 
 
 def _fresh(state: StudyState, trial: Trial) -> list[Trial]:
@@ -182,27 +338,6 @@ def _newest(state: StudyState) -> Trial | None:
 
 def _host(trial: Trial | None) -> str | None:
     return (trial.lease or {}).get("host") if trial else None
-
-
-def _still_open(
-    state: StudyState, file: StudyFile, chosen: tuple[Trial, ...], done: int
-) -> tuple[Trial, ...]:
-    """The arms of the next round; none once the fastest is clear of all others. Who is clearly behind stays out."""
-    found = confirmed(state, file, done) if done else None
-    if found is None:
-        return chosen
-    behind = {arm.trial.number for arm in found.arms if _clear(found, arm)}
-    needed = {found.baseline.trial.number, found.fastest.trial.number}
-    if all(trial.number in behind | {found.fastest.trial.number} for trial in chosen):
-        return ()
-    return tuple(trial for trial in chosen if trial.number in needed or trial.number not in behind)
-
-
-def _clear(found: Confirmed, arm: Arm) -> bool:
-    level = 1 - (1 - CLEAR) / (len(found.arms) - 1)
-    if found.single:  # two values say too little to spare the third
-        return False
-    return arm is not found.fastest and found.between(found.fastest, arm, level).verdict == "better"
 
 
 def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Standing) -> list[Trial]:
@@ -234,112 +369,3 @@ def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float]
     middle, half = known[trial.number]
     reach = float(np.hypot(half, NORMAL * spread))
     return middle - reach, middle + reach
-
-
-#: Less memory by more than this is headroom worth having, unless runs of one configuration differ by more.
-HEADROOM = 0.05
-#: The rule of a recommendation that no tie had to be broken for, or that none of the rules could break.
-SPEED = "speed"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to use, by which rule (``SPEED``, or the name of a ``TieRule``), and why in words."""
-
-    arm: Arm
-    rule: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class TieRule:
-    """A rule that chooses among configurations that tie.
-
-    ``name`` stands in documents, ``title`` behind "recommended by". ``best`` takes arms and returns those that are best
-    by this rule, in their order; all of them where it cannot tell. ``why`` completes "it ..." for the one that is
-    left of all that tied.
-    """
-
-    name: str
-    title: str
-    best: Callable[[list[Arm], StudyFile], list[Arm]]
-    why: Callable[[Arm, list[Arm], StudyFile], str]
-
-
-def decide(found: Confirmed, file: StudyFile, ruled_out: Collection[int] = ()) -> Decision:
-    """The fastest; of those that tie with it the one that ``TIE_RULES`` leave, in their order, then the fastest of
-    what they leave. Trials that are ``ruled_out`` by a constraint are none of them.
-    """
-    tied = [arm for arm in found.tied if arm.trial.number not in ruled_out]
-    most = file.aim.objective.most
-    if len(tied) == 1:
-        return Decision(found.fastest, SPEED, f"{most}, measured again")
-    numbers, left = _listed([arm.trial.number for arm in tied]), tied
-    for rule in TIE_RULES:
-        left = rule.best(left, file)
-        if len(left) == 1:
-            return Decision(left[0], rule.name, f"trials {numbers} tie; it {rule.why(left[0], tied, file)}")
-    fastest, criteria = max(left, key=lambda arm: arm.speed), _listed([rule.name for rule in TIE_RULES])
-    if len(left) < len(tied):
-        also_tied = _listed([arm.trial.number for arm in left])
-        words = f"trials {numbers} tie, {also_tied} also in {criteria}; of these it was {most}"
-        return Decision(fastest, SPEED, words)
-    return Decision(fastest, SPEED, f"trials {numbers} tie, also in {criteria}; it was {most}")
-
-
-def rule_title(name: str) -> str:
-    """What stands behind "recommended by" for the rule that a document names."""
-    return next((rule.title for rule in TIE_RULES if rule.name == name), name)
-
-
-def memory_of(arm: Arm) -> int | None:
-    """The largest peak that any run of an arm had, in bytes; None if that is not known of all."""
-    peaks = [run.peak_memory_bytes for run in (arm.trial, *arm.again)]
-    known = [peak for peak in peaks if peak is not None]
-    return max(known) if len(known) == len(peaks) else None
-
-
-def _lightest(tied: list[Arm], file: StudyFile) -> list[Arm]:
-    """Those within 5 % of the least memory, or within what runs of one of them differ by; all of them if it is not
-    known. Warm ranks on CPUs grow from run to run, which says nothing about the configuration.
-    """
-    known = [peak for arm in tied if (peak := memory_of(arm)) is not None]
-    if len(known) < len(tied):
-        return tied
-    apart = max(HEADROOM, *map(_strays, tied))
-    return [arm for arm in tied if (memory_of(arm) or 0) * (1 - apart) <= min(known)]
-
-
-def _strays(arm: Arm) -> float:
-    """By how much the peaks of an arm's runs differ, as a share of the largest."""
-    peaks = [run.peak_memory_bytes or 0 for run in (arm.trial, *arm.again)]
-    return 1 - min(peaks) / max(peaks) if max(peaks) else 0.0
-
-
-def _memory_saved(chosen: Arm, tied: list[Arm], file: StudyFile) -> str:
-    saved = 1 - (memory_of(chosen) or 0) / min(memory_of(arm) or 1 for arm in tied if arm is not chosen)
-    return f"needs at least {100 * saved:.0f} % less memory"
-
-
-def _simplest(tied: list[Arm], file: StudyFile) -> list[Arm]:
-    sizes = [labels.complexity(file.search_space, arm.trial.config) for arm in tied]
-    return [arm for arm, size in zip(tied, sizes, strict=True) if size == min(sizes)]
-
-
-def _knobs_turned(chosen: Arm, tied: list[Arm], file: StudyFile) -> str:
-    turned = labels.what_is_turned(file.search_space, chosen.trial.config)
-    return "is the simplest: " + (
-        f"only {', '.join(turned)} turned" if turned else "everything at its plain value"
-    )
-
-
-#: In the order in which they are asked.
-TIE_RULES: tuple[TieRule, ...] = (
-    TieRule("memory", "memory headroom", _lightest, _memory_saved),
-    TieRule("simplicity", "simplicity", _simplest, _knobs_turned),
-)
-
-
-def _listed(items: Sequence[object]) -> str:
-    *first, last = map(str, items)
-    return f"{', '.join(first)} and {last}" if first else last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from tuning.analysis.measures import MEMORY_HEADROOM
@@ -17,18 +18,21 @@ _UNDECIDED = "_undecided"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Which measure a constraint bounds, from which side, and how it is written."""
+    """Which measure a constraint bounds, from which side, and how it is written. ``always``: every run must keep it,
+    however short; otherwise what counts is the mean of the runs.
+    """
 
     measure: str
     least: bool = False
     factor: float = 1.0
     unit: str = ""
     name: str = ""
+    always: bool = False
 
 
 BOUNDS = {
-    "memory_headroom": Bound(MEMORY_HEADROOM, True, 100.0, " %", "free memory at the peak"),
-    "peak_memory_bytes": Bound("peak_memory_bytes", False, 2.0**-30, " GiB", "peak memory"),
+    "memory_headroom": Bound(MEMORY_HEADROOM, True, 100.0, " %", "free memory at the peak", True),
+    "peak_memory_bytes": Bound("peak_memory_bytes", False, 2.0**-30, " GiB", "peak memory", True),
     "joules_per_token": Bound("joules_per_token", False, 1.0, " J", "energy of a token"),
     "money_per_billion_tokens": Bound("money_per_billion_tokens", False, 1.0, "", "money per billion tokens"),
     "max_step_seconds": Bound("step_seconds", False, 1.0, " s", "time of a step"),
@@ -60,11 +64,22 @@ def checked(constraints: Constraints | None, measures: Mapping[str, Mapping[str,
     return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in given.items()]
 
 
-def worst(runs: Sequence[list[Checked]]) -> list[Checked]:
-    """Of each constraint the run that keeps it least: what must hold must hold each time. Not to know is worse than to
-    keep it, and better than to break it.
+def over_runs(
+    constraints: Constraints | None, runs: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> list[Checked]:
+    """Every constraint beside what several runs of one configuration measured: of memory the run that keeps it least,
+    for it must hold each time; of what noise moves, the mean of the runs. Not to know is worse than to keep it, and
+    better than to break it.
     """
-    return [max(each, key=_badness) for each in zip(*runs, strict=True)]
+    mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.always}
+    found = [checked(constraints, run | mean) for run in map(dict, runs)]
+    return [max(each, key=_badness) for each in zip(*found, strict=True)]
+
+
+def _mean(runs: Sequence[Mapping[str, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
+    known = [run.get(measure) or {} for run in runs]
+    values = [each["value"] for each in known if each.get("value") is not None]
+    return {"value": fmean(values)} if values else dict(known[0])
 
 
 def violations(found: Sequence[Checked]) -> dict[str, float]:

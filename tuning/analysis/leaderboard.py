@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from engine.run.outcome import FROM_OUTSIDE, RETRY_ONCE
-from tuning.analysis.constraints import Checked, checked, is_about, worst
+from tuning.analysis.constraints import Checked, is_about, over_runs
 from tuning.analysis.scoring import LOSS_GUARD, Judged, is_lossy, judge
 from tuning.space.points import Point, Points, point_key
 from tuning.spec.objectives import Aim
@@ -199,9 +199,9 @@ def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
 
 
 def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[Checked]:
-    """The study's constraints beside a trial and its re-measurements: of each the run that keeps it least."""
+    """The study's constraints beside a trial and its re-measurements."""
     runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
-    return worst([checked(file.constraints, run.measures) for run in runs])
+    return over_runs(file.constraints, [run.measures for run in runs])
 
 
 def keeps(state: StudyState, trial: Trial, file: StudyFile) -> bool:

@@ -111,7 +111,9 @@ def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) 
 
 
 def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFile) -> scoring.Judged | None:
-    """What is asked of its loss; None of an exact one, unless a loss is to be reached."""
+    """What is asked of its loss; None of an exact one, unless a loss is to be reached, and of a window."""
+    if trial.window is not None:
+        return None
     if file.target_loss is not None:
         return scoring.reached(summary, file.target_loss)
     if not scoring.is_lossy(file.config.flat() | trial.config):

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import combinations
+from statistics import fmean
 from typing import Any, TypeVar
 
 from engine.run.outcome import GOOD
 from profilers.analysis.statistics import Interval
 from tuning.analysis import conditions, confirmation, leaderboard
-from tuning.analysis.comparison import Comparison, compare, compare_single
-from tuning.analysis.confirmation import Arm, Confirmed, Decision, decide, memory_of
+from tuning.analysis.comparison import Comparison, compare
+from tuning.analysis.confirmation import Arm, Confirmed
 from tuning.analysis.leaderboard import Standing
+from tuning.analysis.recommendation import Decision, decide, memory_of
 from tuning.report import failures, summary_line
 from tuning.report.study_result import (
     ArmRow,
@@ -25,6 +28,7 @@ from tuning.report.study_result import (
     GuardState,
     LossyEntry,
     Measurement,
+    Outlook,
     ParetoPoint,
     Price,
     Racing,
@@ -45,18 +49,46 @@ from tuning.storage.state import StudyState, Trial
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def confirmation_rounds(found: Confirmed, decision: Decision, file: StudyFile) -> ConfirmationRounds:
+def confirmation_rounds(
+    state: StudyState, found: Confirmed, decision: Decision, file: StudyFile
+) -> ConfirmationRounds:
     """``confirmation_rounds`` of a study's document."""
+    equal, undecided = ([arm.trial.number for arm in each] for each in (found.equal, found.undecided))
     return ConfirmationRounds(
         arms=[_arm(arm, found, file) for arm in found.arms],
         beside=found.baseline.trial.number,
         order=[number for _, number in _order(found)],
         winner=found.fastest.trial.number,
-        tied=[arm.trial.number for arm in found.tied],
+        tied=[arm.trial.number for arm in found.arms if arm.trial.number in (*equal, *undecided)],
         recommended=decision.arm.trial.number,
         decided_by=decision.rule,
         why=decision.why,
         flags=condition_flags(found),
+        equal=equal,
+        undecided=undecided,
+        used=confirmation.used(state, file),
+        allowed=confirmation.allowed(state, file),
+        seconds=sum(run.seconds for arm in found.arms for run in arm.again),
+        outlook=_outlook(state, found, file),
+    )
+
+
+def _outlook(state: StudyState, found: Confirmed, file: StudyFile) -> Outlook | None:
+    """What it would take to tell the fastest from the baseline; where that is told, from the others that are open."""
+    undecided = found.undecided
+    asked = [found.baseline] if found.baseline in undecided else list(undecided)
+    needed = [found.lead(arm).more_rounds(file.equal_within) for arm in asked]
+    rounds = [count for count in needed if count is not None]
+    if not rounds or len(rounds) < len(needed):
+        return None
+    more, arms = max(1, *rounds), [found.fastest, *asked]
+    lengths = more * sum(confirmation.cost(state, file, arm.trial) for arm in arms)
+    total = confirmation.used(state, file) + lengths
+    return Outlook(
+        trials=[arm.trial.number for arm in asked],
+        rounds=more,
+        seconds=more * sum(fmean(run.seconds for run in arm.again) for arm in arms),
+        confirm_repeats=math.ceil(total / len(found.arms)),
     )
 
 
@@ -81,19 +113,24 @@ def _order(found: Confirmed) -> list[tuple[int, int]]:
 
 
 def _arm(arm: Arm, found: Confirmed, file: StudyFile) -> ArmRow:
-    ratio = found.between(arm, found.baseline).ratio
-    same = arm is found.baseline
+    beside = found.between(arm, found.baseline)
+    ratio, same = beside.ratio, arm is found.baseline
     return ArmRow(
         trial=arm.trial.number,
         label=file.search_space.label(arm.trial.config),
         is_baseline=same and found.plain,
         searched_value=arm.trial.value,
-        rounds=[RoundRow(run.number, run.run, run.value, run.conditions) for run in arm.again],
+        rounds=[
+            RoundRow(run.number, run.run, run.value, run.conditions, place)
+            for place, run in sorted(arm.windows.items())
+        ],
         ratio=1.0 if same else ratio.value,
         low=1.0 if same else ratio.low,
         high=1.0 if same else ratio.high,
         peak_memory_bytes=memory_of(arm),
         complexity=labels.complexity(file.search_space, arm.trial.config),
+        verdict="" if same else beside.verdict,
+        probability=None if same else beside.probability,
     )
 
 
@@ -130,7 +167,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     decision = _decided(found, state, file) if found else None
     stands = _with_winner(stands, found) if found else stands
     compared = _compare(state, file, stands, found)
-    gain = _gain(stands, compared)
+    gain = _gain(stands, compared, found)
     baseline, best = (compared.baseline, compared.better) if compared else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
@@ -153,7 +190,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         trials=[row for row in rows if isinstance(row, TrialRow)],
         confirmations=[row for row in rows if not isinstance(row, TrialRow)],
         running=controllers.running_trials(state, file) if study_state in HELD else [],
-        confirmation_rounds=confirmation_rounds(found, decision, file) if found and decision else None,
+        confirmation_rounds=confirmation_rounds(state, found, decision, file) if found and decision else None,
         racing=_racing(state, file),
         trials_done=len(leaderboard.counted(state)),
         trials_total=file.trials,
@@ -177,7 +214,8 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         continued_in=(state.successor or {}).get("name"),
         inherited=effective_config.inherited(state),
     )
-    return replace(document, result_line=summary_line.result_line(document, state))
+    lines = summary_line.result_lines(document, state)
+    return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
 
 
 def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurement]:
@@ -228,16 +266,7 @@ def _compare(
         return found.against(found.baseline)
     if stands.best is None or stands.baseline is None:
         return None
-    if stands.best.config == stands.baseline.config:
-        same = _runs(state, stands.baseline)
-        return compare_single(same, same) if file.aim.objective.single else compare(same, same, file.seed)
-    if file.aim.objective.single:
-        return compare_single([stands.best.samples], [stands.baseline.samples])
-    return compare([stands.best.samples], [stands.baseline.samples], file.seed)
-
-
-def _runs(state: StudyState, trial: Trial) -> list[tuple[float, ...]]:
-    return [trial.samples, *(other.samples for other in leaderboard.repeats(state, trial))]
+    return compare(stands.best.samples, stands.baseline.samples, file.seed)
 
 
 def _with_winner(stands: Standing, found: Confirmed) -> Standing:
@@ -247,13 +276,22 @@ def _with_winner(stands: Standing, found: Confirmed) -> Standing:
     return replace(stands, best=best, runner_up=next(others, None))
 
 
-def _gain(stands: Standing, compared: Comparison | None) -> Gain | None:
+def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:
     if compared is None or stands.best is None or stands.baseline is None:
         return None
     if stands.best.config == stands.baseline.config:
-        return Gain(1.0, 1.0, 1.0, "tie", confirmed=True)
+        open_still = found is not None and bool(found.undecided)
+        return Gain(1.0, 1.0, 1.0, "undecided" if open_still else "equal", confirmed=True)
     ratio = compared.ratio
-    return Gain(ratio.value, ratio.low, ratio.high, compared.verdict, compared.repeated)
+    return Gain(
+        ratio.value,
+        ratio.low,
+        ratio.high,
+        compared.verdict,
+        compared.repeated,
+        compared.probability,
+        compared.margin,
+    )
 
 
 def _entry(
@@ -285,22 +323,18 @@ def _entry(
 def _recommended(
     stands: Standing, gain: Gain | None, file: StudyFile, decision: Decision | None, baseline_kept: bool
 ) -> Recommendation | None:
-    """What to use. Without a confirmation: the best if its gain is real, else the baseline, which is simpler."""
+    """What to use. Without a confirmation the best, and how likely its gain is real."""
     if stands.best is None:
         return None
     if decision is not None:
         arm = decision.arm.trial
-        return _entry(Recommendation, arm, file, why=decision.why, decided_by=decision.rule)
-    chosen: Trial | None = stands.best
+        known = {"decided_by": decision.rule, "probability": decision.probability}
+        return _entry(Recommendation, arm, file, None, why=decision.why, **known)
     why, rule = file.aim.objective.most, "speed"
-    if gain is not None and gain.verdict != "better":
-        if baseline_kept:
-            better = file.aim.objective.better
-            why = f"nothing was shown to be {better}, and it is the simplest"
-            chosen, rule = stands.baseline, "simplicity"
-        else:
-            why, rule = f"{why} of those that meet every constraint", "constraints"
-    return _entry(Recommendation, chosen, file, why=why, decided_by=rule)
+    if not baseline_kept:
+        why, rule = f"{why} of those that meet every constraint", "constraints"
+    sure = gain.probability if gain is not None and gain.verdict == "undecided" else None
+    return _entry(Recommendation, stands.best, file, why=why, decided_by=rule, probability=sure)
 
 
 def _lossy(stands: Standing, file: StudyFile) -> LossyEntry | None:

@@ -119,6 +119,8 @@ class Recommendation(Entry):
 
     why: str = ""
     decided_by: str = ""
+    #: That it is ahead of the one that comes nearest, where that is not decided.
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +133,19 @@ class LossyEntry(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts."""
+    """How much faster than the baseline. ``confirmed``: both were measured again, so run-to-run noise counts.
+
+    ``verdict`` is better, worse, equal (to within ``equal_within``) or undecided; files of before there were the last
+    two say tie. ``probability``: that it is faster at all.
+    """
 
     ratio: float
     low: float | None
     high: float | None
     verdict: str
     confirmed: bool = False
+    probability: float | None = None
+    equal_within: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,7 @@ class RoundRow:
     run: str | None
     value: float | None
     conditions: dict[str, float] = field(default_factory=dict)
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +173,30 @@ class ArmRow:
     high: float | None
     peak_memory_bytes: int | None = None
     complexity: int = 0
+    verdict: str = ""
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What it would take to tell the fastest from ``trials``, if difference and noise stay as they are: so many more
+    ``rounds``, which take so many seconds and this ``confirm_repeats``.
+    """
+
+    trials: list[int]
+    rounds: int
+    seconds: float
+    confirm_repeats: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmationRounds:
-    """What was measured again, in which order, and what that decided. All numbers are of trials of the search."""
+    """What was measured again, in which order, and what that decided. All numbers are of trials of the search.
+
+    ``tied`` are those that the fastest was not shown to beat, itself among them: ``equal`` to it, or ``undecided``.
+    ``used`` and ``allowed`` are the budget, in lengths of a trial. ``flags`` say where arms ran under different
+    conditions.
+    """
 
     arms: list[ArmRow]
     #: The arm that the others are compared with; older files do not name it.
@@ -179,8 +207,14 @@ class ConfirmationRounds:
     recommended: int
     decided_by: str
     why: str
-    #: Where arms ran under different conditions.
     flags: list[str] = field(default_factory=list)
+    equal: list[int] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
+    used: float | None = None
+    allowed: float | None = None
+    seconds: float = 0.0
+    #: None where all is decided, or where nothing would decide.
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +299,9 @@ class StudyResult:
     continues: list[str] = field(default_factory=list)
     continued_in: str | None = None
     inherited: list[InheritedStudy] = field(default_factory=list)
+    #: At most three: what is best, how sure that is, and what else to know.
+    result_lines: list[str] = field(default_factory=list)
+    #: The same in one.
     result_line: str = ""
     importance: dict[str, Any] | UnsetType | None = UNSET
     prior: dict[str, Any] | UnsetType | None = UNSET

@@ -1,4 +1,4 @@
-"""The result of a study in one line: what is best, how sure that is, and what believing it wrongly would cost. Pure."""
+"""The result of a study in three lines: what is best, how sure that is, and what else to know. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from tuning.report.study_result import Entry, Gain, StudyResult, TrialRow
 from tuning.search import budgets
-from tuning.spec.objectives import Aim, text
+from tuning.spec.objectives import text
 from tuning.storage.state import StudyState
 
 SEPARATOR = " · "
@@ -15,21 +15,28 @@ _WORSE = {"faster": "slower", "cheaper": "dearer", "smaller": "larger"}
 _UNCONFIRMED = "; one run each, so noise from run to run is not in it"
 
 
-def result_line(document: StudyResult, state: StudyState) -> str:
-    """One line for people, from the document of :func:`tuning.report.result.result`."""
+def result_lines(document: StudyResult, state: StudyState) -> list[str]:
+    """At most three lines for people, from the document of :func:`tuning.report.result.result`: what is best, how sure
+    that is, and what else to know.
+    """
     best = document.best
     if best is None:
-        return none_keeps(document) or _nothing(document, state)
-    running = document.state in ("running", "paused", "stopping", "interrupted", "continued")
-    words = f"best{' so far' if running else ''}: {best.label}{SEPARATOR}{_value(best, document.aim)}"
-    words += f", simulated on a model of {document.simulate}" if document.simulate else ""
-    words += SEPARATOR + _gain(document, best, state) + _advice(document, best)
-    words += ruled_out_text(document, best) or _lossy(document, best)
+        return [none_keeps(document) or _nothing(document, state)]
+    so_far = " so far" if _goes_on(document) else ""
+    first = f"best{so_far}: {best.label}{SEPARATOR}{_value(document, best)}"
+    first += f", simulated on a model of {document.simulate}" if document.simulate else ""
+    more = [*_advice(document, best), ruled_out_text(document, best) or _lossy(document, best)]
     points = document.pareto or []
     if len(points) >= 2:
         names = " and ".join(document.objectives)
-        words += f"; decided by {document.objective}, one of {len(points)} on the front of {names}"
-    return words + (f"; continued in {document.continued_in}" if document.continued_in else "")
+        more.append(f"decided by {document.objective}, one of {len(points)} on the front of {names}")
+    more.append(f"continued in {document.continued_in}" if document.continued_in else "")
+    remarks = "; ".join(filter(None, more))
+    return [first, _gain(document, best, state), *([remarks] if remarks else [])]
+
+
+def _goes_on(document: StudyResult) -> bool:
+    return document.state in ("running", "paused", "stopping", "interrupted", "continued")
 
 
 def broken(row: TrialRow) -> str:
@@ -58,7 +65,7 @@ def ruled_out_text(document: StudyResult, best: Entry) -> str:
     if not rows:
         return ""
     row, aim = max(rows, key=lambda row: row.value or 0.0), document.aim
-    return f"; {aim.objective.better} but ruled out: {row.label}, {aim.words(row.value)}: {broken(row)}"
+    return f"{aim.objective.better} but ruled out: {row.label}, {aim.words(row.value)}: {broken(row)}"
 
 
 def _nothing(document: StudyResult, state: StudyState) -> str:
@@ -81,12 +88,12 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
         return _no_gain(state) + _ahead(document)
     yardstick = "plain data parallel" if document.ranks > 1 else "the base configuration"
     if best.config == baseline.config:
-        return f"{yardstick} itself{_others(document, best)}"
+        return f"{yardstick} itself{_others(document, best)}{_not_told(document)}{_outlook(document)}"
     objective = document.aim.objective
     if gain.low is None and objective.single:
-        once = "a run gives one value and no interval: a tie until both are measured again"
+        once = "a run gives one value and no interval: undecided until both are measured again"
         return f"{beside(gain, yardstick)}; {once}"
-    words = gain_text(gain, yardstick, objective.better)
+    words = gain_text(gain, yardstick, objective.better) + _outlook(document)
     row = next((row for row in document.trials if row.number == baseline.trial), None)
     if gain.verdict != "better" and row and row.broken:
         words += f"; but {baseline.label} is ruled out ({broken(row)})"
@@ -99,17 +106,52 @@ def beside(gain: Gain, yardstick: str) -> str:
 
 
 def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
-    """How much faster something is than a yardstick: "3.1 % faster than .., 95 % interval 1.9 to 4.2 %", or a tie."""
+    """How much faster something is than a yardstick: "3.1 % faster than .., 95 % interval 1.9 to 4.2 %", that it is
+    equal, or that this is not decided.
+    """
     ratio, low, high = gain.ratio, gain.low, gain.high
     if low is None or high is None:
-        few = "from too few or too uneven steps for an interval: a tie until it is measured for longer"
-        return f"{beside(gain, yardstick)}, {few}"
+        few = "from too few or too uneven steps for an interval"
+        return f"undecided: {beside(gain, yardstick)}, {few}"
     if gain.verdict == "better":
         return f"{_part(ratio)} % {word} than {yardstick}, 95 % interval {_part(low)} to {_part(high)} %"
     if gain.verdict == "worse":
         worse = f"{_part(2 - ratio)} % {_WORSE.get(word, 'worse')} than {yardstick}"
         return f"{worse}, 95 % interval {_part(2 - high)} to {_part(2 - low)} %"
-    return f"a tie with {yardstick}: {_signed(ratio)} %, 95 % interval {_signed(low)} to {_signed(high)} %"
+    between = f"95 % interval {_signed(low)} to {_signed(high)} %"
+    if gain.verdict == "equal":
+        same = f"equal to {yardstick} to within {text(100 * gain.equal_within)} %"
+        return f"{same}: {_signed(ratio)} %, {between}"
+    likely = f", {100 * gain.probability:.0f} % likely to be {word}" if gain.probability is not None else ""
+    return f"undecided: {beside(gain, yardstick)}, {between}{likely}"
+
+
+def _not_told(document: StudyResult) -> str:
+    """Of a baseline that is the fastest: who may be faster still."""
+    rounds, recommended = document.confirmation_rounds, document.recommended
+    if rounds is None or not rounds.undecided:
+        return ""
+    sure = recommended.probability if recommended else None
+    likely = f", {100 * sure:.0f} % likely to be ahead" if sure is not None else ""
+    return f", but it is not told from {_trials(rounds.undecided)}{likely}"
+
+
+def _outlook(document: StudyResult) -> str:
+    """What it would take to decide about the best; empty while that goes on, and where it is decided."""
+    rounds, gain = document.confirmation_rounds, document.gain
+    if rounds is None or gain is None or gain.verdict != "undecided" or _goes_on(document):
+        return ""
+    outlook = rounds.outlook
+    if outlook is None:
+        return f"; {len(rounds.order)} windows were too few to tell: raise confirm_repeats"
+    more = f"confirm_repeats: {outlook.confirm_repeats}"
+    return f"; about {_duration(outlook.seconds)} more would decide ({more})"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _part(ratio: float) -> str:
@@ -122,13 +164,17 @@ def _signed(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}"
 
 
-def _advice(document: StudyResult, best: Entry) -> str:
-    """What to use where that is not the fastest, and what to be careful about."""
+def _advice(document: StudyResult, best: Entry) -> list[str]:
+    """What to use where that is not the fastest, and what to be careful about: the details stand with the rounds."""
     recommended, rounds = document.recommended, document.confirmation_rounds
-    words = ""
+    found = []
     if recommended and recommended.trial != best.trial:
-        words = f"; recommended: {recommended.label} ({recommended.why})"
-    return words + "".join(f"; {flag}" for flag in (rounds.flags if rounds else ()))
+        found.append(f"recommended: {recommended.label} ({recommended.why})")
+    flags = rounds.flags if rounds else []
+    if flags:
+        more = f" and {len(flags) - 1} more below" if len(flags) > 1 else ""
+        found.append(f"{flags[0]}{more}")
+    return found
 
 
 def _others(document: StudyResult, best: Entry) -> str:
@@ -166,9 +212,10 @@ def _ahead(document: StudyResult) -> str:
     if not rounds:
         return ""
     others = [arm.trial for arm in rounds.arms if arm.trial != rounds.winner]
-    tied = [number for number in others if number in rounds.tied]
-    if tied:
-        return f"; measured again, it ties with {_trials(tied)}"
+    if equal := [number for number in others if number in rounds.equal]:
+        return f"; measured again, it is equal to {_trials(equal)}"
+    if rounds.undecided:
+        return f"; measured again, it is not told from {_trials(rounds.undecided)}"
     return f"; measured again, it is {document.aim.objective.better} than {_trials(others)}"
 
 
@@ -182,21 +229,25 @@ def _lossy(document: StudyResult, best: Entry) -> str:
     if lossy is None or lossy.guard is None or not lossy.faster_than_best_exact:
         return ""
     if lossy.trial == best.trial:
-        return f"; lossy, but {lossy.guard.reason}"
-    words = f"; faster but lossy: {lossy.label}{SEPARATOR}{_value(lossy, document.aim)}"
+        return f"lossy, but {lossy.guard.reason}"
+    words = f"faster but lossy: {lossy.label}{SEPARATOR}{_value(document, lossy)}"
     if lossy.validation_loss is not None and baseline and baseline.validation_loss:
         words += f", validation loss {lossy.validation_loss:.3f} against {baseline.validation_loss:.3f}"
     verb = "it is ruled out" if lossy.guard.state == "violated" else "it cannot be trusted yet"
     return f"{words}: {verb}, {lossy.guard.reason}"
 
 
-def _value(entry: Entry, aim: Aim) -> str:
-    """A trial's value and its interval, as the study's aim shows them."""
+def _value(document: StudyResult, entry: Entry) -> str:
+    """A trial's value and its interval, as the study's aim shows them: of one that was measured again, where another
+    run of it falls.
+    """
+    aim, rounds = document.aim, document.confirmation_rounds
+    again = rounds is not None and entry.trial in [arm.trial for arm in rounds.arms]
     low, high = aim.bounds(entry.low, entry.high)
     words = aim.words(entry.value)
     words += f" to a loss of {aim.target_loss:g}" if aim.in_time else ""
-    if (low is None or high is None) and aim.objective.single:
+    if (low is None or high is None) and aim.objective.single and not again:
         return f"{words} (one value a run)"
     if low is None or high is None:
         return words
-    return f"{words} (95 % {text(low)} to {text(high)})"
+    return f"{words} ({'95 % of runs' if again else '95 %'}: {text(low)} to {text(high)})"

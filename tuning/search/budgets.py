@@ -75,6 +75,8 @@ def ended_infeasible(state: StudyState) -> bool:
 
 
 _HOUR_SECONDS = 3600.0
+#: Of a limit so many lengths of a trial are kept for each that is measured again; what is left over goes there, too.
+RESERVED = 2
 #: What the study notes when there is nothing left to draw.
 SPACE_IS_MEASURED = "every legal point of the space was measured"
 
@@ -117,7 +119,7 @@ class Use(NamedTuple):
 def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     """Each kind that can be told, by the name of its field in :class:`Budgets`."""
     ended = [trial for trial in state.trials if trial.outcome is not None]
-    limits, arms = _limits(file), _arms(state, file) * file.confirm_repeats
+    limits, arms = _limits(file), _arms(state, file) * min(file.confirm_repeats, RESERVED)
     done = len(leaderboard.counted(state))
     uses = {"trials": Use(BudgetRow(done, 0, file.trials), 1)}
     wall = [trial.seconds for trial in ended]
@@ -142,6 +144,14 @@ def used_up(state: StudyState, file: StudyFile, under_way: int = 0) -> str | Non
         if row.limit is not None and wanted > row.limit:
             return name
     return None
+
+
+def spent(state: StudyState, file: StudyFile) -> bool:
+    """Whether a limit is reached, so that nothing more is measured again."""
+    return any(
+        name != "trials" and row.limit is not None and row.used + following > row.limit
+        for name, (row, following) in budgets(state, file).items()
+    )
 
 
 def document(state: StudyState, file: StudyFile, study_state: str) -> Budgets:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
-from tuning.search.budgets import used_up
+from tuning.search.budgets import spent, used_up
 from tuning.space.first_tries import Tries, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
@@ -18,6 +18,7 @@ from tuning.storage.state import StudyState, Trial
 
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
 UNPROVABLE_SHARE = 0.25
+_OF_A_WINDOW = ("confirms", "round", "window")
 _NO_MEMORY = (Ending.OOM.value, Ending.PREDICTED_OOM.value)
 
 
@@ -126,13 +127,16 @@ def _retry(state: StudyState, trial: Trial) -> Step:
         phase = "confirm"
     elif leaderboard.is_baseline(state, trial):
         phase = "baseline"
-    details = {"retry_of": trial.number, "attempt": trial.attempt + 1, "confirms": trial.confirms}
+    details = {"retry_of": trial.number, "attempt": trial.attempt + 1}
+    details |= {name: value for name in _OF_A_WINDOW if (value := getattr(trial, name)) is not None}
     return Step(phase, "retry", trial.config, f"trial {trial.number} ended as {trial.outcome}", details)
 
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:
-    trial = confirmation.next_arm(state, file)
-    if trial is None:
+    window = confirmation.next_window(state, file)
+    if window is None or spent(state, file):
         return Step("done")
-    why = f"measures trial {trial.number} again"
-    return Step("confirm", "confirm", trial.config, why, {"confirms": trial.number})
+    number, steps = window.trial.number, window.steps
+    why = f"measures trial {number} again, round {window.round + 1}"
+    details = {"confirms": number, "round": window.round} | ({"window": steps} if steps else {})
+    return Step("confirm", "confirm", window.trial.config, why, details)

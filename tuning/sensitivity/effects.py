@@ -190,7 +190,7 @@ def _with_loss(
     if not all(trial.samples for trial in [*mine, *others]):
         return replace(one, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
     base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]
-    found = comparison.compare(base, arm, seed, [[winner.samples, *base], arm] if again else ())
+    found = comparison.compare_runs(base, arm, seed)
     return replace(
         one,
         loss_percent=_lost(found.ratio.value),

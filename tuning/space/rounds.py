@@ -29,6 +29,13 @@ def problem(asked: RunConfig) -> str | None:
     )
 
 
+def window(whole: RunConfig, steps: int) -> RunConfig:
+    """The first ``steps`` of a trial, for its speed alone: nothing is said of its loss."""
+    return whole.with_values(
+        {"train.steps": steps, "train.validation_batches": 0, "train.validate_every": None}
+    )
+
+
 def lengthened(asked: RunConfig) -> RunConfig:
     """The configuration that runs: with the steps that ``ROUNDS`` whole rounds need, or as many rounds as fit.
 

@@ -39,15 +39,17 @@ from tuning.spec.terms import (  # fmt: skip
 )
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
+#: Configurations whose rates differ by less count as equally fast, so that the simpler one is preferred.
+EQUAL_WITHIN = 0.03
 #: A study may grow: these can differ when the same study is started again.
 MAY_CHANGE = (
-    "trials", "seed", "confirm_repeats", "confirm_runners_up", "racing", "budget_seconds", "budget", "sampler",
-    "prior", "inherit", "side_by_side",
+    "trials", "seed", "confirm_repeats", "confirm_runners_up", "equal_within", "racing", "budget_seconds", "budget",
+    "sampler", "prior", "inherit", "side_by_side",
 )  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
-    "racing", "confirm_runners_up", "sampler", "prior", "inherit", "side_by_side",
+    "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "inherit", "side_by_side",
 )  # fmt: skip
 
 
@@ -75,8 +77,9 @@ class StudyFile(Section):
     space: dict[str, Any] | None = None
     loss_guard: LossGuard = LossGuard()
     quality: Quality | None = None
-    confirm_repeats: Annotated[int, Field(ge=0)] = 2
+    confirm_repeats: Annotated[int, Field(ge=0)] = 8
     confirm_runners_up: Annotated[int, Field(ge=0)] | None = 2
+    equal_within: Annotated[float, Field(ge=0, lt=1)] = EQUAL_WITHIN
     racing: bool | Racing | None = None
     budget_seconds: Positive | None = None
     simulate: Simulated | None = None
@@ -146,10 +149,11 @@ class StudyFile(Section):
         return again
 
     def with_confirmation_of(self, known: dict[str, Any]) -> StudyFile:
-        """The same file; of a study that began before runners-up were measured again, what it leaves open stays so."""
-        if "confirm_runners_up" in known:
-            return self
-        before = {"confirm_repeats": known.get("confirm_repeats", 1), "confirm_runners_up": None}
+        """The same file; what it leaves open of the confirmation stays as it was when the study began."""
+        before = {
+            "confirm_repeats": known.get("confirm_repeats", 1),
+            "confirm_runners_up": known.get("confirm_runners_up"),
+        }
         again = StudyFile.model_validate(before | self._given())
         again._text, again._chosen_before = self._text, self._chosen_before
         return again
@@ -182,7 +186,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [])}
+        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [], EQUAL_WITHIN)}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

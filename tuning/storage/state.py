@@ -12,7 +12,10 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One execution. ``outcome`` is None while it runs; a retry is a trial of its own that names the last."""
+    """One execution. ``outcome`` is None while it runs; a retry is a trial of its own that names the last.
+
+    One that ``confirms`` another measures it again, in this ``round``; for so many steps if it is a ``window``.
+    """
 
     number: int
     config: dict[str, Any]
@@ -21,6 +24,8 @@ class Trial:
     attempt: int = 0
     retry_of: int | None = None
     confirms: int | None = None
+    round: int | None = None
+    window: int | None = None
     why: str = ""
     command: str | None = None
     skipped_illegal: int = 0
@@ -268,6 +273,8 @@ _PROPOSED = frozenset(
         "attempt",
         "retry_of",
         "confirms",
+        "round",
+        "window",
         "why",
         "command",
         "skipped_illegal",

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
+from tuning.analysis.comparison import LEVEL
+from tuning.analysis.paired import lead
 from tuning.analysis.scoring import LOSS_GUARD, is_lossy
-from tuning.report.study_result import Measurement, StudyResult, TrialRow
+from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRow
 from tuning.spec.objectives import Aim
-from workbench.figures.base import BARE, NEUTRAL, PHASE_COLORS, empty, figure
+from workbench.figures.base import BARE, LINE_COLORS, NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.text.words import spoken
 
 #: How far below the slowest trial the failed ones are drawn, as a part of the spread of values.
@@ -80,7 +83,11 @@ def trial_series(result: StudyResult) -> TrialSeries:
         if row.value is not None:
             group = "ruled_out" if row.broken else "lossy" if is_lossy(row.config) else "exact"
             groups[group].append(_measured(row, aim))
-    again = [_measured(row, aim) for row in result.confirmations if row.value is not None]
+    again = [
+        _measured(replace(row, number=row.confirms or 0), aim)
+        for row in result.confirmations
+        if row.value is not None
+    ]
     ends = [
         end
         for point in (*chain(*groups.values()), *again)
@@ -130,6 +137,60 @@ def may_win(row: TrialRow) -> bool:
     return all(violation <= 0 for violation in row.constraints.values())
 
 
+class Course(NamedTuple):
+    """How an arm stood beside the yardstick after each round: per cent, and the ends of the interval where it has some;
+    ``leads``: it is the fastest.
+    """
+
+    name: str
+    rounds: list[int]
+    percent: list[float]
+    low: list[float | None]
+    high: list[float | None]
+    leads: bool
+
+
+def courses(result: StudyResult) -> list[Course]:
+    """Of every arm that was measured again, beside the baseline (else the arm that the others stand beside)."""
+    confirmed = result.confirmation_rounds
+    if confirmed is None:
+        return []
+    logs = {arm.trial: _logs(arm) for arm in confirmed.arms}
+    yardstick = logs.get(confirmed.beside, {}) if confirmed.beside is not None else {}
+    error = (1 - LEVEL) / max(1, len(confirmed.arms) - 1)
+    return [
+        _course(f"trial {arm.trial}", logs[arm.trial], yardstick, error, arm.trial == confirmed.winner)
+        for arm in confirmed.arms
+        if arm.trial != confirmed.beside
+    ]
+
+
+def _logs(arm: ArmRow) -> dict[int, float]:
+    known = enumerate(arm.rounds)
+    return {
+        place if row.round is None else row.round: math.log(row.value) for place, row in known if row.value
+    }
+
+
+def _course(
+    name: str, one: Mapping[int, float], other: Mapping[int, float], error: float, leads: bool
+) -> Course:
+    places = sorted(one.keys() & other.keys())
+    found = [
+        lead({each: one[each] for each in places[:count]}, other, error).interval
+        for count in range(1, len(places) + 1)
+    ]
+    rows = [[None if end is None else 100 * (end - 1) for end in interval] for interval in found]
+    return Course(
+        name,
+        [place + 1 for place in places],
+        [100 * (interval.value - 1) for interval in found],
+        [low for _, low, _ in rows],
+        [high for *_, high in rows],
+        leads,
+    )
+
+
 def _floor(values: Sequence[float]) -> float:
     if not values:
         return 0.0
@@ -157,6 +218,43 @@ def importance_series(importance: Mapping[str, Any] | None) -> ImportanceSeries:
         return ImportanceSeries([], [], str(found.get("reason") or "not known yet"))
     ordered = sorted(values.items(), key=lambda item: item[1], reverse=True)
     return ImportanceSeries([name for name, _ in ordered], [float(share) for _, share in ordered], "")
+
+
+def confirmation(series: Sequence[Course], margin: float, title: str, revision: str = "") -> go.Figure:
+    """Each arm beside the yardstick as rounds went on, the interval of the fastest, and the band of what is equal."""
+    drawing = figure("Told apart, round by round", "round", title, revision, height=260)
+    if margin:
+        band = {"fillcolor": NEUTRAL, "opacity": 0.15, "line_width": 0}
+        drawing.add_hrect(y0=100 * (1 / (1 + margin) - 1), y1=100 * margin, **band)
+    drawing.add_hline(y=0, line={"dash": "dot", "color": NEUTRAL, "width": 1.5})
+    for place, course in enumerate(series):
+        color = BEST if course.leads else LINE_COLORS[place % len(LINE_COLORS)]
+        if course.leads:
+            _interval_band(drawing, course, color)
+        drawing.add_scatter(
+            x=course.rounds,
+            y=course.percent,
+            name=course.name + (", the fastest" if course.leads else ""),
+            mode="lines+markers",
+            line={"color": color, "width": 2 if course.leads else 1.2},
+            marker={"size": 4},
+        )
+    return drawing.update_xaxes(tickformat="d").update_yaxes(tickformat="+~g")
+
+
+def _interval_band(drawing: go.Figure, course: Course, color: str) -> None:
+    known = [row for row in zip(course.rounds, course.low, course.high, strict=True) if None not in row]
+    for ends, fill in (([low for _, low, _ in known], None), ([high for *_, high in known], "tonexty")):
+        drawing.add_scatter(
+            x=[place for place, *_ in known],
+            y=ends,
+            mode="lines",
+            line={"width": 0},
+            fill=fill,
+            fillcolor=f"rgba({', '.join(str(int(color[at : at + 2], 16)) for at in (1, 3, 5))}, 0.2)",
+            showlegend=False,
+            hoverinfo="skip",
+        )
 
 
 TOKENS = Aim()

@@ -31,14 +31,15 @@ def thinned(series: TrialSeries) -> TrialSeries:
     last = max(point.number for kind in (*measured, series.failed) for point in kind)
     size = max(1, -(-(last + 1 - NEWEST) // GROUPS))
     first_new = last + 1 - NEWEST
-    exact, lossy, repeated, ruled_out = (_extremes(kind, size, first_new) for kind in measured)
+    exact, lossy, ruled_out = (
+        _extremes(kind, size, first_new) for kind in (series.exact, series.lossy, series.ruled_out)
+    )
     failed = _counted(series.failed, size, first_new)
-    drawn = sum(len(kind) for kind in (exact, lossy, repeated, ruled_out)) + len(failed)
+    drawn = sum(len(kind) for kind in (exact, lossy, series.repeated, ruled_out)) + len(failed)
     numbers, values = _steps(series.best_numbers, series.best_values)
     return series._replace(
         exact=exact,
         lossy=lossy,
-        repeated=repeated,
         ruled_out=ruled_out,
         failed=failed,
         best_numbers=numbers,

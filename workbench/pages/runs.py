@@ -31,12 +31,13 @@ from workbench.pages.widgets.shared import (
 )
 from workbench.text import words
 
-KINDS = ("Everything", "Runs", "Studies")
+#: Windows of a confirmation are many and short: the first kind leaves them out.
+KINDS = ("Runs and studies", "Runs", "Studies", "Windows")
 SHOWN_ROWS = 9
 
 
 class Line(NamedTuple):
-    """A run or a study as a line of the table."""
+    """A run, a study, or a window (a short run that measured a trial again) as a line of the table."""
 
     id: str
     kind: str
@@ -89,7 +90,7 @@ def all_lines(runs: Sequence[RunRow], studies: Sequence[StudyRow]) -> list[Line]
 def _run_line(row: RunRow) -> Line:
     return Line(
         id=row.id,
-        kind="run",
+        kind="window" if row.purpose == "confirm" else "run",
         when=row.created_unix,
         outcome=row.outcome or row.state,
         layout=words.layout(row.layout),
@@ -126,7 +127,7 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
 def matches(line: Line, text: str, kind: str, outcomes: Sequence[str]) -> bool:
     """Whether a line passes the filters; every word has to occur somewhere in it."""
     heap = " ".join((line.id, line.layout, line.part_of, line.note, words.spoken(line.outcome))).lower()
-    right_kind = kind == KINDS[0] or kind.lower().startswith(line.kind[:3])
+    right_kind = line.kind != "window" if kind == KINDS[0] else kind.lower().startswith(line.kind[:3])
     return (
         right_kind
         and (not outcomes or line.outcome in outcomes)

@@ -148,6 +148,7 @@ class StudyProgress(ProgressBar):
         self._file = file
         self._best: Trial | None = None
         self._running: Trial | None = None
+        self._windows: list[Trial] = []
         super().__init__("starting", file.trials, "trials")
 
     def update(self, news: Update) -> None:
@@ -159,6 +160,8 @@ class StudyProgress(ProgressBar):
         elif news.trial is not None:
             self._running = self._running if news.elsewhere else None
             self._ended(news.trial, news.elsewhere)
+        if self._windows and (news.state, news.phase) != ("running", "confirm"):
+            self._round_ended()
         self.show(self._doing(news), news.trials_done)
 
     def _ended(self, trial: Trial, elsewhere: str) -> None:
@@ -166,7 +169,22 @@ class StudyProgress(ProgressBar):
         searched = trial.value is not None and trial.confirms is None and kept
         if searched and (self._best is None or (trial.value or 0) > (self._best.value or 0)):
             self._best = trial
-        self.say(self._line(trial, elsewhere))
+        if trial.round is None or trial.value is None:
+            self.say(self._line(trial, elsewhere))
+        else:
+            self._window(trial)
+
+    def _window(self, trial: Trial) -> None:
+        """Windows are short: a line for each round, once the next one begins."""
+        if self._windows and self._windows[-1].round != trial.round:
+            self._round_ended()
+        self._windows.append(trial)
+
+    def _round_ended(self) -> None:
+        aim, first = self._file.aim, self._windows[0]
+        values = ", ".join(f"trial {each.confirms} {aim.words(each.value)}" for each in self._windows)
+        self.say(f"measured again, round {(first.round or 0) + 1}: {values}")
+        self._windows = []
 
     def _line(self, trial: Trial, elsewhere: str) -> str:
         who = f"{trial.source}, {elsewhere}" if elsewhere else trial.source

@@ -141,7 +141,9 @@ def print_result(console: Console, document: StudyDocument) -> None:
     """The line that a study comes down to, its front, budgets and constraints, what failed, and why its winner wins."""
     result = document.result
     lag = [result.optuna_lag] if result.optuna_lag else []
-    _print_lines(console, [result.result_line or "no trial has been measured yet", *lag])
+    _print_lines(
+        console, [*(result.result_lines or [result.result_line or "no trial has been measured yet"]), *lag]
+    )
     if result.pareto:
         _print_columns(console, study.front(result))
     terms = {

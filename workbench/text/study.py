@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from tuning.spec.objectives import Aim, text
@@ -105,27 +106,21 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def columns(result: StudyResult) -> dict[str, list[str]]:
-    """One line for each arm that was measured again: its value in each round, and itself beside the baseline; empty
+    """One line for each arm that was measured again: its mean over its windows, and itself beside the baseline; empty
     where nothing was.
     """
     confirmed = result.confirmation_rounds
     if not confirmed:
         return {}
     aim, arms = result.aim, confirmed.arms
-    rounds = {
-        f"round {place + 1}, {aim.unit}": [
-            words.number(aim.shown(arm.rounds[place].value)) if place < len(arm.rounds) else ""
-            for arm in arms
-        ]
-        for place in range(max(len(arm.rounds) for arm in arms))
-    }
     # Where the baseline cannot run the best of the search is what the others stand beside.
     plain = any(arm.is_baseline for arm in arms)
     return {
         "trial": [str(arm.trial) for arm in arms],
         "is": [_role(arm, confirmed) for arm in arms],
         f"search, {aim.unit}": [words.number(aim.shown(arm.searched_value)) for arm in arms],
-        **rounds,
+        f"again, {aim.unit}": [words.number(aim.shown(_mean(arm))) for arm in arms],
+        "windows": [str(len(arm.rounds)) for arm in arms],
         "beside the baseline" if plain else f"beside trial {confirmed.beside}": [
             ""
             if arm.is_baseline or arm.trial == confirmed.beside
@@ -139,17 +134,28 @@ def columns(result: StudyResult) -> dict[str, list[str]]:
 
 
 def caption(result: StudyResult) -> str:
-    """In which order trials were measured again, who is recommended by which rule, and what differed; empty without."""
+    """How often trials were measured again, who is recommended by which rule, and what differed; empty without."""
     confirmed = result.confirmation_rounds
     if not confirmed:
         return ""
-    from tuning.analysis.confirmation import rule_title  # most commands describe no confirmation
+    from tuning.analysis.recommendation import rule_title  # most commands describe no confirmation
 
+    windows, rounds = len(confirmed.order), max(len(arm.rounds) for arm in confirmed.arms)
+    spent = f"{text(confirmed.used)} of {text(confirmed.allowed)} trial lengths" if confirmed.allowed else ""
     lines = [
-        f"measured again in the order {' '.join(map(str, confirmed.order))}",
+        f"measured again in {windows} windows over {rounds} rounds" + (f", {spent}" if spent else ""),
         f"trial {confirmed.recommended} is recommended by {rule_title(confirmed.decided_by)}: {confirmed.why}",
     ]
+    if len({len(arm.rounds) for arm in confirmed.arms}) > 1:
+        lines.append(
+            "who was told apart left the rounds; two arms are compared over the rounds that both had"
+        )
     return "; ".join([*lines, *confirmed.flags])
+
+
+def _mean(arm: ArmRow) -> float | None:
+    values = [row.value for row in arm.rounds if row.value]
+    return geometric_mean(values) if values else None
 
 
 def _role(arm: ArmRow, confirmed: ConfirmationRounds) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.config.layout import least_steps
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.rows import GpuRow, HostRow
 from profilers.model.run_summary import RunSummary, StepSeconds
 from tests.support.studies.fake import Machine, run_study, study
-from tuning.analysis import conditions, confirmation
+from tuning.analysis import conditions, confirmation, recommendation
 from tuning.analysis.comparison import compare
-from tuning.analysis.confirmation import Confirmed, TieRule
+from tuning.analysis.confirmation import Confirmed
+from tuning.analysis.recommendation import TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result
 from tuning.report.study_result import Gain, StudyResult
 from tuning.report.summary_line import gain_text
-from tuning.space import labels
+from tuning.space import labels, rounds
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.state import StudyState, Trial
@@ -55,13 +58,24 @@ def searched(*values: float, **more: Any) -> StudyState:
     )
 
 
-def rerun(state: StudyState, values: dict[int, float], file: StudyFile = FILE, **more: Any) -> StudyState:
-    """As far as the agenda goes; a trial is measured at its value, a little off in each round."""
-    while (arm := confirmation.next_arm(state, file)) is not None:
-        number = len(state.trials)
-        again = trial(number, arm.config, values[arm.number] * (1 + 0.001 * (number % 3)), arm.number, **more)
+def rerun(
+    state: StudyState,
+    values: dict[int, float],
+    file: StudyFile = FILE,
+    noise: Callable[[int], float] = lambda number: 0.001 * (number % 3),
+    **more: Any,
+) -> StudyState:
+    """As far as the rounds go; a trial is measured at its value, a little off in each window."""
+    while (window := confirmation.next_window(state, file)) is not None:
+        number, arm = len(state.trials), window.trial
+        told = {"round": window.round, "window": window.steps} | more
+        again = trial(number, arm.config, values[arm.number] * (1 + noise(number)), arm.number, **told)
         state = replace(state, trials=(*state.trials, again))
     return state
+
+
+def wild(number: int) -> float:
+    return float(np.random.default_rng(number).normal(0, 0.1))
 
 
 def order(state: StudyState) -> list[int | None]:
@@ -76,7 +90,7 @@ def found_in(state: StudyState, file: StudyFile = FILE) -> Confirmed:
 
 def test_the_leaders_are_measured_in_turns_and_back_again() -> None:
     state = rerun(searched(1000.0, 1010.0, 1005.0), {0: 1000.0, 1: 1004.0, 2: 1003.0})
-    assert order(state) == [0, 1, 2, 2, 1, 0]
+    assert order(state)[:9] == [0, 1, 2, 2, 1, 0, 0, 1, 2]
 
 
 def test_who_is_far_behind_is_not_measured_again() -> None:
@@ -90,18 +104,89 @@ def test_who_is_far_behind_is_not_measured_again() -> None:
     assert [arm.number for arm in confirmation.arms(pruned, FILE)] == [0, 1]
 
 
-def test_a_clear_verdict_spares_the_other_rounds() -> None:
+def test_rounds_end_once_it_is_clear_who_is_faster_or_that_both_are_as_fast() -> None:
+    faster = rerun(searched(1000.0, 2000.0, 900.0), {0: 1000.0, 1: 2000.0})
+    equal = rerun(searched(1000.0, 1020.0, 900.0), {0: 1000.0, 1: 1001.0})
+    for state, verdict in ((faster, "better"), (equal, "equal")):
+        found = found_in(state)
+        assert len(order(state)) <= 12
+        assert found.against(found.baseline).verdict in (verdict, "equal")
+    assert [arm.trial.number for arm in found_in(equal).equal] == [0, 1]
+
+
+def test_without_an_answer_rounds_end_with_the_budget() -> None:
+    """Three lengths of a trial for each of two; a window is 4 + 4 of its 24 steps."""
     file = study(confirm_repeats=3)
-    clear = rerun(searched(1000.0, 2000.0, 900.0), {0: 1000.0, 1: 2000.0}, file)
-    assert order(clear) == [0, 1]
-    close = rerun(searched(1000.0, 1020.0, 900.0), {0: 1000.0, 1: 1001.0}, file)
-    assert order(close) == [0, 1, 1, 0, 0, 1]
+    state = rerun(searched(1000.0, 1020.0, 900.0), {0: 1000.0, 1: 1060.0}, file, wild)
+    assert len(order(state)) == 18
+    assert confirmation.used(state, file) == pytest.approx(confirmation.allowed(state, file))
+    shown = result(state, file)
+    assert shown.gain is not None
+    assert shown.gain.verdict == "undecided"
+    assert shown.recommended is not None
+    assert shown.recommended.probability is not None
+    assert shown.recommended.probability >= 0.5
+    outlook = shown.confirmation_rounds and shown.confirmation_rounds.outlook
+    assert outlook
+    assert outlook.confirm_repeats > 3
+    assert f"more would decide (confirm_repeats: {outlook.confirm_repeats})" in shown.result_line
+    assert len(shown.result_lines) <= 3
+    more = rerun(state, {0: 1000.0, 1: 1010.0}, study(confirm_repeats=6), wild)
+    assert len(order(more)) == 36
 
 
-def test_an_arm_that_is_clearly_behind_leaves_the_rounds() -> None:
-    file = study(confirm_repeats=2)
-    state = rerun(searched(1000.0, 1010.0, 920.0), {0: 1000.0, 1: 1001.0, 2: 920.0}, file)
-    assert order(state) == [0, 1, 2, 1, 0]
+def test_an_arm_that_is_told_apart_leaves_its_budget_to_the_others() -> None:
+    file = study(confirm_repeats=4)
+    state = rerun(
+        searched(1000.0, 1010.0, 1005.0), {0: 1000.0, 1: 1001.0, 2: 500.0}, file, lambda n: wild(n) / 2
+    )
+    counts = [order(state).count(number) for number in (0, 1, 2)]
+    assert counts[2] < 12 < counts[1]
+    found = found_in(state)
+    assert {arm.trial.number for arm in found.contenders} <= {0, 1}
+
+
+def test_who_fails_a_window_is_out() -> None:
+    state = rerun(searched(1000.0, 1010.0, 1005.0), {0: 1000.0, 1: 1001.0, 2: 1002.0}, noise=wild)
+    at = next(one for one in state.trials if one.confirms == 2 and one.round == 3)
+    before = tuple(one for one in state.trials if one.round is None or one.round < 3)
+    others = [replace(one, number=len(before) + place) for place, one in enumerate(
+        one for one in state.trials if one.round == 3 and one.confirms != 2)]  # fmt: skip
+    failed = replace(at, number=len(before) + 2, value=None, outcome="oom", samples=())
+    broken = replace(state, trials=(*before, *others, failed))
+    following = confirmation.next_window(broken, FILE)
+    assert following is not None
+    assert following.round == 4
+    found = found_in(broken)
+    assert 2 not in {arm.trial.number for arm in found.contenders}
+    assert found.fastest.trial.number != 2
+
+
+def test_windows_measure_as_long_as_they_wait() -> None:
+    """A second beside the steps of 0.1 s: 4 of warm-up, 10 lost, 14 measured; never longer than the trial."""
+    first = searched(1000.0, 1010.0)
+    known = {"measures": {"step_seconds": {"value": 0.1}}, "steps": 24}
+    slow = replace(first, trials=tuple(replace(one, seconds=3.4, **known) for one in first.trials))
+    window = confirmation.next_window(slow, FILE)
+    assert window is not None
+    assert window.steps == 18
+    slower = replace(first, trials=tuple(replace(one, seconds=30.0, **known) for one in first.trials))
+    window = confirmation.next_window(slower, FILE)
+    assert window is not None
+    assert window.steps is None
+
+
+def test_windows_hold_whole_rounds_of_the_outer_loop() -> None:
+    base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 60, "warmup": 4}}
+    file = study(space={"outer.method": ["none", "local"], "outer.period": [7]}, base=base)
+    local = trial(1, file.search_space.completed({"outer.method": "local", "outer.period": 7}), 1000.0)
+    state = StudyState(trials=(trial(0, file.search_space.baseline[0], 1000.0), local))
+    steps = confirmation.window_steps(state, file, local)
+    assert steps is not None
+    config = rounds.window(file.search_space.config(local.config), steps)
+    assert config.train.steps == steps
+    measured = steps - least_steps(config, 0)
+    assert (measured % 7, measured // 7) == (0, 1)
 
 
 def test_only_what_was_measured_again_decides() -> None:
@@ -119,7 +204,9 @@ def test_old_measurements_do_not_confirm_a_study_that_grew() -> None:
     grown = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1500.0)))
     arms = [arm.number for arm in confirmation.arms(grown, FILE)]
     assert arms == [0, len(state.trials)]
-    assert confirmation.next_arm(grown, FILE) == grown.trials[0]
+    window = confirmation.next_window(grown, FILE)
+    assert window is not None
+    assert (window.trial, window.round) == (grown.trials[0], 0)
     close = replace(state, trials=(*state.trials, trial(len(state.trials), DEEP, 1250.0)))
     assert confirmation.confirmed(close, FILE) is None
     document = result(close, FILE).as_dict()
@@ -132,15 +219,15 @@ def test_a_tie_goes_to_memory_headroom() -> None:
                                    replace(state.trials[1], peak_memory_bytes=90)))  # fmt: skip
     again = rerun(light, {0: 1000.0, 1: 1001.0}, peak_memory_bytes=90)
     heavy = [replace(one, peak_memory_bytes=100) if one.confirms == 0 else one for one in again.trials]
-    decision = confirmation.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
+    decision = recommendation.decide(found_in(replace(again, trials=tuple(heavy))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (1, "memory")
-    assert decision.why == "trials 0 and 1 tie; it needs at least 10 % less memory"
+    assert decision.why == "trials 0 and 1 are equal; it needs at least 10 % less memory"
 
 
 def test_memory_that_grows_from_run_to_run_breaks_no_tie() -> None:
     again = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0})
     grown = [replace(one, peak_memory_bytes=100 + 9 * one.number) for one in again.trials]
-    decision = confirmation.decide(found_in(replace(again, trials=tuple(grown))), FILE)
+    decision = recommendation.decide(found_in(replace(again, trials=tuple(grown))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
 
 
@@ -154,10 +241,10 @@ def test_of_those_that_memory_leaves_the_fastest_is_taken() -> None:
         replace(one, peak_memory_bytes=kept[one.number if one.confirms is None else one.confirms])
         for one in again.trials
     ]
-    decision = confirmation.decide(found_in(replace(again, trials=tuple(known))), FILE)
+    decision = recommendation.decide(found_in(replace(again, trials=tuple(known))), FILE)
     assert (decision.arm.trial.number, decision.rule) == (2, "speed")
     assert decision.why.startswith(
-        "trials 0, 1 and 2 tie, 1 and 2 also in memory and simplicity; of these it was "
+        "trials 0, 1 and 2 are equal, 1 and 2 also in memory and simplicity; of these it was "
     )
 
 
@@ -181,7 +268,7 @@ def test_leaders_are_measured_again_where_the_baseline_cannot_run(tmp_path: Path
 def test_a_tie_in_memory_goes_to_the_simplest() -> None:
     state = rerun(searched(1000.0, 1010.0, 1008.0), {0: 1000.0, 1: 1001.0, 2: 1002.0}, peak_memory_bytes=100)
     state = replace(state, trials=tuple(replace(one, peak_memory_bytes=98) for one in state.trials))
-    decision = confirmation.decide(found_in(state), FILE)
+    decision = recommendation.decide(found_in(state), FILE)
     assert (decision.arm.trial.number, decision.rule) == (0, "simplicity")
     assert decision.why.endswith("it is the simplest: everything at its plain value")
 
@@ -193,7 +280,7 @@ def test_what_is_simple() -> None:
 
 
 def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
-    decision = confirmation.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
+    decision = recommendation.decide(found_in(rerun(searched(1000.0, 1300.0), {0: 1000.0, 1: 1300.0})), FILE)
     assert (decision.arm.trial.number, decision.rule, decision.why) == (
         1,
         "speed",
@@ -206,20 +293,27 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
     [
         (1.031, 1.019, 1.042, "better", "3.1 % faster than B, 95 % interval 1.9 to 4.2 %"),
         (0.9, 0.88, 0.92, "worse", "10.0 % slower than B, 95 % interval 8.0 to 12.0 %"),
-        (1.004, 0.99, 1.02, "tie", "a tie with B: +0.4 %, 95 % interval -1.0 to +2.0 %"),
+        (1.004, 0.99, 1.02, "equal", "equal to B to within 3 %: +0.4 %, 95 % interval -1.0 to +2.0 %"),
+        (
+            1.024,
+            0.97,
+            1.08,
+            "undecided",
+            "undecided: +2.4 % compared with B, 95 % interval -3.0 to +8.0 %, 82 % likely to be faster",
+        ),
         (
             1.2,
             None,
             None,
-            "tie",
-            "+20.0 % compared with B, from too few or too uneven steps for an interval: a tie until it is measured",
+            "undecided",
+            "undecided: +20.0 % compared with B, from too few or too uneven steps for an interval",
         ),
     ],
 )
 def test_the_claim_in_words(
     ratio: float, low: float | None, high: float | None, verdict: str, words: str
 ) -> None:
-    assert gain_text(Gain(ratio, low, high, verdict), "B").startswith(words)
+    assert gain_text(Gain(ratio, low, high, verdict, True, 0.82, 0.03), "B").startswith(words)
 
 
 def test_runs_under_different_conditions_are_flagged() -> None:
@@ -288,17 +382,20 @@ def test_a_new_rule_that_breaks_ties_is_one_entry(monkeypatch: pytest.MonkeyPatc
         lambda tied, file: [max(tied, key=lambda arm: arm.trial.number)],
         lambda chosen, tied, file: f"came last of {len(tied)}",
     )
-    monkeypatch.setattr(confirmation, "TIE_RULES", (newest, *confirmation.TIE_RULES))
+    monkeypatch.setattr(recommendation, "TIE_RULES", (newest, *recommendation.TIE_RULES))
     document = result(rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1001.0}), FILE).as_dict()
     assert document["recommended"]["trial"] == 1
     assert document["recommended"]["decided_by"] == "newest"
     said = caption(StudyResult.from_dict(document))
-    assert "trial 1 is recommended by the last that was tried: trials 0 and 1 tie; it came last of 2" in said
+    assert (
+        "trial 1 is recommended by the last that was tried: trials 0 and 1 are equal; it came last of 2"
+        in said
+    )
 
 
 def test_an_interval_that_says_nothing_is_left_out() -> None:
     """Runs whose steps take between 1 and 400 ms: a ratio from 0.0005 to 1,700 helps nobody."""
     draw = np.random.default_rng(3)
     wild = [[float(1 / seconds) for seconds in draw.lognormal(0, 3.0, 8)] for _ in range(2)]
-    found = compare(wild[:1], wild[1:], seed=0)
-    assert (found.ratio.low, found.ratio.high, found.verdict) == (None, None, "tie")
+    found = compare(wild[0], wild[1], seed=0)
+    assert (found.ratio.low, found.ratio.high, found.verdict) == (None, None, "undecided")

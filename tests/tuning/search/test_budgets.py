@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.studies.weighed import asked
-from tuning.analysis.comparison import compare_single, student
+from tuning.analysis.comparison import compare, compare_runs, student
 from tuning.search.budgets import budgets, document, used_up
 from tuning.spec import study_file
 from tuning.storage.state import StudyState, Trial
@@ -18,19 +18,19 @@ PRICE = {"per_gpu_hour": 2.0, "currency": "EUR"}
 
 
 def test_single_values_are_sure_only_when_they_were_repeated() -> None:
-    once = compare_single([[2.0]], [[1.0]])
-    assert (once.ratio.value, once.ratio.low, once.verdict, once.repeated) == (2.0, None, "tie", False)
-    again = compare_single([[2.0]], [[1.0], [1.0]], [[2.0]])
+    once = compare([2.0], [1.0], seed=0)
+    assert (once.ratio.value, once.ratio.low, once.verdict, once.repeated) == (2.0, None, "undecided", False)
+    again = compare_runs([[2.0], [2.0]], [[1.0], [1.0]], seed=0)
     assert (again.verdict, again.ratio.low, again.repeated) == ("better", pytest.approx(2.0), True)
-    noisy = compare_single([[1.02]], [[1.0], [1.03]], [[1.05]])
-    assert noisy.verdict == "tie" and noisy.ratio.low is not None and noisy.ratio.low < 0.95
+    noisy = compare_runs([[1.02], [1.05]], [[1.0], [1.03]], seed=0)
+    assert noisy.verdict == "undecided" and noisy.ratio.low is not None and noisy.ratio.low < 0.99
 
 
-def test_intervals_of_single_values_cover_the_truth() -> None:
+def test_intervals_of_repeated_values_cover_the_truth() -> None:
     random, held = np.random.default_rng(5), 0
     for _ in range(600):
-        arm, spread, *baseline = ([float(value)] for value in np.exp(random.normal(0, 0.02, 4)))
-        ratio = compare_single([arm], baseline, [spread]).ratio
+        first, second, *others = ([float(value)] for value in np.exp(random.normal(0, 0.02, 4)))
+        ratio = compare_runs([first, second], others, seed=0).ratio
         held += (ratio.low or 9) <= 1 <= (ratio.high or 0)
     assert 0.92 <= held / 600 <= 0.98
     assert [round(student(0.95, n), 2) for n in (1, 10, 11, 30)] == [12.71, 2.23, 2.2, 2.04]

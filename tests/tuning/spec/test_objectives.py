@@ -119,12 +119,19 @@ def test_constraints_are_kept_broken_or_undecided() -> None:
     assert checked(None, found) == []
 
 
-def test_of_several_runs_the_worst_counts() -> None:
-    wanted = Constraints(memory_headroom=0.1)
-    runs = [checked(wanted, {"memory_headroom": {"value": value}}) for value in (0.3, 0.05, 0.2)]
-    assert constraints.worst(runs)[0].measured == 0.05
-    assert constraints.worst([runs[0], checked(wanted, {})])[0].state == "undecided"
-    assert constraints.worst([runs[1], checked(wanted, {})])[0].state == "violated"
+def test_of_several_runs_memory_holds_each_time_and_what_noise_moves_in_the_mean() -> None:
+    def over(name: str, measure: str, bound: float, *values: float | None) -> constraints.Checked:
+        runs = [{measure: {"value": value}} if value is not None else {} for value in values]
+        (found,) = constraints.over_runs(Constraints(**{name: bound}), runs)
+        return found
+
+    assert over("memory_headroom", "memory_headroom", 0.1, 0.3, 0.05, 0.2).measured == 0.05
+    assert over("memory_headroom", "memory_headroom", 0.1, 0.3, None).state == "undecided"
+    assert over("memory_headroom", "memory_headroom", 0.1, 0.05, None).state == "violated"
+    late = over("max_step_seconds", "step_seconds", 1.0, 0.9, 1.05, 0.9)
+    assert (late.state, late.measured) == ("satisfied", pytest.approx(0.95))
+    assert over("max_step_seconds", "step_seconds", 1.0, 1.1, 1.05, 0.9).state == "violated"
+    assert over("max_step_seconds", "step_seconds", 1.0, None, None).state == "undecided"
 
 
 def trial(number: int, **values: float | None) -> Trial:

@@ -46,7 +46,7 @@ def check_complete(found: dict[str, Any], folder: Path) -> None:
     assert found["baseline"] is not None
     assert (found["state"], state.damage) == ("ended", ())
     confirmed = [row for row in found["confirmations"] if row["outcome"] == "completed"]
-    assert len(confirmed) == (0 if found["best"]["config"] == found["baseline"]["config"] else 2)
+    assert len(confirmed) == (0 if found["best"]["config"] == found["baseline"]["config"] else 6)
 
 
 @pytest.mark.drawn(1, of="crashes after any line")

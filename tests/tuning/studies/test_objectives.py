@@ -98,9 +98,9 @@ def test_what_the_time_of_a_step_decides_has_the_winner_of_speed(folder: Path, o
     assert f"% {better} than plain data parallel, 95 % interval" in found["result_line"]
 
 
-def test_without_repetition_a_single_value_is_a_tie(folder: Path) -> None:
+def test_without_repetition_a_single_value_is_undecided(folder: Path) -> None:
     found = run_study(asked(objective="peak_memory_bytes", confirm_repeats=0), folder, Weighed())
-    assert (found["gain"]["verdict"], found["gain"]["low"]) == ("tie", None)
+    assert (found["gain"]["verdict"], found["gain"]["low"]) == ("undecided", None)
     assert "a run gives one value and no interval" in found["result_line"]
 
 
@@ -123,7 +123,7 @@ def test_what_breaks_a_constraint_is_never_the_best(folder: Path) -> None:
         assert row["constraints"]["memory_headroom"] == pytest.approx(missed)
         assert row["limits"][0]["violation"] == pytest.approx(missed)
         assert "at least 90 % asked for: missed by" in row["reason"]
-    assert "; faster but ruled out: " in found["result_line"]
+    assert "faster but ruled out: " in found["result_line"]
     assert found["baseline"]["trial"] in [row["number"] for row in broken]
     assert "is ruled out (free memory at the peak" in found["result_line"]
     assert found["recommended"]["trial"] == found["best"]["trial"], (

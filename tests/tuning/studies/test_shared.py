@@ -218,8 +218,8 @@ def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
             )
             for arm, host in enumerate(hosts)
         ]
-        found = confirmation.next_arm(StudyState(trials=(*trials, *again)), file)
-        return found.number if found else None
+        found = confirmation.next_window(StudyState(trials=(*trials, *again)), file)
+        return found.trial.number if found else None
 
     assert (after(), after("a"), after("a", "a")) == (0, 1, None)
     assert after("a", "b") == 0

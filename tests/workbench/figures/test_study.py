@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.tuning.analysis.test_confirmation import FILE as CONFIRMED
+from tests.tuning.analysis.test_confirmation import rerun, searched
 from tests.tuning.report.test_result import FILE, compared
 from tuning.report.result import result
 from tuning.report.study_result import Entry, StudyResult, TrialRow
@@ -45,12 +47,12 @@ def test_trials_fall_into_groups() -> None:
         trial(3, None, outcome="running", label="tp=2"),
     ]
     found = trial_series(
-        StudyResult(trials=rows, confirmations=[trial(4, 11.0)], baseline=Entry(0, value=10.0))
+        StudyResult(trials=rows, confirmations=[trial(4, 11.0, confirms=2)], baseline=Entry(0, value=10.0))
     )
     assert [(point.number, point.words) for point in found.exact] == [(0, "dp=4")]
     assert (found.exact[0].below, found.exact[0].above) == pytest.approx((1.0, 2.0))
     assert [point.number for point in found.lossy] == [2]
-    assert [point.number for point in found.repeated] == [4]
+    assert [point.number for point in found.repeated] == [2]
     assert [tuple(mark) for mark in found.failed] == [(1, "oom", "rank 2 ran out")]
     assert [tuple(mark) for mark in found.running] == [(3, "running", "tp=2")]
     assert found.baseline == 10.0
@@ -93,3 +95,20 @@ def test_what_was_measured_again_is_labelled_apart_from_the_search() -> None:
     words = [one.text for one in drawing.layout.annotations]
     assert "baseline,<br>measured again" in words and "best,<br>measured again" in words
     assert "best of the search so far" in [trace.name for trace in drawing.data]
+
+
+def test_the_course_of_a_confirmation_ends_with_what_the_study_claims() -> None:
+    """The last point of the fastest and its interval are the gain of the document; before there are rounds enough it
+    has no interval.
+    """
+    found = result(rerun(searched(1000.0, 1010.0, 1005.0), {0: 1000.0, 1: 1060.0, 2: 1003.0}), CONFIRMED)
+    leader, other = sorted(study.courses(found), key=lambda course: not course.leads)
+    assert (leader.name, leader.leads, other.leads) == ("trial 1", True, False)
+    assert found.gain is not None
+    ends = [leader.percent[-1], leader.low[-1], leader.high[-1]]
+    claimed = [found.gain.ratio, found.gain.low, found.gain.high]
+    assert ends == pytest.approx([100 * ((value or 0) - 1) for value in claimed])
+    assert leader.low[:3] == [None, None, None]
+    drawing = study.confirmation([leader, other], 0.03, "% faster than the baseline")
+    assert [trace.name for trace in drawing.data if trace.name] == ["trial 1, the fastest", "trial 2"]
+    assert study.courses(StudyResult()) == []

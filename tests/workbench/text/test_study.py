@@ -29,6 +29,7 @@ TIED = rerun(searched(1000.0, 1010.0), {0: 1000.0, 1: 1003.0}, conditions={"proc
 def told(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
     shared = {"number": trial.number, "run": f"run-{trial.number}"}
     proposal = shared | {"config": trial.config, "source": trial.source, "confirms": trial.confirms}
+    proposal |= {"round": trial.round, "window": trial.window}
     end = shared | {"outcome": trial.outcome, "value": trial.value, "samples": list(trial.samples)}
     end |= {"reason": trial.reason}
     return [("proposal", proposal), ("tell", end)]
@@ -56,18 +57,20 @@ def write(home: Path, state: StudyState) -> None:
     journal.close()
 
 
-def test_the_columns_have_every_round() -> None:
+def test_the_columns_have_every_arm() -> None:
     document = result(TIED, FILE)
     shown = rounds.columns(document)
     assert shown["trial"] == ["0", "1"]
     assert shown["is"] == ["baseline, recommended", "fastest"]
     assert shown["search, tokens/s"] == ["1,000", "1,010"]
-    assert shown["round 1, tokens/s"][0].startswith("1,00")
+    assert shown["again, tokens/s"][0].startswith("1,00")
+    assert shown["windows"] == ["5", "5"]
     assert shown["beside the baseline"][0] == ""
     assert shown["beside the baseline"][1].startswith("1.00")
     said = rounds.caption(document)
     assert said.startswith(
-        "measured again in the order 0 1 1 0; trial 0 is recommended by simplicity: trials 0 and 1 tie"
+        "measured again in 10 windows over 5 rounds, 3.33 of 16 trial lengths; "
+        "trial 0 is recommended by simplicity: trials 0 and 1 are equal"
     )
     assert rounds.columns(result(searched(1000.0, 1010.0), FILE)) == {}
     assert rounds.caption(StudyResult()) == ""
@@ -77,9 +80,10 @@ def test_show_prints_them_before_the_result() -> None:
     text = io.StringIO()
     print_study(Console(file=text, width=250), StudyDocument(result(TIED, FILE), [], None))
     lines = text.getvalue().splitlines()
-    head = next(place for place, line in enumerate(lines) if "round 2, tokens/s" in line)
-    assert lines[head + 3].startswith("measured again in the order")
-    assert "a tie with plain data parallel" in lines[-1]
+    head = next(place for place, line in enumerate(lines) if "again, tokens/s" in line)
+    assert lines[head + 3].startswith("measured again in 10 windows")
+    assert "equal to plain data parallel to within 3 %" in lines[-2]
+    assert lines[-1].startswith("recommended: dp=4")
 
 
 def test_export_takes_what_is_recommended_and_says_so(command: Run, tmp_path: Path) -> None:
@@ -87,7 +91,9 @@ def test_export_takes_what_is_recommended_and_says_so(command: Run, tmp_path: Pa
     write(home, TIED)
     done = command("export", FILE.name, "--to", "torchrun", "--out", tmp_path / "out", "--home", home)
     assert done.code == 0
-    assert "exporting the run run-0 that it recommends (trials 0 and 1 tie; it is the simplest" in done.err
+    assert (
+        "exporting the run run-0 that it recommends (trials 0 and 1 are equal; it is the simplest" in done.err
+    )
     assert "not its fastest, run-1" in done.err
     said = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert (said["run"], said["is_best_of_study"], said["is_recommended_by_study"]) == ("run-0", False, True)

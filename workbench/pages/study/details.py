@@ -13,11 +13,12 @@ from typing import Any
 import streamlit as st
 
 from tuning.report.failures import EndingRow
-from tuning.report.study_result import StudyResult
+from tuning.report.study_result import Entry, StudyResult
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudySnapshot
 from workbench.analysis.why import Why, line
 from workbench.figures import front
+from workbench.figures import study as study_figures
 from workbench.figures.front import front_series
 from workbench.figures.thinning import thinned_front
 from workbench.pages.navigation import PAGES
@@ -148,18 +149,32 @@ def headline(study: StudySnapshot, place: str) -> None:
     terms(study.result, place)
     if columns := study_text.columns(study.result):
         with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
+            _course(study.result)
             table(columns, "study-rounds-table")
             st.caption(words.escaped(study_text.caption(study.result)))
 
 
 def result_line(result: StudyResult) -> None:
-    """What the study says by now, in its own words."""
+    """What the study says by now, in its own words: at most three lines."""
     if result.result_line:
         with st.container(border=True, key="result-line"):
             icon = "emoji_events" if result.best else "search"
-            st.markdown(f":material/{icon}: {words.escaped(result.result_line)}")
+            first, *more = result.result_lines or [result.result_line]
+            st.markdown(f":material/{icon}: {words.escaped(first)}")
+            for line in more:
+                st.markdown(words.escaped(line))
             if result.space_note:
                 st.caption(result.space_note)
+
+
+def _course(result: StudyResult) -> None:
+    """How the arms were told apart; nothing where a round or two say it all."""
+    series, gain = study_figures.courses(result), result.gain
+    if max((len(course.rounds) for course in series), default=0) > 2:
+        yardstick = "the baseline" if result.baseline else "the best of the search"
+        title = f"% {result.aim.objective.better} than {yardstick}"
+        drawing = study_figures.confirmation(series, gain.equal_within if gain else 0.0, title)
+        chart(drawing, "study-rounds-chart", "how the leaders were told apart, round by round")
 
 
 def _why_it_wins(why: Why) -> None:
@@ -188,10 +203,7 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     aim, failed = result.aim, sum(row.failed for row in result.trials)
     again = ", measured again" if result.confirmation_rounds else ""
     tiles = {
-        f"{name}{again}, {aim.unit}": (
-            text(aim.shown(entry.value)),
-            words.around(*aim.bounds(entry.low, entry.high)),
-        )
+        f"{name}{again}, {aim.unit}": (text(aim.shown(entry.value)), _around(entry, result))
         if entry
         else (words.NOTHING, "")
         for name, entry in (("Best", result.best), ("Baseline", result.baseline))
@@ -199,6 +211,14 @@ def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     done = f"{result.trials_done:,} of {result.trials_total:,}"
     without = f"{failed:,} without a value" if failed else ""
     return tiles | {"Gain": _gain(result), "Trials": (done, without)}
+
+
+def _around(entry: Entry, result: StudyResult) -> str:
+    """The interval of a value: of one that was measured again, where another run falls."""
+    bounds = words.around(*result.aim.bounds(entry.low, entry.high))
+    arms = result.confirmation_rounds.arms if result.confirmation_rounds else []
+    again = bounds and entry.trial in [arm.trial for arm in arms]
+    return f"95 % of runs: {bounds}" if again else bounds
 
 
 def _gain(result: StudyResult) -> tuple[str, str]:

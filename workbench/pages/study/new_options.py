@@ -27,6 +27,7 @@ FIELDS = {
     "seed": None,
     "confirm_repeats": None,
     "confirm_runners_up": None,
+    "equal_within": None,
     "loss_guard.threshold": None,
 }
 RACING = {"settle": None, "least_steps": None, "spread": None}

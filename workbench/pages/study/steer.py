@@ -55,6 +55,7 @@ def limits(file: StudyFile) -> list[Limit]:
         *found,
         Limit("confirm_repeats", forms.LABELS["confirm_repeats"], file.confirm_repeats, 0),
         Limit("confirm_runners_up", forms.LABELS["confirm_runners_up"], file.confirm_runners_up, 0),
+        Limit("equal_within", forms.LABELS["equal_within"], file.equal_within, 0.0),
     ]
 
 

@@ -84,7 +84,8 @@ def _draw(name: str) -> None:
             study_figures.importance(known, words.short, name), "tune-importance", "Importance of each knob"
         )
     st.markdown("**Trials**")
-    shown = trial_table.chosen(all_rows(result), "tune-trial-table")
+    rows = [row for row in all_rows(result) if row.confirms is None or row.failed]
+    shown = trial_table.chosen(rows, "tune-trial-table")
     trials_table(shown, found.acts, "tune-trial-table", result.aim)
 
 

@@ -22,8 +22,9 @@ UNSET = "not set"
 #: Labels of fields whose own name says too little outside their section.
 LABELS = {
     "batch.micro_batch": "Micro-batch of the baseline",
-    "confirm_repeats": "Maximum rounds of confirmation",
+    "confirm_repeats": "Trial lengths to measure each leader again, at most",
     "confirm_runners_up": "Runners-up in each round",
+    "equal_within": "Counts as equally fast (0.03 is 3 %)",
     "data.path": "Data: a UTF-8 file or folder",
     "gpu_hours": "GPU-hours of all ranks",
     "least_steps": "Minimum measured steps before a decision",

@@ -1,0 +1,74 @@
+"""The demo study on this machine, again and again: does it decide, in which time, and does a new run keep what it says?
+
+Each repetition is `examples/quickstart.yaml` in a home of its own, on warm ranks, with another seed. Afterwards the
+recommended configuration is run once more as a whole trial: told beside a stop-watch over its steps, and whether it
+falls into the interval that the study told. Needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import _table as table
+from engine.session import Session
+from tuning.report.study_result import StudyResult
+from tuning.spec.study_file import StudyFile, load
+from tuning.storage.study_folder import STUDIES
+from tuning.study import run_study
+
+DEMO = Path("examples/quickstart.yaml")
+DECIDED = ("better", "worse", "equal")
+LIMIT_SECONDS = 180.0
+
+
+def main(repetitions: int, save: bool) -> None:
+    """A line for each study."""
+    rows, decided = list[list[str]](), 0
+    for number in range(repetitions):
+        with tempfile.TemporaryDirectory() as folder, Session(Path(folder)) as session:
+            row, good = repetition(session, load(DEMO).model_copy(update={"seed": number}))
+        rows.append([str(number), *row])
+        decided += good
+        print(*rows[-1], sep=" | ", flush=True)
+    header = ["seed", "verdict", "gain, 95 %", "rounds", "windows", "seconds", "recommended", "told, 95 % of runs",
+              "a new run", "in the interval"]  # fmt: skip
+    title = f"The demo study: {decided} of {repetitions} decide within {LIMIT_SECONDS:.0f} seconds"
+    table.show("confirmation_demo", title, header, rows, save)
+
+
+def repetition(session: Session, file: StudyFile) -> tuple[list[str], bool]:
+    """Its line, and whether it decided in time."""
+    began = time.monotonic()
+    found = run_study(file, session.home / STUDIES / file.name, session.execute)
+    seconds = time.monotonic() - began
+    gain, rounds, entry = found.gain, found.confirmation_rounds, found.recommended
+    assert gain is not None
+    assert entry is not None
+    percent = [f"{100 * (each - 1):+.1f}" if each else "-" for each in (gain.ratio, gain.low, gain.high)]
+    windows = [len(arm.rounds) for arm in rounds.arms] if rounds else [0]
+    told = told_interval(found)
+    again = new_run(session, file, found)
+    row = [gain.verdict, f"{percent[0]} ({percent[1]} to {percent[2]})", str(max(windows)), str(sum(windows)),
+           f"{seconds:.0f}", entry.label, f"{told[0]:,.0f} to {told[1]:,.0f}", f"{again:,.0f}",
+           "yes" if told[0] <= again <= told[1] else "no"]  # fmt: skip
+    return row, gain.verdict in DECIDED and seconds <= LIMIT_SECONDS
+
+
+def told_interval(found: StudyResult) -> tuple[float, float]:
+    """Where the study says that 95 % of runs of the recommended configuration fall."""
+    entry = found.recommended
+    for known in (found.best, found.baseline):
+        if known and entry and known.trial == entry.trial:
+            entry = replace(entry, low=known.low, high=known.high)
+    return (entry.low or 0.0, entry.high or 0.0) if entry else (0.0, 0.0)
+
+
+def new_run(session: Session, file: StudyFile, found: StudyResult) -> float:
+    """Tokens per second of the recommended configuration in one more trial."""
+    assert found.recommended is not None
+    config = file.search_space.config(found.recommended.config)
+    _, summary = session.execute(config, {"purpose": "again"}, lambda: False)
+    return summary.tokens_per_second or float("nan")
