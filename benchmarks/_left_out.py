@@ -1,0 +1,161 @@
+"""Rows of every shipped table, each predicted by constants that never saw its group, with its printed range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import _predict_memory as memory
+from benchmarks import _published as published
+from benchmarks.published import columns as columns_of
+from benchmarks.published import llmfoundry, nanotron, playbook
+from benchmarks.published.stalls import crowded, messages, stalled
+from tuning.predict.fit import calibrate
+from tuning.predict.fit.calibrate import Measured
+from tuning.predict.model import step_time
+from tuning.predict.model.cases import Array, Cases
+
+Names = NDArray[np.str_]
+#: Half-width of a normal distribution's 90 %, and its deviation from the middle half.
+_NINETY, _QUARTILES = 1.645, 1.349
+
+
+class Table(NamedTuple):
+    """Rows to predict, the ways in which they fall into groups, and rows that are always fitted to as well."""
+
+    name: str
+    rows: Measured
+    ways: Mapping[str, Names]
+    also: Measured | None = None
+
+
+class LeftOut(NamedTuple):
+    """Of one table and one way: each row's group, seconds predicted and measured, and the printed 90 % range.
+
+    ``usual`` are rows that did not stall, whose prediction is ``fast``.
+    """
+
+    table: str
+    way: str
+    groups: Names
+    predicted: Array
+    measured: Array
+    low: Array
+    high: Array
+    fast: Array
+    usual: NDArray[np.bool_]
+    cells: Names
+
+    def take(self, rows: NDArray[np.bool_]) -> LeftOut:
+        """Some of the rows."""
+        return LeftOut(self.table, self.way, *(column[rows] for column in self[2:]))
+
+    @property
+    def error(self) -> Array:
+        """Of each row, |predicted / measured - 1|."""
+        return np.asarray(np.abs(self.predicted / self.measured - 1), np.float64)
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Whether each row lies in its range."""
+        return np.asarray((self.low <= self.measured) & (self.measured <= self.high), np.bool_)
+
+
+def ways(cases: Cases, sizes: NDArray[np.generic], **more: NDArray[np.generic]) -> dict[str, Names]:
+    """Model size, node count, tp width, and size with node count, where rows differ in them."""
+    nodes = np.ceil(cases.world / cases.devices_per_node).astype(int).astype(str)
+    found = {"size": sizes.astype(str), "nodes": nodes, "tp": cases.tp.astype(int).astype(str)}
+    found |= {name: column.astype(str) for name, column in more.items()}
+    pairs = [f"{size} on {count}" for size, count in zip(found["size"], nodes, strict=True)]
+    found["size and nodes"] = np.array(pairs)
+    plain = {name: groups for name, groups in found.items() if len(np.unique(groups)) > 1}
+    if "nodes" not in plain:
+        plain.pop("size and nodes", None)
+    return plain
+
+
+def tables() -> Iterator[Table]:
+    """Those without stalls. Megatron's four rows are predicted from vTrain's, those of fp8 from bf16."""
+    one = published.single(published.FILES["vtrain_single"])
+    many = published.multi(published.FILES["vtrain_multi"])
+    yield Table("vTrain, 1 node", one, ways(one.cases, one.groups))
+    yield Table("vTrain, 64 to 512", many, ways(many.cases, many.groups), one)
+    columns = llmfoundry.runs(published.FILES["llmfoundry"])
+    fsdp = published.fsdp(published.FILES["llmfoundry"], "model")
+    yield Table("llm-foundry", fsdp, ways(fsdp.cases, columns["model"], machine=columns["accelerator"]))
+    eight = columns["format"] == "fp8"
+    halves = calibrate.select(fsdp, eight), calibrate.select(fsdp, ~eight)
+    yield Table("llm-foundry, fp8", halves[0], {"format": columns["format"][eight]}, halves[1])
+    known = published.recomputation(published.FILES["megatron_2205_table3_table5"])
+    whole = np.full(len(known.seconds), "all of it")
+    yield Table("Megatron 2205", known, {"table": whole}, published.joined(one, many))
+
+
+def left_out(table: Table) -> Iterator[LeftOut]:
+    """Every row by constants that were fitted to other groups; ranges by the errors of other groups alone."""
+    for way, groups in table.ways.items():
+        seconds = table.rows.seconds
+        predicted = np.zeros(len(seconds))
+        for name in np.unique(groups):
+            out = groups == name
+            rest = calibrate.select(table.rows, ~out)
+            train = published.joined(rest, table.also) if table.also else rest
+            constants = calibrate.fitted(train if (~out).any() else table.also or train)
+            own = calibrate.select(table.rows, out)
+            predicted[out] = step_time.step(own.cases, own.machine, constants).seconds
+        low, high = _ranges(np.log(predicted / seconds), groups, table)
+        usual = np.full(len(seconds), True)
+        ends = predicted * low, predicted * high
+        yield LeftOut(table.name, way, groups, predicted, seconds, *ends, predicted, usual, groups)
+
+
+def _ranges(left: Array, groups: Names, table: Table) -> tuple[Array, Array]:
+    """Factors of a prediction: what others' left-out errors say; of one group those of the table fitted besides."""
+    low, high = np.ones(len(left)), np.ones(len(left))
+    for name in np.unique(groups):
+        out = groups == name
+        others = left[~out]
+        if not len(others):
+            assert table.also is not None, "a table of one group is predicted from another"
+            others = calibrate.held_out(table.also)
+        ends = np.percentile(others, [5, 95])
+        low[out], high[out] = np.exp(-ends[1]), np.exp(-ends[0])
+    return low, high
+
+
+def playbook_left_out() -> Iterator[LeftOut]:
+    """Finished trials of the playbook: seconds without stalls, and what stalls make of them."""
+    trials = playbook.trials(published.FILES["ultrascale_playbook_benchmarks"])
+    own = nanotron.dealt(columns_of.cases(trials))
+    refused, ran = nanotron.refuses(own), ~trials["failed"]
+    for way, groups in ways(own, trials["model"]).items():
+        parts = [_playbook_group(trials, own, refused, groups == name) for name in np.unique(groups[ran])]
+        place = np.concatenate([np.flatnonzero((groups == name) & ran) for name in np.unique(groups[ran])])
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        predicted, low, high, fast, usual = columns
+        measured = trials["iteration_seconds"][place]
+        pairs = zip(trials["model"][place], trials["nodes"][place], strict=True)
+        cells = np.array([f"{model} on {nodes}" for model, nodes in pairs])
+        ends, kind = (low, high), usual.astype(np.bool_)
+        yield LeftOut("playbook", way, groups[place], predicted, measured, *ends, fast, kind, cells)
+
+
+def _playbook_group(
+    trials: columns_of.Columns, own: Cases, refused: NDArray[np.bool_], out: NDArray[np.bool_]
+) -> tuple[Array, ...]:
+    fold = memory.learned(trials, own, refused, ~out)
+    known, asked = ~out & ~trials["failed"], out & ~trials["failed"]
+    left, measured = own.take(asked), trials["iteration_seconds"][asked]
+    fast, full = fold.without[asked], crowded(left, fold.peaks)
+    predicted = fold.stalls.slowed(left, fast, full)
+    fitted = own.take(known)
+    off = np.log(trials["iteration_seconds"][known] / fold.without[known])
+    slower = np.log1p(fold.stalls.seconds * messages(fitted) / fold.without[known])
+    nearer = np.where((np.abs(off - slower) < np.abs(off)) & (fitted.pp > 1), off - slower, off)
+    spread = float(np.subtract(*np.quantile(nearer, [0.75, 0.25]))) / _QUARTILES
+    width = np.exp(_NINETY * spread)
+    usual = ~(stalled(left, measured, fast, fold.stalls.seconds) == 1)
+    return predicted, predicted / width, predicted * width, fast, usual.astype(np.float64)
