@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from engine.config.errors import InputError
 from engine.run.outcome import Ending, StopAnswer
 from tuning.analysis.early_stop import Race, race_of
-from tuning.controllers import coordination, open_study, warm_start
+from tuning.controllers import coordination, open_study
 from tuning.controllers.commands import POLL_SECONDS, Control
-from tuning.controllers.open_study import Kept
+from tuning.controllers.open_study import Kept, Opening
 from tuning.controllers.status import Board, Update
 from tuning.execution import executor
 from tuning.execution.device_slices import Beside
@@ -31,9 +31,8 @@ from tuning.search.prediction_prior import Foresee
 from tuning.space import rounds
 from tuning.space.encoding import Encoding
 from tuning.spec.study_file import StudyFile
-from tuning.storage.journal import TURN, FileLock, Journal, UnreachableError, load
+from tuning.storage.journal import TURN, FileLock, Journal, UnreachableError
 from tuning.storage.state import Trial
-from tuning.storage.study_folder import JOURNAL
 
 if TYPE_CHECKING:
     from tuning.sampling.optuna_study import Draw
@@ -132,20 +131,15 @@ def run_study(
         InputError: another study has this name, a process runs it already, its folder cannot be written, or the
             database does not answer.
     """
-    if storage is None:
-        warm_start.check(folder, file)
-    open_study.prepare_storage(folder, file, storage)
-    file = open_study.as_before(folder, file)
-    open_study.check_same(load(folder / JOURNAL).file, file)
-    folder, file = open_study.follow(folder, file, storage)
+    opening = open_study.begin(folder, file, storage)
     heard: int | None = None
     with Interruption() as interruption:  # whoever asks while a study goes over to another one is heard there
         one = partial(_run, execute, on_update, foresee, interruption, storage=storage)
         while True:
-            document, heard = one(file, folder, join=join, heard=heard)
+            document, heard = one(opening, join=join, heard=heard)
             if document.state != CONTINUED:
                 return document
-            folder, file = open_study.follow(folder, file, storage)
+            opening = open_study.follow(opening, storage)
             join = True  # they all go on with the same study
 
 
@@ -154,8 +148,7 @@ def _run(
     on_update: Callable[[Update], None] | None,
     foresee: Foresee | None,
     interruption: Interruption,
-    file: StudyFile,
-    folder: Path,
+    opening: Opening,
     *,
     join: bool,
     heard: int | None,
@@ -164,7 +157,7 @@ def _run(
     """The result of a study, and how many answers in its journal are from before it was started: a study that goes on
     under another name may be paused.
     """
-    kept = open_study.keep(folder, file, join, heard, storage)
+    kept, folder = open_study.keep(opening, join, heard, storage), opening.folder
     board = Board(folder, kept.file, kept.crew, on_update)
     board.state = "interrupted"
     try:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
 from engine.run.calibration import fingerprint
-from tuning.controllers import status, successor
+from tuning.controllers import status, successor, warm_start
 from tuning.controllers.status import write
-from tuning.controllers.warm_start import inherit
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
-from tuning.storage import controllers, journal, study_folder
+from tuning.storage import controllers, study_folder
 from tuning.storage.controllers import Crew, Member, StudyStatus
-from tuning.storage.journal import Journal, UnreachableError
+from tuning.storage.journal import Journal, JournalReader, UnreachableError
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import JOURNAL
 
@@ -28,13 +27,43 @@ if TYPE_CHECKING:
     from tuning.storage.postgres.database import Database
 
 
-def prepare_folder(folder: Path, file: StudyFile) -> None:
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A study to go on with: its file, and its journal, of which each line is read once however often one looks."""
+
+    file: StudyFile
+    journal: JournalReader
+
+    @property
+    def folder(self) -> Path:
+        """Where the study lives."""
+        return self.journal.path.parent
+
+
+def begin(folder: Path, file: StudyFile, storage: str | None) -> Opening:
+    """The study that a file asks for, as it stands: with what was chosen when it began, where it goes on by now.
+
+    Raises:
+        InputError: another study has this name, a study that it inherits is missing, its folder cannot be written, or
+            the database does not answer.
+    """
+    reader = JournalReader(folder / JOURNAL)
+    if storage is None:
+        warm_start.check(folder, file, reader.look())
+    prepare_storage(reader, file, storage)
+    file = as_before(reader, file)
+    check_same(reader.look().file, file)
+    return follow(Opening(file, reader), storage)
+
+
+def prepare_folder(reader: JournalReader, file: StudyFile) -> None:
     """Make the folder, unless another study with this name lives there.
 
     Raises:
         InputError: what may not change inside a study is different, or the folder cannot be made.
     """
-    check_same(journal.load(folder / study_folder.JOURNAL).file, file)
+    folder = reader.path.parent
+    check_same(reader.look().file, file)
     try:
         (folder / run_folder.COMMANDS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -42,13 +71,13 @@ def prepare_folder(folder: Path, file: StudyFile) -> None:
         raise InputError("home", str(folder), remedy) from None
 
 
-def as_before(folder: Path, file: StudyFile) -> StudyFile:
+def as_before(reader: JournalReader, file: StudyFile) -> StudyFile:
     """The file to go on with: where it leaves the space or the confirmation to us, what was chosen when its study began
     stays chosen.
     """
-    known = journal.load(folder / study_folder.JOURNAL).file
+    known, given = reader.look().file, reader.path.with_name(study_folder.STUDY_GIVEN)
     file = file.with_confirmation_of(known) if known else file
-    if file.space is not None or known is None or _named_space(folder / study_folder.STUDY_GIVEN):
+    if file.space is not None or known is None or _named_space(given):
         return file
     return file.with_chosen(known["space"])
 
@@ -125,12 +154,13 @@ class Kept:
         return go_on
 
 
-def prepare_storage(folder: Path, file: StudyFile, storage: str | None) -> None:
+def prepare_storage(reader: JournalReader, file: StudyFile, storage: str | None) -> None:
     """Before anything is decided from a study's folder: of one in a database, let the copy there be up to date.
 
     Raises:
         InputError: the database does not answer or holds another study, or the study is in one that was not given.
     """
+    folder = reader.path.parent
     marked = run_folder.read_json(folder / STORAGE)
     if storage is None:
         if marked is not None:
@@ -140,7 +170,7 @@ def prepare_storage(folder: Path, file: StudyFile, storage: str | None) -> None:
     status = StudyStatus.of(folder)
     if status.alive:
         raise controllers.busy(folder.name, status.owner or {}, _ways(storage))
-    prepare_folder(folder, file)
+    prepare_folder(reader, file)
     from tuning.storage.postgres.journal import DatabaseJournal, adopt
 
     database = _database(storage)
@@ -154,14 +184,15 @@ def prepare_storage(folder: Path, file: StudyFile, storage: str | None) -> None:
     write(folder / STORAGE, {"storage": database.address.shown})
 
 
-def follow(folder: Path, file: StudyFile, storage: str | None) -> tuple[Path, StudyFile]:
-    """Where a study goes on by now, and the file to go on with, as :func:`succession.follow` has it.
+def follow(opening: Opening, storage: str | None) -> Opening:
+    """Where a study goes on by now, as :func:`tuning.controllers.successor.follow` has it.
 
     Raises:
         InputError: a folder cannot be written, or the database does not answer or has another study there.
     """
     begin = successor.begin if storage is None else partial(_begin_in_database, storage)
-    return successor.follow(folder, file, begin)
+    reader, file = successor.follow(opening.journal, opening.file, begin)
+    return Opening(file, reader)
 
 
 def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: StudyState) -> None:
@@ -179,26 +210,26 @@ def _begin_in_database(storage: str, folder: Path, file: StudyFile, state: Study
                     put(database, file.name, list(map(json.dumps, successor.lines(folder, file, state))))
         except UnreachableError as problem:
             raise InputError("storage", database.address.shown, f"{problem}; try again") from None
-    prepare_storage(place, file, storage)
+    prepare_storage(JournalReader(place / JOURNAL), file, storage)
     successor.hand_over(folder, place, state)
     if not StudyStatus.of(folder).continued_in:  # no controller of this home was there when it was widened
         status = run_folder.read_json(folder / run_folder.STATUS) or {}
         write(folder / run_folder.STATUS, status | {"state": "continued", "continued_in": file.name})
 
 
-def keep(
-    folder: Path, file: StudyFile, join: bool, heard: int | None = None, storage: str | None = None
-) -> Kept:
+def keep(opening: Opening, join: bool, heard: int | None = None, storage: str | None = None) -> Kept:
     """Be a controller of a study, the only one unless it may ``join`` others, as it may in a database.
 
     Raises:
         InputError: another study has this name, a process runs it already, or its folder cannot be written.
     """
-    prepare_folder(folder, file)
+    folder, file = opening.folder, opening.file
+    prepare_folder(opening.journal, file)
     me = controllers.take(folder, join and storage is None, _ways(storage))
     try:
         if storage is None:
-            return _kept(folder, file, Journal(folder / JOURNAL), Crew(folder, me), None, heard)
+            opened = Journal(folder / JOURNAL, opening.journal)
+            return _kept(folder, file, opened, Crew(folder, me), None, heard)
         return _kept_in_database(folder, file, me, storage, heard)
     except BaseException:
         controllers.give_up(folder)
@@ -235,7 +266,7 @@ def _kept(
         with journal.turn():
             file = _file_of_others(journal, file) if crew.others() else file
             begin_journal(journal, folder, file)
-            inherit(folder, file, journal)
+            warm_start.inherit(folder, file, journal)
             answered = len(journal.state.answers) if heard is None else heard
             return Kept(file, journal, crew, crew.join(answered), place)
     except BaseException:

@@ -18,7 +18,7 @@ from tuning.space.knobs import Knob
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config, journal, study_folder
-from tuning.storage.journal import TURN, FileLock
+from tuning.storage.journal import TURN, FileLock, JournalReader
 from tuning.storage.state import Line, StudyState
 
 #: How often the chain of a study is followed before something must be wrong.
@@ -56,21 +56,21 @@ def grown(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
     return study_file.parse(document)
 
 
-def follow(folder: Path, file: StudyFile, begin: Begin) -> tuple[Path, StudyFile]:
-    """Where a study goes on by now, and the file to go on with; the folder itself if it was never widened. ``begin``
+def follow(reader: JournalReader, file: StudyFile, begin: Begin) -> tuple[JournalReader, StudyFile]:
+    """Where a study goes on by now, and the file to go on with; the study itself if it was never widened. ``begin``
     makes what is not there yet.
 
     Raises:
         InputError: a folder cannot be written.
     """
     for _ in range(LONGEST_CHAIN):
-        state = journal.load(folder / study_folder.JOURNAL)
+        state, folder = reader.look(), reader.path.parent
         if state.successor is None:
             break
         file = grown(file, state.successor)
         begin(folder, file, state)
-        folder = folder.parent / file.name
-    return folder, file
+        reader = JournalReader(folder.parent / file.name / study_folder.JOURNAL)
+    return reader, file
 
 
 def begin(folder: Path, file: StudyFile, state: StudyState) -> None:

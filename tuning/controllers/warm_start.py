@@ -33,13 +33,13 @@ def inherit(folder: Path, file: StudyFile, opened: Journal) -> None:
             opened.append("inherited", study=name, **_told(folder, name, file, opened.state.machine))
 
 
-def check(folder: Path, file: StudyFile) -> None:
-    """Before a study's folder is made, so that its name stays free.
+def check(folder: Path, file: StudyFile, state: StudyState) -> None:
+    """Before a study's folder is made, so that its name stays free. ``state`` is the study's own, as far as it got.
 
     Raises:
         InputError: a study that it names, and that it has not taken over yet, is not beside this one, or is it.
     """
-    known = {earlier.study for earlier in journal.load(folder / study_folder.JOURNAL).inherited}
+    known = {earlier.study for earlier in state.inherited}
     for name in set(file.inherit) - known:
         _state_of(folder, name)
 

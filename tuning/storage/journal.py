@@ -73,11 +73,11 @@ class Journal:
     :meth:`refresh`, so that all of them see the same lines in the same order.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reader: JournalReader | None = None) -> None:
+        """``reader``: of the same file; what it has read is not read again."""
         self.path = path
         self._lock = FileLock(path.with_name(TURN))
-        self.state = StudyState()
-        self._offset = self._lines = 0
+        self.state, self._offset, self._lines = reader.taken() if reader else (StudyState(), 0, 0)
         self._file = self._check(lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
         self._check(self._take_over)
 
@@ -283,6 +283,14 @@ class JournalReader:
                 if self._mark is not None:
                     self._begin()
             return self._state
+
+    def taken(self) -> tuple[StudyState, int, int]:
+        """A copy of the state by now, and how many bytes and lines of the file it is from: whole lines only."""
+        with self._lock, suppress(OSError), self.path.open("rb") as file:
+            self._follow(file)
+            if self._mark is not None and self._mark.last.endswith(b"\n"):
+                return self._state.copy(), self._mark.size, self._lines
+        return StudyState(), 0, 0
 
     def _begin(self) -> None:
         self._state, self._lines = StudyState(), 0

@@ -133,6 +133,13 @@ def columns(result: StudyResult) -> dict[str, list[str]]:
     }
 
 
+def confirming(rounds: ConfirmationRounds) -> str:
+    """How far a confirmation is that goes on."""
+    done = max(len(arm.rounds) for arm in rounds.arms)
+    used, allowed = text(rounds.used), text(rounds.allowed)
+    return f"measuring the leaders again: {done} rounds, {used} of at most {allowed} trial lengths"
+
+
 def caption(result: StudyResult) -> str:
     """How often trials were measured again, who is recommended by which rule, and what differed; empty without."""
     confirmed = result.confirmation_rounds

@@ -28,6 +28,7 @@ from tuning.report.summary_line import gain_text
 from tuning.space import labels, rounds
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
+from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState, Trial
 from workbench.text.study import caption, columns
 
@@ -368,7 +369,7 @@ def test_an_older_study_is_not_asked_for_more(tmp_path: Path) -> None:
     run_study(study(trials=4, confirm_repeats=1, confirm_runners_up=0), tmp_path, Machine())
     journal = tmp_path / study_folder.JOURNAL
     journal.write_text(journal.read_text().replace(', "confirm_runners_up": 0', ""))
-    kept = open_study.as_before(tmp_path, file)
+    kept = open_study.as_before(JournalReader(journal), file)
     assert (kept.confirm_repeats, kept.confirm_runners_up) == (1, None)
     again = Machine()
     run_study(file, tmp_path, again)

@@ -98,7 +98,7 @@ def test_a_mask_outlives_its_owner_and_can_be_lifted(folder: Path) -> None:
         (
             "budget",
             {"weather": 3},
-            "known: trials, confirm_repeats, confirm_runners_up, seconds, wall_seconds",
+            "known: trials, confirm_repeats, confirm_runners_up, equal_within, seconds",
         ),
         ("sampler", {"name": "luck"}, "sampler"),
         ("sampler", {"name": "cmaes"}, "is a category"),

@@ -15,6 +15,7 @@ from tests.tuning.analysis.test_confirmation import rerun, searched
 from tests.workbench.conftest import Run
 from tuning.report.result import result
 from tuning.report.study_result import StudyResult
+from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.journal import Journal
 from tuning.storage.state import StudyState, Trial
@@ -35,23 +36,23 @@ def told(trial: Trial) -> list[tuple[str, dict[str, Any]]]:
     return [("proposal", proposal), ("tell", end)]
 
 
-def write(home: Path, state: StudyState) -> None:
+def write(home: Path, state: StudyState, file: StudyFile = FILE) -> None:
     """The study and empty folders of its runs."""
-    folder = home / study_folder.STUDIES / FILE.name
+    folder = home / study_folder.STUDIES / file.name
     folder.mkdir(parents=True)
     journal = Journal(folder / study_folder.JOURNAL)
-    journal.append("study", file=FILE.resolved(), fingerprint=FILE.fingerprint())
+    journal.append("study", file=file.resolved(), fingerprint=file.fingerprint())
     for trial in state.trials:
         for kind, values in told(trial):
             journal.append(kind, **values)
         run = home / f"run-{trial.number}"
         run.mkdir()
-        config = FILE.search_space.config(trial.config)
+        config = file.search_space.config(trial.config)
         (run / run_folder.CONFIG).write_text(config.dumps(), "utf-8")
         status = {
             "id": run.name,
             "state": "ended",
-            "labels": {"study": FILE.name, "trial": str(trial.number)},
+            "labels": {"study": file.name, "trial": str(trial.number)},
         }
         run_folder.write_json(run / run_folder.STATUS, status | {"outcome": {"ending": "completed"}})
     journal.close()

@@ -6,6 +6,7 @@ import time
 
 import streamlit as st
 
+from tuning.report.study_result import StudyResult
 from tuning.storage import study_folder
 from tuning.storage.commands import send
 from tuning.storage.study_folder import StudyView
@@ -105,8 +106,12 @@ def _headline(found: StudySnapshot) -> None:
             st.caption(found.result.optuna_lag)
     done, total = found.result.trials_done, found.result.trials_total
     with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
-        _buttons(view, unfinished=done < total)
-    st.progress(min(1.0, done / total) if total else 0.0)
+        _buttons(view, done < total, found.result)
+    rounds = found.result.confirmation_rounds
+    if view.alive and status.phase == "confirm" and rounds and rounds.allowed:
+        st.progress(min(1.0, (rounds.used or 0.0) / rounds.allowed), study_text.confirming(rounds))
+    else:
+        st.progress(min(1.0, done / total) if total else 0.0)
 
 
 def _runs_now(view: StudyView) -> list[str]:
@@ -123,11 +128,17 @@ def _crew(view: StudyView) -> str:
     return study_text.controllers(members) if view.alive and len(members) > 1 else ""
 
 
-def _buttons(view: StudyView, unfinished: bool) -> None:
+def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
     if view.state == "interrupted" or (view.state == "ended" and unfinished):
         if pressed(st.button, "Continue", "continue", icon=":material/play_arrow:", type="primary"):
             _continue(view)
         return
+    rounds = result.confirmation_rounds
+    if view.state == "ended" and rounds and rounds.outlook:
+        label = f"Decide, {words.rough(rounds.outlook.seconds)}"
+        about = "Measure the leaders again until it is probably clear which is faster."
+        if pressed(st.button, label, "decide", icon=":material/balance:", help=about):
+            _continue(view, f"confirm_repeats={rounds.outlook.confirm_repeats}")
     if view.state == "paused":
         if pressed(st.button, "Resume", "resume", icon=":material/play_arrow:", type="primary"):
             _ask(view, "resume")
@@ -143,9 +154,9 @@ def _ask(view: StudyView, command: str) -> None:
     forms.remember_command(view.name, sent, command)
 
 
-def _continue(view: StudyView) -> None:
-    """An interrupted study goes on from its journal when its file is given again."""
-    started = jobs.start(home(), ["tune", str(view.folder / study_folder.STUDY)])
+def _continue(view: StudyView, *changes: str) -> None:
+    """A study goes on from its journal when its file is given again, with ``changes`` as ``KEY=VALUE``."""
+    started = jobs.start(home(), ["tune", str(view.folder / study_folder.STUDY), *changes])
     st.session_state["job"] = (view.name, started.id)
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.tuning.analysis.test_confirmation import DEEP, trial
+import pytest
+
+from engine.run import run_folder
+from tests.support.studies.fake import study
+from tests.tuning.analysis.test_confirmation import DEEP, rerun, searched, trial, wild
 from tests.workbench.pages.test_pages import texts, visit
 from tests.workbench.text.test_study import FILE, TIED, write
+from tuning.report.result import result
+from workbench.services import jobs
 
 EARLY = "stopped early: could not reach the leader, after 5 steps at most 700 tokens/s"
 
@@ -25,3 +32,24 @@ def test_the_page_shows_what_was_measured_again(home: Path) -> None:
     assert "trial 0 is recommended by simplicity" in texts(app).replace("\\", "")
     trials = next(frame.value for frame in app.dataframe if "proposed by" in frame.value)
     assert EARLY in list(trials["reason"])
+
+
+def test_what_is_undecided_can_be_decided_from_the_page(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study that ended without an answer has a button that says what the answer takes, and asks for that."""
+    file = study(trials=2, confirm_repeats=3)
+    state = rerun(searched(1000.0, 1020.0), {0: 1000.0, 1: 1030.0}, file, wild)
+    rounds = result(state, file).confirmation_rounds
+    assert rounds is not None
+    assert rounds.outlook is not None
+    write(home, state, file)
+    run_folder.write_json(home / "studies" / file.name / run_folder.STATUS, {"state": "ended"})
+    asked: list[list[str]] = []
+    monkeypatch.setattr(
+        jobs, "start", lambda home, arguments: asked.append(arguments) or SimpleNamespace(id="1")
+    )
+    app = visit("tune", study=file.name)
+    assert not app.exception
+    button = next(each for each in app.button if each.label.startswith("Decide, "))
+    button.click().run()
+    assert [arguments[-1] for arguments in asked] == [f"confirm_repeats={rounds.outlook.confirm_repeats}"]
+    assert "it is not told from trial 1" in texts(app).replace("\\", "")

@@ -1,0 +1,94 @@
+"""Opening a study reads each line of its journal once, however often the opening looks at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.studies.fake import Machine, run_study, study
+from tuning.controllers import open_study
+from tuning.storage import journal
+from tuning.storage.journal import Journal, JournalReader
+from tuning.storage.study_folder import JOURNAL
+
+FILE = study(trials=4, confirm_repeats=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "studies" / FILE.name
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many lines each parsing of a journal had."""
+    seen: list[int] = []
+    parse = journal.parse
+
+    def counted(data: bytes, name: str, first: int) -> tuple[list[journal.Line], list[str]]:
+        lines, damage = parse(data, name, first)
+        seen.append(len(lines))
+        return lines, damage
+
+    monkeypatch.setattr(journal, "parse", counted)
+    return seen
+
+
+def lines_of(folder: Path) -> int:
+    return (folder / JOURNAL).read_bytes().count(b"\n")
+
+
+def test_a_study_that_goes_on_is_read_once(folder: Path, parsed: list[int]) -> None:
+    run_study(FILE, folder, Machine())
+    known = lines_of(folder)
+    parsed.clear()
+    opening = open_study.begin(folder, FILE, None)
+    kept = open_study.keep(opening, join=False)
+    assert sum(parsed) == known > 20
+    assert kept.journal.state.trials == journal.load(folder / JOURNAL).trials
+    kept.close()
+
+
+def test_what_came_between_two_looks_is_read_alone(folder: Path, parsed: list[int]) -> None:
+    run_study(FILE, folder, Machine())
+    opening = open_study.begin(folder, FILE, None)
+    other = Journal(folder / JOURNAL)
+    other.append("note", text="from another controller")
+    other.close()
+    parsed.clear()
+    kept = open_study.keep(opening, join=False)
+    assert sum(parsed) == 1
+    assert kept.journal.state.notes[-1] == "from another controller"
+    kept.close()
+
+
+@pytest.mark.parametrize("half", [b'{"kind": "no', b'{"at_unix": 1.0, "kind": "note", "text": "whole"}'])
+def test_a_last_line_without_its_end_is_mended_all_the_same(folder: Path, half: bytes) -> None:
+    """A controller was killed while it wrote: the next line begins on its own, and a whole one is not lost."""
+    run_study(FILE, folder, Machine())
+    with (folder / JOURNAL).open("ab") as file:
+        file.write(half)
+    reader = JournalReader(folder / JOURNAL)
+    reader.look()
+    opened = Journal(folder / JOURNAL, reader)
+    opened.append("note", text="after")
+    opened.close()
+    state = journal.load(folder / JOURNAL)
+    assert state.damage == ()
+    assert list(state.notes[-2:]) == (
+        ["whole", "after"] if half.endswith(b"}") else [*state.notes[-2:-1], "after"]
+    )
+
+
+def test_a_journal_that_was_replaced_is_read_anew(folder: Path) -> None:
+    run_study(FILE, folder, Machine())
+    reader = JournalReader(folder / JOURNAL)
+    before = reader.look()
+    text = (folder / JOURNAL).read_bytes()
+    (folder / JOURNAL).unlink()
+    (folder / JOURNAL).write_bytes(b"".join(text.splitlines(keepends=True)[:3]))
+    opened = Journal(folder / JOURNAL, reader)
+    assert len(opened.state.trials) < len(before.trials)
+    assert opened.state.trials == journal.load(folder / JOURNAL).trials
+    opened.close()
