@@ -255,45 +255,68 @@ class _Standing(NamedTuple):
 
 def _standing(state: StudyState, file: StudyFile, runs: Mapping[int, Windows]) -> _Standing:
     """After all rounds so far. Who is out stays out, and so does who has no value in a round or breaks a constraint."""
-    contenders, number = arms(state, file), 0
+    contenders, number, course = arms(state, file), 0, _Course(runs, _error(arms(state, file)))
     while contenders and all(number in runs[trial.number] for trial in contenders):
-        following = _in_question(state, file, contenders, runs, number)
+        following = _in_question(state, file, contenders, course, number)
         if len(following) < 2:
             return _Standing(contenders, number + 1, decided=True)
         contenders, number = following, number + 1
     return _Standing(contenders, number, decided=not contenders)
 
 
+class _Course:
+    """How arms stood to each other after each round, of those that had all rounds until then."""
+
+    def __init__(self, runs: Mapping[int, Windows], error: float) -> None:
+        self._runs, self._error = runs, error
+        self._logs = {number: _first_logs(windows) for number, windows in runs.items()}
+        self._leads: dict[tuple[int, int], list[Lead]] = {}
+
+    def has_value(self, number: int, place: int) -> bool:
+        """Whether an arm has a value in every round up to this one."""
+        return len(self._logs[number]) > place
+
+    def speed(self, number: int, place: int) -> float:
+        """The mean logarithm of its values up to this round."""
+        return fmean(self._logs[number][: place + 1])
+
+    def lead(self, one: int, other: int, place: int) -> Lead:
+        """Of one arm before another one, after this round."""
+        if (one, other) not in self._leads:
+            pairs = zip(self._logs[one], self._logs[other], strict=False)
+            mine, theirs = zip(*pairs, strict=True)
+            self._leads[one, other] = paired.leads(mine, theirs, self._error)
+        return self._leads[one, other][place]
+
+
+def _first_logs(windows: Windows) -> list[float]:
+    """Logarithms of the values of the rounds from the first on, as long as each has one."""
+    found: list[float] = []
+    while (run := windows.get(len(found))) is not None and run.value:
+        found.append(math.log(run.value))
+    return found
+
+
 def _in_question(
-    state: StudyState,
-    file: StudyFile,
-    contenders: tuple[Trial, ...],
-    runs: Mapping[int, Windows],
-    last: int,
+    state: StudyState, file: StudyFile, contenders: tuple[Trial, ...], course: _Course, last: int
 ) -> tuple[Trial, ...]:
     """Of those that had all rounds up to the ``last``: the fastest, whom it is not told from, and beside them always
     the first arm, the yardstick; nobody if it is told from all.
     """
-    error, yardstick = _error(arms(state, file)), arms(state, file)[0].number
-    valued = [
-        Arm(trial, _valued(runs[trial.number], last + 1))
-        for trial in contenders
-        if runs[trial.number][last].value
-    ]
-    able = [arm for arm in valued if leaderboard.keeps(state, arm.trial, file)]
+    yardstick = arms(state, file)[0].number
+    valued = [trial for trial in contenders if course.has_value(trial.number, last)]
+    able = {trial.number for trial in valued if leaderboard.keeps(state, trial, file)}
     if not able:
         return ()
-    fastest = max(able, key=lambda arm: arm.speed)
-    others = [arm for arm in valued if arm is not fastest and (arm in able or arm.trial.number == yardstick)]
+    compared = {trial.number for trial in valued if trial.number in able or trial.number == yardstick}
+    fastest = max(sorted(able), key=lambda number: course.speed(number, last))
     wanted = {
-        arm.trial.number
-        for arm in others
-        if paired.lead(fastest.logs, arm.logs, error).verdict(file.equal_within) == "undecided"
+        number
+        for number in compared - {fastest}
+        if course.lead(fastest, number, last).verdict(file.equal_within) == "undecided"
     }
-    if not wanted:
-        return ()
-    kept = wanted | {fastest.trial.number, yardstick}
-    return tuple(arm.trial for arm in valued if arm.trial.number in kept)
+    kept = wanted | {fastest, yardstick} if wanted else set()
+    return tuple(trial for trial in valued if trial.number in kept)
 
 
 def _search(state: StudyState) -> StudyState:

@@ -17,8 +17,9 @@ confidence sequences"; Goenen et al. 2005, "The Bayesian two-sample t test", has
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -101,15 +102,32 @@ class Lead:
 
 def lead(one: Mapping[int, float], other: Mapping[int, float], error: float) -> Lead:
     """From the logarithms of both configurations' rates, by round; rounds that only one of them has do not count."""
-    both = [one[place] - other[place] for place in one if place in other]
-    if len(both) < 2:
-        return Lead(len(both), both[0] if both else 0.0, math.inf, math.inf, error)
-    deviation = float(np.std(both, ddof=1))
-    reached = reach(len(both), error)
-    half = math.inf if math.isinf(reached) else reached * deviation
-    return Lead(len(both), float(np.mean(both)), deviation, half, error)
+    both = [place for place in one if place in other]
+    found = leads([one[place] for place in both], [other[place] for place in both], error)
+    return found[-1] if found else Lead(0, 0.0, math.inf, math.inf, error)
 
 
+def leads(one: Sequence[float], other: Sequence[float], error: float) -> list[Lead]:
+    """As :func:`lead`, after each of the rounds, which both configurations had."""
+    apart = np.asarray(one, float) - np.asarray(other, float)
+    counts = np.arange(1, len(apart) + 1)
+    shift = apart[0] if len(apart) else 0.0  # squares of what is left are as exact as the differences
+    sums, squares = (apart - shift).cumsum(), ((apart - shift) ** 2).cumsum()
+    variances = np.maximum(squares - sums**2 / counts, 0.0) / np.maximum(counts - 1, 1)
+    return [
+        _lead(int(count), float(shift + total / count), math.sqrt(variance), error)
+        for count, total, variance in zip(counts, sums, variances, strict=True)
+    ]
+
+
+def _lead(rounds: int, middle: float, deviation: float, error: float) -> Lead:
+    reached = reach(rounds, error)
+    if rounds < 2 or math.isinf(reached):
+        return Lead(rounds, middle, deviation if rounds > 1 else math.inf, math.inf, error)
+    return Lead(rounds, middle, deviation, reached * deviation, error)
+
+
+@lru_cache(maxsize=4096)
 def reach(rounds: int, error: float) -> float:
     """Standard deviations from the mean to the end of the interval after so many rounds; infinite of too few.
 
