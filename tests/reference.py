@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from engine.config.compression_methods import METHODS
 from engine.config.environment import VARIABLES, Environment
-from engine.config.knobs import KNOBS
+from engine.config.knobs.catalogue import KNOBS
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
@@ -203,7 +203,11 @@ def study_file() -> str:
 
 def names() -> str:
     """Registries: every name that users write or read."""
-    knobs = [(f"`{key}`", knob.title, knob.live and "yes") for key, knob in KNOBS.items() if knob.title]
+    knobs = [
+        (f"`{key}`", knob.title, ", ".join(knob.changes), knob.trade, knob.live and "yes")
+        for key, knob in KNOBS.items()
+        if knob.title
+    ]
     return page(
         "Names",
         [
@@ -250,7 +254,7 @@ def names() -> str:
             ),
             "## Knobs",
             "Keys with a name on the form; those marked *live* turn while a run goes.",
-            table(("key", "name", "live"), knobs),
+            table(("key", "name", "may change", "trade", "live"), knobs),
             "## Endings",
             table(
                 ("ending", "what a study takes it for", "what to change"),

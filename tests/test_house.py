@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.compression_methods import METHODS
-from engine.config.knobs import KNOBS
+from engine.config.knobs.catalogue import KNOBS
 from engine.config.outer_methods import OUTER_METHODS
 from engine.run.outcome import Ending
 from engine.schedules.registry import KINDS

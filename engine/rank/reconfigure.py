@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.comm.context import RankContext
-from engine.config import knobs
+from engine.config.knobs import facts
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
 from engine.model.activation_memory import activations_of
@@ -85,10 +85,10 @@ def _rounds(rank: RankContext, stages: PipelineExecutor) -> None:
     """An outer loop asks for the period after every step."""
 
 
-#: What turns each part that ``engine.config.knobs`` names; the rank's configuration is the new one already.
+#: What turns each part of a run (``KnobFacts.live``); the rank's configuration is the new one already.
 PARTS: dict[str, Callable[[RankContext, PipelineExecutor], None]] = {
-    knobs.GRADIENTS: _gradients,
-    knobs.SCHEDULE: _schedule,
-    knobs.ACTIVATIONS: _activations,
-    knobs.ROUNDS: _rounds,
+    facts.GRADIENTS: _gradients,
+    facts.SCHEDULE: _schedule,
+    facts.ACTIVATIONS: _activations,
+    facts.ROUNDS: _rounds,
 }

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.config.knobs import is_lossy
+from engine.config.knobs.catalogue import is_lossy
 from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning.analysis import conditions

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.knobs import acts
+from engine.config.knobs.catalogue import acts
 from tuning.space.points import Point, point_key
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile

@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.config.compression_methods import METHODS
 from engine.config.errors import InputError
-from engine.config.knobs import is_lossy
+from engine.config.knobs.catalogue import is_lossy
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules

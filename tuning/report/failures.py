@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.config.knobs import is_lossy
+from engine.config.knobs.catalogue import is_lossy
 from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, ending_of
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from engine.config.knobs import facts_of
+from engine.config.knobs.catalogue import facts_of
 from tuning.space.knobs import Knob
 from tuning.space.points import Point
 from tuning.space.space import Space

@@ -8,7 +8,8 @@ from typing import Any
 
 from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
-from engine.config.knobs import KNOBS, Search, facts_of
+from engine.config.knobs.catalogue import KNOBS, facts_of
+from engine.config.knobs.facts import Search
 from engine.config.run_config import RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
@@ -182,6 +183,12 @@ def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
     search = Search(base, ranks)
     values = {key: knob.offered(search) for key, knob in KNOBS.items()}
     return {key: found for key, found in values.items() if found is not None}
+
+
+def rare_values(base: RunConfig, ranks: int) -> dict[str, list[Any]]:
+    """By knob, values that a form lists beside the offered ones, where there are some."""
+    found = {key: list(KNOBS[key].rare(Search(base, ranks))) for key in offered_space(base, ranks)}
+    return {key: values for key, values in found.items() if values}
 
 
 def space_note(ranks: int, given: bool) -> str:

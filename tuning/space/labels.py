@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config.knobs import UNSAID, facts_of
+from engine.config.knobs.catalogue import facts_of
+from engine.config.knobs.facts import UNSAID
 from tuning.space.points import (
     ACCUMULATION,
     NAMED_DEGREES,

@@ -16,7 +16,8 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeVar
 
-from engine.config.knobs import UNSAID, acts, data_ranks, deciding, facts_of
+from engine.config.knobs.catalogue import acts, deciding, facts_of
+from engine.config.knobs.facts import UNSAID, data_ranks
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from engine.config.errors import InputError
-from engine.config.knobs import acts, plain_values
+from engine.config.knobs.catalogue import acts, plain_values
 from tuning.space.knobs import STUDY_KEYS, Knob
 from tuning.space.labels import label
 from tuning.space.points import RANKS, WORLD_DEGREES, Point, Points, point_key

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.knobs import arithmetic, exactly, lossy
+from engine.config.knobs.catalogue import arithmetic, exactly, lossy
 from engine.config.run_config import RunConfig, flatten
 from engine.run import run_folder
 from workbench.home import runs

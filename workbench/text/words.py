@@ -158,7 +158,7 @@ def short(key: str) -> str:
     if key.startswith(VARIABLES):
         return key.rpartition(".")[2]
     # It loads the whole configuration, which half of the commands never need.
-    from engine.config.knobs import facts_of
+    from engine.config.knobs.catalogue import facts_of
 
     return facts_of(key).short or key.rpartition(".")[2].replace("_", " ")
 
@@ -174,7 +174,7 @@ def choice(key: str, item: Any) -> str:
     """A value that a knob can have."""
     if item is not None:
         return value(item)
-    from engine.config.knobs import facts_of  # as in short
+    from engine.config.knobs.catalogue import facts_of  # as in short
 
     return facts_of(key).unset or value(item)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.knobs import live_parts
+from engine.config.knobs.catalogue import live_parts
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 

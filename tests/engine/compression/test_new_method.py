@@ -18,7 +18,7 @@ from engine.compression.randomness import Draws
 from engine.config.compression import Settings, candidates, keeps_errors, settings_of, usual_value
 from engine.config.compression_methods import BITS, METHODS, CompressionMethod, Parameter, Value
 from engine.config.errors import InputError
-from engine.config.knobs import acts
+from engine.config.knobs.catalogue import acts
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems
 from engine.footprint.footprint import largest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import LayoutError
-from engine.config.knobs import arithmetic, exact_values, exactly, is_lossy, lossy
+from engine.config.knobs.catalogue import arithmetic, exact_values, exactly, is_lossy, lossy
 from engine.config.validation.rules import check
 from engine.session import Session
 from tests.support.runs import execute, small

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
-from engine.config.knobs import ACTIVATIONS, KNOBS, KnobFacts, acts, exactly, lossy
+from engine.config.knobs.catalogue import ACTIVATIONS, KNOBS, KnobFacts, acts, exactly, lossy
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from tests.support.runs import small

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import environment
-from engine.config.knobs import UNSET
+from engine.config.knobs.catalogue import UNSET
 from workbench.text import words
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from engine.config.errors import InputError
-from engine.config.knobs import live_parts
+from engine.config.knobs.catalogue import live_parts
 from engine.config.validation import live_changes
 from engine.run import commands, run_folder
 from engine.run.commands import SET

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine.config.errors import InputError
-from engine.config.knobs import lossy
+from engine.config.knobs.catalogue import lossy
 from profilers.model.run_summary import RunSummary
 from workbench.analysis import quality
 from workbench.figures import quality as quality_figures

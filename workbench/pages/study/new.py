@@ -14,7 +14,7 @@ from engine.config.presets import PRESETS, resolve
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.execution import device_slices
-from tuning.space.knobs import default_space, offered_space
+from tuning.space.knobs import default_space, offered_space, rare_values
 from tuning.spec import study_file, terms
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
@@ -55,7 +55,9 @@ def form() -> None:
     found, variables = new_options.advanced(config, ranks)
     tree |= _nested(found, tree)
     with searched:
-        turned = new_knobs.knobs(offered_space(config, ranks), default_space(config, ranks))
+        turned = new_knobs.knobs(
+            offered_space(config, ranks), default_space(config, ranks), rare_values(config, ranks)
+        )
     tree["space"] = turned | variables
     file = _checked(tree)
     look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}

@@ -6,7 +6,7 @@ Which knobs a new study turns, and between which values.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import streamlit as st
 
 from engine.config.environment import VARIABLES, silent
 from engine.config.errors import InputError
-from engine.config.knobs import UNSET, facts_of
+from engine.config.knobs.catalogue import UNSET, facts_of
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
 from tuning.space.knobs import offered_environment, parse_space
@@ -23,8 +23,10 @@ from workbench.pages.widgets.shared import grid, wrong_value
 from workbench.text import words
 
 
-def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
-    """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first."""
+def knobs(offered: dict[str, Any], usual: Collection[str], rare: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first,
+    ``rare`` values are listed and not chosen.
+    """
     with st.container(border=True, key="new-space"):
         st.markdown("**What is searched**")
         st.caption("A knob that is removed stays at its default. dp is ranks / (tp x pp x cp).")
@@ -39,7 +41,10 @@ def knobs(offered: dict[str, Any], usual: Collection[str]) -> dict[str, Any]:
         )
         turned = [key for key in offered if key in chosen]
         places = grid(len(turned), COLUMNS)
-        return {key: _values(place, key, offered[key]) for place, key in zip(places, turned, strict=False)}
+        return {
+            key: _values(place, key, offered[key], rare.get(key, []))
+            for place, key in zip(places, turned, strict=False)
+        }
 
 
 def title(key: str) -> str:
@@ -47,17 +52,25 @@ def title(key: str) -> str:
     return facts_of(key).title or key
 
 
-def _values(place: Any, key: str, offered: Any) -> Any:
+def about(key: str) -> str:
+    """What a knob may change, what is gained and what it costs, and its key."""
+    facts = facts_of(key)
+    may = f"May change {' and '.join(facts.changes)}" if facts.changes else ""
+    said = ": ".join(part for part in (may, facts.trade) if part)
+    return f"{said}. (`{key}`)" if said else f"`{key}`"
+
+
+def _values(place: Any, key: str, offered: Any, rare: list[Any]) -> Any:
     if isinstance(offered, dict):
         return _range(place, key, offered)
     chosen = place.multiselect(
         title(key),
-        offered,
+        [*offered, *rare],
         default=offered,
         key=f"new-space-{words.identifier(key)}",
         format_func=partial(words.choice, key),
         accept_new_options=facts_of(key).extend,
-        help=f"`{key}`",
+        help=about(key),
         wrap=True,
     )
     return [number(item) for item in chosen]
@@ -79,7 +92,11 @@ def _range(place: Any, key: str, offered: dict[str, Any]) -> dict[str, Any]:
         name = words.identifier(key)
         ends = {
             "low": low.number_input(
-                f"{title(key)}, from", value=offered["low"], format="%g", key=f"new-low-{name}"
+                f"{title(key)}, from",
+                value=offered["low"],
+                format="%g",
+                key=f"new-low-{name}",
+                help=about(key),
             ),
             "high": high.number_input("to", value=offered["high"], format="%g", key=f"new-high-{name}"),
         }

@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from engine.config.knobs import KNOBS
+from engine.config.knobs.catalogue import KNOBS
 from tuning.report.study_result import Measurement
 from tuning.spec.objectives import Aim
 from tuning.storage import study_folder

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.config.errors import InputError
-from engine.config.knobs import acts
+from engine.config.knobs.catalogue import acts
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.run_config import RunConfig, parse
 from engine.config.validation.rules import problems

@@ -1,0 +1,465 @@
+"""Knobs: the keys of a configuration that a search can turn, and all that is said of each. Pure, without torch.
+
+Rules are asked of all of a run's values under their dotted keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.config.compression_methods import METHODS
+from engine.config.environment import SECTION, VARIABLES
+from engine.config.knobs import facts as rules
+from engine.config.knobs.facts import (
+    ACTIVATIONS,
+    GRADIENTS,
+    ROUNDS,
+    SCHEDULE,
+    UNSAID,
+    KnobFacts,
+    Values,
+)
+from engine.config.outer_methods import OUTER_METHODS
+from engine.schedules.registry import KINDS
+
+#: Sections that a fair comparison needs to hold still as a whole.
+_FIXED_SECTIONS = ("model.", "data.", "train.", "profile.")
+#: An environment variable that stays as the machine has it.
+UNSET = "unset"
+#: Sections whose keys act only beside a value that loses something.
+_SECTIONS = ("compression.", "outer.")
+#: Left out where two runs are compared: they change nothing that is learned.
+_BESIDE = (
+    "parallel.world_size",
+    "train.validate_every",
+    "train.timeout_seconds",
+    "train.step_timeout_seconds",
+)
+
+
+_NO_FACTS, _FIXED = KnobFacts(), KnobFacts(fixed=True)
+#: By dotted key, in the order in which forms and spaces have them.
+KNOBS: dict[str, KnobFacts] = {
+    "parallel.tp": KnobFacts(
+        "Tensor parallel (tp)",
+        degree=True,
+        offered=rules.degrees,
+        changes=("speed", "memory"),
+        trade="splits matrices: less memory a rank, messages in every layer",
+    ),
+    "parallel.pp": KnobFacts(
+        "Pipeline parallel (pp)",
+        degree=True,
+        offered=rules.degrees,
+        changes=("speed", "memory"),
+        trade="splits layers: less memory a rank, ranks wait for each other",
+    ),
+    "parallel.cp": KnobFacts(
+        "Context parallel (cp)",
+        degree=True,
+        offered=rules.degrees,
+        usual=rules.splits_sequences,
+        changes=("speed", "memory"),
+        trade="splits sequences: less memory for activations, keys and values travel",
+    ),
+    "parallel.cp_method": KnobFacts(
+        "Context parallel by",
+        "cp method",
+        named_anyway=True,
+        acts=lambda now: bool(now["parallel.cp"] > 1),
+        offered=rules.between_ranks("ring", "ulysses"),
+        usual=rules.splits_sequences,
+        changes=("speed",),
+        trade="a ring sends keys and values on, ulysses exchanges heads",
+    ),
+    "parallel.ep": KnobFacts(
+        "Expert parallel (ep)",
+        degree=True,
+        acts=lambda now: now["model.experts"] is not None and rules.shares_data(now),
+        at_rest=1,
+        offered=rules.of_experts(rules.degrees),
+        changes=("speed", "memory"),
+        trade="spreads experts: less memory a rank, tokens travel",
+    ),
+    "parallel.zero_stage": KnobFacts(
+        "ZeRO stage",
+        "ZeRO",
+        acts=rules.shares_data,
+        plain=0,
+        offered=rules.between_ranks(0, 1, 2, 3),
+        decides=2,
+        changes=("speed", "memory"),
+        trade="shares optimizer (1), gradients (2), weights (3): less memory, more messages",
+    ),
+    "parallel.shard_ranks": KnobFacts(
+        "Ranks per sharded copy",
+        "shard ranks",
+        degree=True,
+        unset="all",
+        acts=rules.shards,
+        at_rest=None,
+        plain=None,
+        offered=lambda search: (
+            [None, *(width for width in search.degrees[1:-1] if width <= rules.WIDEST_SHARD)]
+            if search.ranks > 1
+            else None
+        ),
+        usual=lambda search: search.ranks >= rules.MANY_RANKS,
+        changes=("speed", "memory"),
+        trade="fewer ranks a copy: messages stay near, more memory",
+    ),
+    "parallel.reduce_every_micro_batch": KnobFacts(
+        "Reduce every micro-batch",
+        "reduce each",
+        acts=rules.shards,
+        at_rest=False,
+        plain=False,
+        offered=rules.between_ranks(False, True),
+        usual=rules.never,
+        changes=("speed", "memory"),
+        trade="less memory for gradients, as many more messages",
+    ),
+    "parallel.tp_regather": KnobFacts(
+        "Gather again in backward",
+        "gather again",
+        acts=rules.splits_matrices,
+        at_rest=False,
+        plain=False,
+        offered=rules.between_ranks(False, True),
+        usual=rules.never,
+        changes=("speed", "memory"),
+        trade="less memory for activations, one more gather in backward",
+    ),
+    "batch.micro_batch": KnobFacts(
+        "Micro-batch",
+        "micro-batch",
+        extend=True,
+        offered=rules.micro_batches,
+        live=SCHEDULE,
+        changes=("speed", "memory"),
+        trade="larger products, more memory, fewer micro-batches to fill a pipeline",
+    ),
+    "memory.recompute": KnobFacts(
+        "Recompute",
+        "recompute",
+        named_anyway=True,
+        plain="none",
+        offered=rules.always_offered("none", "selective", "full"),
+        live=ACTIVATIONS,
+        decides=6,
+        changes=("speed", "memory"),
+        trade="less memory for activations, up to a third more computation",
+    ),
+    "memory.recompute_layers": KnobFacts(
+        "Recomputed layers",
+        "recomputed layers",
+        unset="all",
+        acts=lambda now: bool(now["memory.recompute"] != "none"),
+        at_rest=None,
+        plain=None,
+        offered=rules.parts_of_layers,
+        usual=rules.never,
+        live=ACTIVATIONS,
+        changes=("speed", "memory"),
+        trade="only some layers: between all and nothing recomputed",
+    ),
+    "memory.offload": KnobFacts(
+        "Offload to host",
+        "offload",
+        plain="none",
+        offered=rules.always_offered("none", "activations", "optimizer", "both"),
+        usual=rules.never,
+        changes=("speed", "memory"),
+        trade="less memory on the device, copies to the host and back",
+    ),
+    "memory.parameters": KnobFacts(
+        "Parameters in",
+        "parameters",
+        plain="fp32",
+        offered=lambda search: ["fp32", "bf16"] if search.base.precision == "bf16" else None,
+        usual=rules.never,
+        changes=("speed", "memory"),
+        trade="bf16: half the memory and bytes of weights, an fp32 copy beside",
+    ),
+    "compile": KnobFacts(
+        "torch.compile",
+        offered=lambda search: [False, True] if search.ranks == 1 else None,
+        changes=("speed",),
+        trade="fused kernels, a minute or more before the first step",
+    ),
+    "schedule.kind": KnobFacts(
+        "Pipeline schedule",
+        "schedule",
+        "schedule",
+        named_anyway=True,
+        acts=rules.pipelines,
+        offered=lambda search: (
+            [name for name, kind in KINDS.items() if kind.offered] if search.ranks > 1 else None
+        ),
+        rare=rules.not_offered(KINDS),
+        decides=5,
+        changes=("speed", "memory"),
+        trade="how long pipeline ranks wait, and how many activations they keep",
+    ),
+    "schedule.chunks": KnobFacts(
+        "Stages per rank",
+        "stages per rank",
+        acts=lambda now: rules.pipelines(now) and len(KINDS[now["schedule.kind"]].chunks) > 1,
+        offered=rules.between_ranks(1, 2),
+        changes=("speed", "memory"),
+        trade="more, smaller stages: shorter waits, more messages and activations",
+    ),
+    "compression.method": KnobFacts(
+        "Gradient compression",
+        "compression",
+        "compression",
+        named_anyway=True,
+        acts=rules.compresses,
+        plain="none",
+        exact="none",
+        offered=rules.offered_methods(METHODS),
+        rare=rules.not_offered(METHODS),
+        live=GRADIENTS,
+        decides=3,
+        changes=("speed", "loss"),
+        trade="fewer bytes between ranks, time to code them, gradients are inexact",
+    ),
+    "compression.ratio": KnobFacts(
+        "Compression ratio",
+        "ratio",
+        named_anyway=True,
+        acts=rules.with_field_of_method("compression.ratio"),
+        offered=lambda search: {"low": 0.01, "high": 0.25, "log": True} if search.ranks > 1 else None,
+        live=GRADIENTS,
+        changes=("speed", "loss"),
+        trade="fewer bytes, more is left for later steps",
+    ),
+    "compression.rank": KnobFacts(
+        "PowerSGD rank",
+        "rank",
+        named_anyway=True,
+        acts=rules.with_field_of_method("compression.rank"),
+        offered=rules.between_ranks(1, 2, 4, 8),
+        live=GRADIENTS,
+        changes=("speed", "loss"),
+        trade="fewer bytes, coarser gradients",
+    ),
+    **{
+        f"compression.{name}": KnobFacts(
+            title,
+            title.lower(),
+            acts=acts_here,
+            at_rest="none" if name == "plan" else UNSAID,
+            offered=rules.between_ranks(*values),
+            usual=rules.never,
+            changes=changes,
+            trade=trade,
+            live=GRADIENTS,
+            decides=4 if name == "plan" else 0,
+            unset=rules.BY_METHOD,
+        )
+        for name, title, acts_here, values, changes, trade in rules.COMPRESSION_DETAILS
+    },
+    # A table by parameter: no list of values could offer it. A plan chooses such tables.
+    "compression.layers": KnobFacts(acts=rules.loses, live=GRADIENTS),
+    "outer.method": KnobFacts(
+        "Outer loop",
+        "outer loop",
+        "outer",
+        named_anyway=True,
+        acts=lambda now: bool(now["parallel.dp"] > 1),
+        plain="none",
+        exact="none",
+        offered=rules.offered_methods(OUTER_METHODS),
+        rare=rules.not_offered(OUTER_METHODS),
+        usual=rules.never,
+        decides=1,
+        changes=("speed", "memory", "loss"),
+        trade="ranks meet once a round, weights drift apart meanwhile",
+    ),
+    "outer.period": KnobFacts(
+        "Steps a round",
+        "steps a round",
+        "outer_period",
+        named_anyway=True,
+        acts=rules.has_outer,
+        offered=rules.between_ranks(2, 4, 8, 12),
+        usual=rules.never,
+        live=ROUNDS,
+        changes=("speed", "loss"),
+        trade="fewer meetings, more drift",
+    ),
+    "outer.replicas": KnobFacts(
+        "Replicas of the outer loop",
+        "replicas",
+        unset="one a dp rank",
+        acts=rules.has_outer,
+        at_rest=None,
+        offered=lambda search: [None, *search.degrees[1:-1]] if search.ranks > 2 else None,
+        usual=rules.never,
+        changes=("speed", "loss"),
+        trade="fewer replicas: more meetings inside, less drift",
+    ),
+    **{
+        f"outer.{name}": KnobFacts(
+            title,
+            title.lower(),
+            unset=unset,
+            acts=rules.with_field_of_method(f"outer.{name}"),
+            offered=rules.between_ranks(*values),
+            usual=rules.never,
+            changes=("loss",) if name not in ("fragments", "overlap") else ("speed", "loss"),
+            trade=trade,
+        )
+        for name, title, unset, values, trade in rules.OUTER_DETAILS
+    },
+    "overlap.bucket_mb": KnobFacts(
+        "Bucket size, MB",
+        "bucket MB",
+        extend=True,
+        acts=rules.buckets,
+        offered=rules.between_ranks(1.0, 5.0, 25.0),
+        live=GRADIENTS,
+        changes=("speed",),
+        trade="small buckets leave early, large ones cost fewer calls",
+    ),
+    "overlap.prefetch": KnobFacts(
+        "Layers gathered ahead",
+        "prefetched layers",
+        acts=rules.shards,
+        at_rest=0,
+        plain=0,
+        offered=rules.between_ranks(0, 1, 2),
+        usual=rules.never,
+        live=GRADIENTS,
+        changes=("speed", "memory"),
+        trade="weights arrive in time, memory for them",
+    ),
+    "overlap.gather_with_optimizer": KnobFacts(
+        "Gather beside the update",
+        "gather beside update",
+        acts=lambda now: rules.reduces(now) and now["parallel.zero_stage"] == 1,
+        at_rest=False,
+        plain=False,
+        offered=rules.between_ranks(False, True),
+        usual=rules.never,
+        changes=("speed",),
+        trade="weights travel while others are updated",
+    ),
+    "overlap.tp_chunks": KnobFacts(
+        "Tensor parallel in chunks",
+        "tp chunks",
+        acts=rules.splits_matrices,
+        at_rest=1,
+        plain=1,
+        offered=rules.between_ranks(1, 2, 4),
+        usual=rules.never,
+        changes=("speed",),
+        trade="messages beside computation, smaller products",
+    ),
+    "overlap.delay": KnobFacts(
+        "Steps gradients come late",
+        "late gradients",
+        acts=rules.buckets,
+        at_rest=0,
+        plain=0,
+        exact=0,
+        offered=rules.between_ranks(0, 1),
+        usual=rules.never,
+        changes=("speed", "memory", "loss"),
+        trade="gradients travel beside the next step and come a step late",
+    ),
+    "compression.weights": KnobFacts(
+        "Weights sent in",
+        "weights sent in",
+        acts=rules.shards,
+        at_rest="none",
+        plain="none",
+        exact="none",
+        offered=rules.between_ranks("none", "int8"),
+        usual=rules.never,
+        live=GRADIENTS,
+        changes=("speed", "loss"),
+        trade="fewer bytes to gather, weights are inexact",
+    ),
+    "compression.experts": KnobFacts(
+        "Expert tokens sent in",
+        "tokens sent in",
+        acts=lambda now: bool(now["parallel.ep"] > 1),
+        at_rest="none",
+        plain="none",
+        exact="none",
+        offered=rules.of_experts(rules.token_formats),
+        usual=rules.never,
+        changes=("speed", "loss"),
+        trade="fewer bytes of tokens, activations are inexact",
+    ),
+    **{
+        f"{SECTION}.{name}": KnobFacts(acts=rules.reaches(name), at_rest=None, unset=UNSET)
+        for name in VARIABLES
+    },
+    **dict.fromkeys(("batch.global_batch", "precision", "device", "memory.limit_gib"), _FIXED),
+    **dict.fromkeys(("schedule.stage_layers", "parallel.placement"), _FIXED),
+    **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
+}
+
+
+def facts_of(key: str) -> KnobFacts:
+    """What is said of a key; of one that has no entry only whether its section is fixed, and it acts."""
+    return KNOBS.get(key) or (_FIXED if f"{key}.".startswith(_FIXED_SECTIONS) else _NO_FACTS)
+
+
+def acts(key: str, now: Values) -> bool:
+    """Whether a knob changes what runs; one that nothing is known about does."""
+    return facts_of(key).acts(now)
+
+
+def plain_values() -> dict[str, Any]:
+    """What plain data parallelism means beside dp = ranks, where a run has these keys at other values."""
+    return {key: knob.plain for key, knob in KNOBS.items() if knob.plain is not UNSAID}
+
+
+def exact_values() -> dict[str, Any]:
+    """The values that send all there is, at once; anything else changes what is learned. Precision is no part of it: it
+    is chosen for a model, not for its network.
+    """
+    return {key: knob.exact for key, knob in KNOBS.items() if knob.exact is not UNSAID}
+
+
+def deciding() -> tuple[str, ...]:
+    """Knobs on whose values it depends whether others act; each one may depend on those before it."""
+    found = sorted((knob.decides, key) for key, knob in KNOBS.items() if knob.decides)
+    return tuple(key for _, key in found)
+
+
+def live_parts() -> dict[str, str]:
+    """The keys that may change while a run goes, and the part that each turns; any other is decided at its start."""
+    return {key: knob.live for key, knob in KNOBS.items() if knob.live}
+
+
+def lossy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run's values, under their dotted keys, that lose something; missing ones are exact."""
+    return {key: values[key] for key, exact in exact_values().items() if values.get(key, exact) != exact}
+
+
+def is_lossy(values: Mapping[str, Any]) -> bool:
+    """Whether any does."""
+    return any(values.get(key, exact) != exact for key, exact in exact_values().items())
+
+
+def exactly(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
+    exact = exact_values()
+    keys = [key for key in values if key.startswith(_SECTIONS) or key in exact]
+    return {key: usual[key] for key in keys if key in usual and values[key] != usual[key]}
+
+
+def arithmetic(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What two runs share of which one is the exact baseline of the other: all values but those that lose something,
+    what is recorded and saved, and how long anybody waits.
+    """
+    left_out = (*_SECTIONS, *exact_values(), "profile.", "checkpoint.")
+    return {
+        key: value for key, value in values.items() if not key.startswith(left_out) and key not in _BESIDE
+    }

@@ -1,0 +1,304 @@
+"""What is said of a knob: when it acts, asked of all of a run's values under their dotted keys, and which values a
+search offers, asked of a study's base. Pure, without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from engine.config.compression_methods import METHODS, CompressionMethod
+from engine.config.environment import silent
+from engine.config.outer_methods import OUTER_METHODS, OuterMethod
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.schedules.registry import Kind
+
+Values = Mapping[str, Any]
+Change = Literal["speed", "memory", "loss"]
+
+#: No value: None is one.
+UNSAID: Any = object()
+#: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
+GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
+
+#: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.
+LONG_SEQUENCE = 8_192
+#: More ranks than usual machines have: copies that are whole on each machine spare the network between them.
+MANY_RANKS = 9
+#: Widths of hybrid sharding that are offered: no wider than one usual machine.
+WIDEST_SHARD = 8
+
+
+class Search(NamedTuple):
+    """What the offered values of a knob depend on: a study's base and how many ranks there are."""
+
+    base: RunConfig
+    ranks: int
+
+    @property
+    def degrees(self) -> list[int]:
+        """What divides the ranks."""
+        return [degree for degree in range(1, self.ranks + 1) if self.ranks % degree == 0]
+
+
+@dataclass(frozen=True)
+class KnobFacts:
+    """All that is said of one key.
+
+    ``title`` is its name on a form, ``short`` that of a column, ``label`` its word in a trial's name; without them the
+    key serves. Most knobs are left out of that name where they stand as in the study's base; those that are
+    ``named_anyway`` are not. ``acts`` tells whether it changes what runs. Where it does not, it stands ``at_rest``,
+    whatever the base says, if another value would break a rule. ``plain`` is its value in plain data parallelism,
+    ``exact`` the only one with which nothing is sent late or with less than there is. ``offered`` are the values of a
+    study that names none, as its file has them (None: no such knob there), and ``usual`` tells whether such a study
+    turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
+    tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
+
+    ``changes`` is what another value may change, and ``trade`` says in a few words what is gained and what it costs.
+    ``rare`` values are listed by a form beside the offered ones, and chosen only if somebody wants them.
+
+    A ``fixed`` key stays the same inside a study, or its trials could not be compared; a ``derived`` one follows from
+    other keys. A ``degree`` is a count of ranks. A form lets people ``extend`` the values that it offers. ``unset`` is
+    the word for no value.
+    """
+
+    title: str = ""
+    short: str = ""
+    label: str = ""
+    named_anyway: bool = False
+    acts: Callable[[Values], bool] = lambda now: True
+    at_rest: Any = UNSAID
+    plain: Any = UNSAID
+    exact: Any = UNSAID
+    offered: Callable[[Search], Any] = lambda search: None
+    usual: Callable[[Search], bool] = lambda search: True
+    rare: Callable[[Search], Sequence[Any]] = lambda search: ()
+    changes: tuple[Change, ...] = ()
+    trade: str = ""
+    live: str = ""
+    decides: int = 0
+    fixed: bool = False
+    derived: bool = False
+    degree: bool = False
+    extend: bool = False
+    unset: str = ""
+
+
+def data_ranks(now: Values) -> int:
+    """Ranks that see different tokens."""
+    return int(now["parallel.dp"] * now["parallel.cp"])
+
+
+def reducing_ranks(now: Values) -> int:
+    """Of those, the ranks that average gradients at every step: with an outer loop, the ones of a replica."""
+    if now["outer.method"] == "none":
+        return data_ranks(now)
+    return data_ranks(now) // int(now["outer.replicas"] or now["parallel.dp"])
+
+
+def may_use_gpus(now: Values) -> bool:
+    """Whether a run's ranks can be on GPUs, as far as its configuration says."""
+    in_lab = now["lab.hosts"] is not None or isinstance(now["lab.islands"], list)
+    return bool(now["device"] != "cpu") and not in_lab
+
+
+def reaches(name: str) -> Callable[[Values], bool]:
+    def acts_here(now: Values) -> bool:
+        ranks = data_ranks(now) * int(now["parallel.tp"] * now["parallel.pp"])
+        return silent(name, "cuda" if may_use_gpus(now) else "cpu", ranks) is None
+
+    return acts_here
+
+
+def shares_data(now: Values) -> bool:
+    return data_ranks(now) > 1
+
+
+def pipelines(now: Values) -> bool:
+    return bool(now["parallel.pp"] > 1)
+
+
+def has_outer(now: Values) -> bool:
+    return bool(now["parallel.dp"] > 1 and now["outer.method"] != "none")
+
+
+def reduces(now: Values) -> bool:
+    return reducing_ranks(now) > 1
+
+
+def shards(now: Values) -> bool:
+    return reduces(now) and now["parallel.zero_stage"] >= 2
+
+
+def compresses(now: Values) -> bool:
+    """ZeRO sends slices to their owners, which few methods can code."""
+    return reduces(now) and (now["parallel.zero_stage"] == 0 or method_has("one_way", now))
+
+
+def buckets(now: Values) -> bool:
+    return reduces(now) and now["parallel.zero_stage"] < 2
+
+
+def splits_matrices(now: Values) -> bool:
+    return bool(now["parallel.tp"] > 1)
+
+
+def method_has(fact: str, now: Values) -> bool:
+    method = METHODS.get(now["compression.method"])
+    return method is not None and bool(getattr(method, fact))
+
+
+def with_field_of_method(key: str) -> Callable[[Values], bool]:
+    """Whether the method of the key's section runs at all, and is one with which this field of the section acts."""
+    section, _, field = key.partition(".")
+    methods, runs = (METHODS, compresses) if section == "compression" else (OUTER_METHODS, has_outer)
+
+    def acts_here(now: Values) -> bool:
+        method = methods.get(now[f"{section}.method"])
+        return method is not None and method.has(field) and runs(now)
+
+    return acts_here
+
+
+def loses(now: Values) -> bool:
+    return compresses(now) and now["compression.method"] != "none"
+
+
+def is_planned(now: Values) -> bool:
+    return compresses(now) and method_has("errors", now)
+
+
+def plans(now: Values) -> bool:
+    return is_planned(now) and now["parallel.zero_stage"] == 0 and now["compression.plan"] != "none"
+
+
+def never(search: Search) -> bool:
+    return False
+
+
+def always_offered(*values: Any) -> Callable[[Search], Any]:
+    return lambda search: list(values)
+
+
+def between_ranks(*values: Any) -> Callable[[Search], Any]:
+    return lambda search: list(values) if search.ranks > 1 else None
+
+
+def offered_methods(methods: Mapping[str, CompressionMethod | OuterMethod]) -> Callable[[Search], Any]:
+    return lambda search: (
+        ["none", *(name for name, method in methods.items() if method.offered)] if search.ranks > 1 else None
+    )
+
+
+def degrees(search: Search) -> list[int] | None:
+    return search.degrees if search.ranks > 1 else None
+
+
+def micro_batches(search: Search) -> list[int]:
+    whole = search.base.batch.global_batch
+    powers = [2**power for power in range(5) if whole % 2**power == 0]
+    return sorted({*powers, search.base.batch.micro_batch})
+
+
+def splits_sequences(search: Search) -> bool:
+    """Where a sequence is long, or a step has fewer of them than there are ranks."""
+    return search.base.data.sequence_length >= LONG_SEQUENCE or search.base.batch.global_batch < search.ranks
+
+
+def of_experts(values: Callable[[Search], Any]) -> Callable[[Search], Any]:
+    return lambda search: None if search.base.model.experts is None else values(search)
+
+
+def token_formats(search: Search) -> list[str] | None:
+    """What ep can send tokens in; in bf16 they are that already."""
+    formats = ["none", "int8"] if search.base.precision == "bf16" else ["none", "bf16", "int8"]
+    return formats if search.ranks > 1 else None
+
+
+def not_offered(
+    registry: Mapping[str, CompressionMethod | OuterMethod | Kind],
+) -> Callable[[Search], Sequence[Any]]:
+    """The entries that the space of a study that names none leaves out."""
+    return lambda search: [name for name, entry in registry.items() if not entry.offered]
+
+
+def parts_of_layers(search: Search) -> list[int | None] | None:
+    """All layers of a stage, or a half and a quarter of the model's; a stage that has fewer refuses them."""
+    layers = resolve(search.base.model).layers
+    parts = sorted({layers // 2, layers // 4} - {0})
+    return [None, *parts] if parts else None
+
+
+#: The word for no value of what a method sets by itself.
+BY_METHOD = "as the method has it"
+_SPEED_LOSS: tuple[Change, ...] = ("speed", "loss")
+_MEMORY_LOSS: tuple[Change, ...] = ("memory", "loss")
+#: Fields of the section ``compression`` that a study turns if somebody asks for it: name, title, when each acts,
+#: values, what it changes, and the trade.
+COMPRESSION_DETAILS: tuple[
+    tuple[str, str, Callable[[Values], bool], tuple[Any, ...], tuple[Change, ...], str], ...
+] = (
+    ("bucket_values", "Values a scale", with_field_of_method("compression.bucket_values"),
+     (256, 1024, 4096), _SPEED_LOSS, "fewer share one: finer scales, a few more bytes"),
+    ("stochastic", "Stochastic rounding", with_field_of_method("compression.stochastic"),
+     (None, False, True), _SPEED_LOSS, "rounding without bias, more noise"),
+    ("start_step", "First compressed step", loses, (0, 2, 10), _SPEED_LOSS,
+     "the first steps in full, when gradients change most"),
+    ("error_feedback", "Error feedback", loses, (None, False, True), _MEMORY_LOSS,
+     "what was not sent comes later, memory for it"),
+    ("plan", "Plan by layer", is_planned, ("none", "l_greco"), _SPEED_LOSS,
+     "each layer its own value by what it costs and loses, time to plan"),
+    ("plan_every", "Steps between plans", plans, (50, 200), _SPEED_LOSS,
+     "plans follow the training, time to plan"),
+    ("plan_alpha", "Error allowed by a plan", plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
+     "fewer bytes, more error than one value for all"),
+)  # fmt: skip
+#: The same of the section ``outer``: name, title, the word for no value, values, and the trade.
+OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
+    (
+        "learning_rate",
+        "Outer learning rate",
+        BY_METHOD,
+        (None, 0.4, 0.7, 1.0),
+        "how far the mean of a round is followed",
+    ),
+    (
+        "momentum",
+        "Outer momentum",
+        BY_METHOD,
+        (None, 0.0, 0.5, 0.9),
+        "earlier rounds go on to count",
+    ),
+    ("clip", "Outer momentum clip", "no clip", (1.0, None), "bounds a round's step that came late"),
+    (
+        "gap",
+        "Staleness gap",
+        "",
+        ("none", "scalar", "tensor", "element"),
+        "late averages count less the further weights moved",
+    ),
+    (
+        "variant",
+        "Start of a round",
+        "",
+        ("keep_local", "delayed", "paper"),
+        "from which weights a round begins",
+    ),
+    ("fragments", "Fragments", "", (2, 4), "smaller messages, spread over the round"),
+    (
+        "overlap",
+        "Steps a fragment travels",
+        "",
+        (1, 2, 4),
+        "more time to travel, averages come later",
+    ),
+    (
+        "mixing",
+        "Own weights kept",
+        "",
+        (0.25, 0.5, 0.75),
+        "how much of the own weights is kept beside the mean",
+    ),
+)

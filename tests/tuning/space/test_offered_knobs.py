@@ -1,0 +1,77 @@
+"""Every knob that can vary is offered and says what it may change; each value stands in a legal point where it acts."""
+
+from __future__ import annotations
+
+from itertools import islice
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine.config.environment import SECTION
+from engine.config.knobs.catalogue import KNOBS, acts, deciding, facts_of
+from engine.config.run_config import RunConfig, parse
+from tuning.space.knobs import Knob, default_space, offered_space, parse_space, rare_values
+from tuning.space.space import Space
+from tuning.storage import effective_config
+
+SHAPE: dict[str, Any] = {"preset": "tiny", "layers": 12, "heads": 8, "kv_heads": 8, "hidden": 128}
+TREE: dict[str, Any] = {"batch": {"global_batch": 16, "micro_batch": 1}, "precision": "bf16"}
+#: Bases at which every knob has something to turn: in bf16, the first one with experts.
+BASE, DENSE = parse({"model": SHAPE | {"experts": 8}} | TREE), parse({"model": SHAPE} | TREE)
+RANKS = 8
+OF_EXPERTS = ("parallel.ep", "compression.experts")
+#: Knobs beside which the others act or rest; each one is turned with these alone.
+DEGREES = ("parallel.tp", "parallel.pp", "parallel.cp")
+DRAWS = 400
+#: Why a knob is in no list of values.
+NOT_LISTED = {
+    "compression.layers": "a table by parameter; a plan chooses such tables",
+    "compile": "offered on one device: a layout's variety would be compiled for each trial",
+}
+
+
+def spaces() -> dict[str, list[Any]]:
+    """Of each knob all values that a form lists."""
+    offered, rare = offered_space(BASE, RANKS), rare_values(BASE, RANKS)
+    return {key: [*Knob.grid(parse_space({key: values}, BASE)[0]), *rare.get(key, [])]
+            for key, values in offered.items()}  # fmt: skip
+
+
+def test_every_knob_that_can_vary_is_offered() -> None:
+    turned = {key for key in BASE.flat() if not facts_of(key).fixed and not facts_of(key).derived}
+    left_alone = {key for key in turned if key.startswith((f"{SECTION}.", "lab.", "checkpoint."))}
+    assert turned - left_alone - set(offered_space(BASE, RANKS)) == set(NOT_LISTED)
+    assert "compile" in offered_space(BASE, 1)
+
+
+def test_each_says_what_it_may_change_and_what_it_costs() -> None:
+    for key in offered_space(BASE, RANKS):
+        assert KNOBS[key].title, key
+        assert KNOBS[key].changes, key
+        assert KNOBS[key].trade, key
+
+
+def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
+    """New knobs are for those who ask: a default study is not diluted by them."""
+    assert set(default_space(RunConfig(), 4)) == {
+        "parallel.tp", "parallel.pp", "parallel.zero_stage", "batch.micro_batch", "memory.recompute", "schedule.kind",
+        "schedule.chunks", "compression.method", "compression.ratio", "compression.rank", "overlap.bucket_mb",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", sorted(spaces()))
+def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
+    base, known = BASE if key in OF_EXPERTS else DENSE, spaces()
+    beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *deciding())
+    turned = dict.fromkeys((*beside, key))
+    space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base))
+    for value in known[key]:
+        pinned = effective_config.narrowed(space, effective_config.Mask((Knob(key, (value,)),)))
+        drawn = (pinned.random_point(Random(seed), set()) for seed in range(DRAWS))
+        points = [point for point in islice(drawn, DRAWS) if point is not None and point[key] == value]
+        assert points, f"no legal point has {key}={value}"
+        resting = space.rest(key, points[0])
+        if value == resting:
+            continue
+        assert any(acts(key, space.base_values | point) for point in points), f"{key}={value} never acts"
