@@ -172,7 +172,7 @@ def _advice(document: StudyResult, best: Entry) -> list[str]:
         found.append(f"recommended: {recommended.label} ({recommended.why})")
     flags = rounds.flags if rounds else []
     if flags:
-        more = f" and {len(flags) - 1} more below" if len(flags) > 1 else ""
+        more = f" ({len(flags)} remarks of this kind stand with the rounds)" if len(flags) > 1 else ""
         found.append(f"{flags[0]}{more}")
     return found
 
