@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.studies.fake import study as confirmed_study
 from tests.support.studies.weighed import asked
+from tests.tuning.analysis.test_confirmation import searched, trial, wild
 from tuning.analysis.comparison import compare, compare_runs, student
-from tuning.search.budgets import budgets, document, used_up
+from tuning.search.budgets import budgets, document, spent, used_up
+from tuning.search.policy import next_step
 from tuning.spec import study_file
 from tuning.storage.state import StudyState, Trial
 
@@ -101,3 +104,20 @@ def test_what_is_used_is_told() -> None:
     assert document(ran(10.0), file, "ended").stopped_by == "command"
     note = replace(ran(10.0, 9.0, 9.0, confirms=2), notes=("every legal point of the space was measured",))
     assert document(note, file, "ended").stopped_by == "space"
+
+
+def test_the_confirmation_ends_with_the_budget_of_time() -> None:
+    """Two trials of 10 s each, and windows that take as long: 60 s have room for four of them."""
+    file = confirmed_study(trials=2, budget_seconds=60.0)
+    state = searched(1000.0, 1010.0, seconds=10.0)
+    windows = 0
+    while (step := next_step(state, file, exhausted=True)).phase == "confirm":
+        assert step.point is not None
+        confirms, number = step.details["confirms"], len(state.trials)
+        told = {"round": step.details["round"], "window": step.details["window"], "seconds": 10.0}
+        again = trial(number, step.point, 1000.0 * (1 + wild(number)), confirms, **told)
+        state, windows = replace(state, trials=(*state.trials, again)), windows + 1
+    assert windows == 4
+    assert spent(state, file)
+    more = confirmed_study(trials=2, budget_seconds=80.0)
+    assert next_step(state, more, exhausted=True).phase == "confirm"
