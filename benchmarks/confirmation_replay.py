@@ -100,11 +100,10 @@ def noise_of(path: Path, steps: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How a replay ended: the verdict beside the baseline, its rounds and windows, what it took, and its interval."""
+    """How a replay ended: the verdict beside the baseline, its rounds, what its windows took, and its interval."""
 
     verdict: str
     rounds: int
-    windows: int
     seconds: float
     holds: bool
 
@@ -143,7 +142,7 @@ def study(budget: int) -> StudyFile:
 def told(path: Path, budget: int, arms: int, gain: float, seed: int) -> Told:
     """One study whose second trial is faster by ``gain``, and the others as fast as the baseline."""
     random, file = np.random.default_rng(seed), study(budget)
-    state, first = searched(file, arms, gain), arms
+    state = searched(file, arms, gain)
     steps = confirmation.window_steps(state, file, state.trials[0])
     assert steps is not None
     draw = Blocks(noise_of(path, steps - WARM_UP), random)
@@ -162,9 +161,8 @@ def told(path: Path, budget: int, arms: int, gain: float, seed: int) -> Told:
     compared = found.between(one, found.baseline)
     low, high = compared.ratio.low, compared.ratio.high
     holds = low is None or high is None or low <= 1 + gain <= high
-    windows = len(state.trials) - first
     rounds = max(len(arm.windows) for arm in found.arms)
-    return Told(compared.verdict, rounds, windows, seconds, holds)
+    return Told(compared.verdict, rounds, seconds, holds)
 
 
 def searched(file: StudyFile, arms: int, gain: float) -> StudyState:

@@ -68,6 +68,8 @@ def confirmation_rounds(
         undecided=undecided,
         used=confirmation.used(state, file),
         allowed=confirmation.allowed(state, file),
+        error=found.error,
+        equal_within=found.margin,
         seconds=sum(run.seconds for arm in found.arms for run in arm.again),
         outlook=_outlook(state, found, file),
     )

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tuning.analysis.comparison import LEVEL
 from tuning.analysis.constraints import Checked
 from tuning.analysis.scoring import Judged
 from tuning.report.failures import FailureBoard
@@ -195,7 +196,7 @@ class ConfirmationRounds:
 
     ``tied`` are those that the fastest was not shown to beat, itself among them: ``equal`` to it, or ``undecided``.
     ``used`` and ``allowed`` are the budget, in lengths of a trial. ``flags`` say where arms ran under different
-    conditions.
+    conditions. ``error`` is one minus the level of each arm's interval, ``equal_within`` how close counts as equal.
     """
 
     arms: list[ArmRow]
@@ -212,6 +213,8 @@ class ConfirmationRounds:
     undecided: list[int] = field(default_factory=list)
     used: float | None = None
     allowed: float | None = None
+    error: float = 1 - LEVEL
+    equal_within: float = 0.0
     seconds: float = 0.0
     #: None where all is decided, or where nothing would decide.
     outlook: Outlook | None = None

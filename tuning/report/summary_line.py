@@ -230,6 +230,8 @@ def _lossy(document: StudyResult, best: Entry) -> str:
         return ""
     if lossy.trial == best.trial:
         return f"lossy, but {lossy.guard.reason}"
+    if _measured_again(document, lossy):
+        return ""  # its rounds say how it did, and it is not the fastest of them
     words = f"faster but lossy: {lossy.label}{SEPARATOR}{_value(document, lossy)}"
     if lossy.validation_loss is not None and baseline and baseline.validation_loss:
         words += f", validation loss {lossy.validation_loss:.3f} against {baseline.validation_loss:.3f}"
@@ -237,12 +239,16 @@ def _lossy(document: StudyResult, best: Entry) -> str:
     return f"{words}: {verb}, {lossy.guard.reason}"
 
 
+def _measured_again(document: StudyResult, entry: Entry) -> bool:
+    rounds = document.confirmation_rounds
+    return rounds is not None and entry.trial in [arm.trial for arm in rounds.arms]
+
+
 def _value(document: StudyResult, entry: Entry) -> str:
     """A trial's value and its interval, as the study's aim shows them: of one that was measured again, where another
     run of it falls.
     """
-    aim, rounds = document.aim, document.confirmation_rounds
-    again = rounds is not None and entry.trial in [arm.trial for arm in rounds.arms]
+    aim, again = document.aim, _measured_again(document, entry)
     low, high = aim.bounds(entry.low, entry.high)
     words = aim.words(entry.value)
     words += f" to a loss of {aim.target_loss:g}" if aim.in_time else ""

@@ -49,7 +49,7 @@ MAY_CHANGE = (
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
-    "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "inherit", "side_by_side",
+    "racing", "confirm_runners_up", "sampler", "prior", "inherit", "side_by_side",
 )  # fmt: skip
 
 
@@ -153,6 +153,7 @@ class StudyFile(Section):
         before = {
             "confirm_repeats": known.get("confirm_repeats", 1),
             "confirm_runners_up": known.get("confirm_runners_up"),
+            "equal_within": known.get("equal_within", EQUAL_WITHIN),
         }
         again = StudyFile.model_validate(before | self._given())
         again._text, again._chosen_before = self._text, self._chosen_before
@@ -186,7 +187,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [], EQUAL_WITHIN)}
+        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [])}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from tuning.analysis.comparison import LEVEL
-from tuning.analysis.paired import lead
+from tuning.analysis import paired
 from tuning.analysis.scoring import LOSS_GUARD, is_lossy
 from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRow
 from tuning.spec.objectives import Aim
@@ -157,9 +156,10 @@ def courses(result: StudyResult) -> list[Course]:
         return []
     logs = {arm.trial: _logs(arm) for arm in confirmed.arms}
     yardstick = logs.get(confirmed.beside, {}) if confirmed.beside is not None else {}
-    error = (1 - LEVEL) / max(1, len(confirmed.arms) - 1)
     return [
-        _course(f"trial {arm.trial}", logs[arm.trial], yardstick, error, arm.trial == confirmed.winner)
+        _course(
+            f"trial {arm.trial}", logs[arm.trial], yardstick, confirmed.error, arm.trial == confirmed.winner
+        )
         for arm in confirmed.arms
         if arm.trial != confirmed.beside
     ]
@@ -176,10 +176,8 @@ def _course(
     name: str, one: Mapping[int, float], other: Mapping[int, float], error: float, leads: bool
 ) -> Course:
     places = sorted(one.keys() & other.keys())
-    found = [
-        lead({each: one[each] for each in places[:count]}, other, error).interval
-        for count in range(1, len(places) + 1)
-    ]
+    after_each = paired.leads([one[each] for each in places], [other[each] for each in places], error)
+    found = [lead.interval for lead in after_each]
     rows = [[None if end is None else 100 * (end - 1) for end in interval] for interval in found]
     return Course(
         name,

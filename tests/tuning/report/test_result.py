@@ -136,18 +136,26 @@ def test_without_a_baseline_no_gain_is_made_up() -> None:
     assert found["result_line"].endswith("no gain can be named: the baseline ended as oom (too big)")
 
 
-def lossy(steps: int, loss: float) -> tuple[dict[str, Any], StudyFile]:
+def lossy(steps: int, loss: float, *windows: float) -> tuple[dict[str, Any], StudyFile]:
+    """A lossy setting and an exact one beside the baseline; ``windows``: what each is when measured again."""
     base = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": steps}}
     file = study(space=LOSSY_SPACE, base=base)
     exact, topk = (
         file.search_space.completed({"batch.micro_batch": 4}),
         file.search_space.completed({"compression.method": "topk"}),
     )
-    state = folded(
-        lines(0, file.search_space.baseline[0], 1000.0, steps=steps), lines(1, exact, 1100.0, steps=steps),
-        lines(2, topk, 1500.0, validation_loss=loss, steps=steps),
-    )  # fmt: skip
-    return result(state, file), file
+    points = (file.search_space.baseline[0], exact, topk)
+    losses = ({}, {}, {"validation_loss": loss})
+    parts = [
+        lines(arm, points[arm], searched, steps=steps, **losses[arm])
+        for arm, searched in enumerate((1000.0, 1495.0 if windows else 1100.0, 1500.0))
+    ]
+    for place in range(8 if windows else 0):
+        for arm, value in enumerate(windows):
+            near = value * (1 + 0.002 * ((7 * place + 3 * arm) % 5 - 2))
+            again = {"source": "confirm", "confirms": arm, "round": place, "window": 8} | losses[arm]
+            parts.append(lines(len(parts), points[arm], near, steps=8, **again))
+    return result(folded(*parts), file), file
 
 
 def test_a_lossy_setting_with_too_few_steps_stands_second() -> None:
@@ -162,6 +170,14 @@ def test_a_lossy_setting_wins_when_its_loss_holds() -> None:
     found, _ = lossy(100, 2.42)
     assert (found["best"]["trial"], found["best_exact"]["trial"]) == (2, 1)
     assert "lossy, but validation loss +0.8 % against the baseline's, 2 % allowed" in found["result_line"]
+
+
+def test_a_lossy_setting_that_lost_its_lead_when_measured_again_is_not_called_faster() -> None:
+    """Nor is it called untrustworthy: its loss holds, and its rounds say how it did."""
+    found, _ = lossy(100, 2.42, 1000.0, 1490.0, 1300.0)
+    assert (found["best"]["trial"], found["fastest_lossy"]["guard"]["state"]) == (1, "satisfied")
+    assert [arm["trial"] for arm in found["confirmation_rounds"]["arms"]] == [0, 2, 1]
+    assert "lossy" not in found["result_line"]
 
 
 def test_a_lossy_setting_that_learns_less_is_ruled_out() -> None:

@@ -169,11 +169,11 @@ def result_line(result: StudyResult) -> None:
 
 def _course(result: StudyResult) -> None:
     """How the arms were told apart; nothing where a round or two say it all."""
-    series, gain = study_figures.courses(result), result.gain
-    if max((len(course.rounds) for course in series), default=0) > 2:
+    series, rounds = study_figures.courses(result), result.confirmation_rounds
+    if rounds and max((len(course.rounds) for course in series), default=0) > 2:
         yardstick = "the baseline" if result.baseline else "the best of the search"
         title = f"% {result.aim.objective.better} than {yardstick}"
-        drawing = study_figures.confirmation(series, gain.equal_within if gain else 0.0, title)
+        drawing = study_figures.confirmation(series, rounds.equal_within, title)
         chart(drawing, "study-rounds-chart", "how the leaders were told apart, round by round")
 
 
