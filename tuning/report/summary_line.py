@@ -111,7 +111,7 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     """
     ratio, low, high = gain.ratio, gain.low, gain.high
     if low is None or high is None:
-        few = "from too few or too uneven steps for an interval"
+        few = f"from too few {'rounds' if gain.confirmed else 'or too uneven steps'} for an interval"
         return f"undecided: {beside(gain, yardstick)}, {few}"
     if gain.verdict == "better":
         return f"{_part(ratio)} % {word} than {yardstick}, 95 % interval {_part(low)} to {_part(high)} %"

@@ -307,7 +307,7 @@ def test_a_winner_that_is_clear_needs_no_tie_break() -> None:
             None,
             None,
             "undecided",
-            "undecided: +20.0 % compared with B, from too few or too uneven steps for an interval",
+            "undecided: +20.0 % compared with B, from too few rounds for an interval",
         ),
     ],
 )
