@@ -66,13 +66,16 @@ class Measuring:
         """
         trial = self._trial
         labels = {"study": self._file.name, "trial": str(trial.number), "purpose": trial.source}
-        config = rounds.lengthened(self._file.search_space.config(trial.config))
+        space = self._file.search_space
+        config = rounds.lengthened(space.config(trial.config))
+        resolved = {key: config.flat()[key] for key in space.automatic(trial.config)}
         config = rounds.window(config, trial.window) if trial.window else config
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending in _OF_A_GROUP:
             outcome = replace(outcome, ending=Ending.STOPPED)
         told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
         told["conditions"] |= self._clock.known() | self._beside.known()
+        told["resolved"] = resolved
         if outcome.ending is Ending.STOPPED:
             told["by_command"] = self._control.killed.get(trial.number)
             told["reason"] = self._why_stopped() or outcome.reason

@@ -251,7 +251,7 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 #: What a row has as its trial has it.
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
-    "why", "rank", "phase", "validation_loss", "constraints", "steps", "peak_memory_bytes", "measures",
+    "why", "rank", "phase", "resolved", "validation_loss", "constraints", "steps", "peak_memory_bytes", "measures",
 )  # fmt: skip
 
 
@@ -318,6 +318,7 @@ def _entry(
         validation_loss=trial.validation_loss,
         shown=shown(value, low, high, file.aim),
         measures=trial.measures,
+        resolved=trial.resolved,
         **more,
     )
 

@@ -50,7 +50,8 @@ class GuardState:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """A trial. ``value``, ``low`` and ``high`` are as they are kept: larger is better. ``config`` and ``measures`` are
-    data: their keys are knobs and objectives. ``beside`` is the share of its time that other trials ran, too.
+    data: their keys are knobs and objectives. What stands at ``auto`` in it ran as ``resolved`` says. ``beside`` is the
+    share of its time that other trials ran, too.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Measurement:
     beside: float = 0.0
     label: str = ""
     controller: ControllerName | None = None
+    resolved: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -100,7 +102,9 @@ class TrialRow(Measurement):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A trial that the result names. The interval of best and baseline counts what they were measured again."""
+    """A trial that the result names. The interval of best and baseline counts what they were measured again.
+    ``config`` and ``resolved`` are as in :class:`Measurement`.
+    """
 
     trial: int
     run: str | None = None
@@ -112,6 +116,7 @@ class Entry:
     validation_loss: float | None = None
     shown: Shown | None = None
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    resolved: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.config.errors import InputError
+from engine.config.knobs.facts import AUTO
 from engine.config.run_config import RunConfig
 from tuning.analysis.leaderboard import changes_result
 from tuning.predict.forecast import forecasts
@@ -30,9 +31,9 @@ from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
 
 
-def prediction_belief(configs: Sequence[RunConfig], target: Target) -> Belief:
+def prediction_belief(configs: Sequence[RunConfig], target: Target, columns: Array | None = None) -> Belief:
     """Of configurations with the same model and data on one target. Log seconds are of a token, so that batches of
-    different sizes compare.
+    different sizes compare. ``columns``: their :func:`features`, if these are not those of their values.
 
     Raises:
         InputError: there is none, one breaks a rule, is not of the cluster's size, or the device lacks a figure.
@@ -42,7 +43,7 @@ def prediction_belief(configs: Sequence[RunConfig], target: Target) -> Belief:
     found = forecasts(configs, target)
     low, high = (np.array([getattr(one.step_seconds, end) for one in found]) for end in ("low", "high"))
     return Belief.of(
-        features([config.flat() for config in configs]),
+        features([config.flat() for config in configs]) if columns is None else columns,
         -np.log([one.tokens_per_second for one in found]),
         np.log(high / low) / (2 * HALF_OF_90_PERCENT),
         np.array([one.out_of_memory_probability for one in found]),
@@ -114,8 +115,14 @@ class Foresight:
     @cached_property
     def belief(self) -> Belief | None:
         """What is believed of them; None where the target cannot tell."""
+        space = self._space
+        configs = [space.config(point) for point in self.points]
+        told = [
+            config.flat() | dict.fromkeys(space.automatic(point), AUTO)
+            for config, point in zip(configs, self.points, strict=True)
+        ]
         try:
-            return prediction_belief([self._space.config(point) for point in self.points], self._target)
+            return prediction_belief(configs, self._target, features(told))
         except InputError:
             return None
 

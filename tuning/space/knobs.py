@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import KNOBS, facts_of
-from engine.config.knobs.facts import Search
+from engine.config.knobs.facts import AUTO, Search
 from engine.config.run_config import RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
@@ -148,6 +148,12 @@ def checked_value(key: str, value: Any, base: RunConfig) -> Any:
     Raises:
         InputError: a run refuses it.
     """
+    if facts_of(key).automatic:
+        if value in (None, AUTO):
+            return value
+        raise InputError(
+            key, value, f"a study turns this between null and {AUTO}; a list of its own belongs in base"
+        )
     try:
         return base.with_values({key: value}).flat()[key]
     except InputError as error:

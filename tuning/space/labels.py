@@ -40,8 +40,14 @@ def label(points: Points, point: Point) -> str:
         said = key in NAMED_FIRST or (now[key] == points.base_values[key] and not facts_of(key).named_anyway)
         if not said and points.is_active(key, point) and now[key] != "none":
             name = facts_of(key).label or key.rpartition(".")[2]
-            words.append(f"{name}={_short(key, now[key])}")
+            words.append(f"{name}={_short(key, now[key])}{_lists(points, point, key)}")
     return " ".join(words)
+
+
+def _lists(points: Points, point: Point, key: str) -> str:
+    """What ``auto`` stands for, if that is short."""
+    found = points.config(point).flat()[key] if key in points.automatic(point) else None
+    return f"({','.join(map(str, found))})" if found and len(found) <= _SHORT_LIST else ""
 
 
 def _degrees(points: Points, now: Point) -> list[str]:
@@ -57,6 +63,8 @@ def _short(key: str, value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+#: Longer lists are not written out in a point's name.
+_SHORT_LIST = 8
 _DERIVED = "parallel.dp"
 _AXES = frozenset((*WORLD_DEGREES, *TURNED_DEGREES))
 

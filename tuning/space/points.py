@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeVar
 
-from engine.config.knobs.catalogue import acts, deciding, facts_of
-from engine.config.knobs.facts import UNSAID, data_ranks
+from engine.config.knobs.catalogue import AUTOMATIC, acts, deciding, facts_of
+from engine.config.knobs.facts import AUTO, UNSAID, data_ranks
 from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
@@ -60,6 +60,7 @@ def _listed(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
 
 
 Point = dict[str, Any]
+Resolve = Callable[[RunConfig, Collection[str]], dict[str, Any]]
 Result = TypeVar("Result")
 
 #: Every point names these, turned or not.
@@ -89,6 +90,8 @@ class Points:
     base: RunConfig
     ranks: int
     knobs: tuple[Knob, ...]
+    #: What some keys of ``AUTOMATIC`` stand for in a configuration; None of a key that is best left alone.
+    resolve: Resolve
 
     @cached_property
     def by_key(self) -> dict[str, Knob]:
@@ -197,7 +200,13 @@ class Points:
             size = (now["parallel.pp"], now["schedule.chunks"], micro_batches, now["parallel.zero_stage"])
             kinds = self.choices("schedule.kind")
             rested["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
-        return rested
+        return rested | self._left_alone(rested)
+
+    def _left_alone(self, point: Point) -> Point:
+        """What stands at ``auto`` where nothing is better than the knob's None."""
+        asked = [key for key in self.automatic(point) if self.by_key[key].contains(None)]
+        found = self.resolve(self._quick_config(point), asked) if asked else {}
+        return {key: None for key, value in found.items() if value is None}
 
     def _micro_batches(self, now: Point) -> int:
         """Of a step and replica."""
@@ -230,15 +239,21 @@ class Points:
 
     def config(self, point: Point) -> RunConfig:
         """The full, checked configuration of a point."""
-        return self.base.with_values(self.of_run(point))
+        config, asked = self.base.with_values(self.of_run(point)), self.automatic(point)
+        return config.with_values(self.resolve(config, asked)) if asked else config
 
     def of_run(self, point: Point) -> Point:
         """What a point sets in a run's configuration."""
-        given = {key: value for key, value in point.items() if key not in (RANKS, ACCUMULATION)}
+        left_out = {RANKS, ACCUMULATION, *self.automatic(point)}
+        given = {key: value for key, value in point.items() if key not in left_out}
         if ACCUMULATION in point:
             sizes = (point["parallel.dp"], self._now(point, "batch.micro_batch"), point[ACCUMULATION])
             given["batch.global_batch"] = prod(int(size) for size in sizes)
         return given
+
+    def automatic(self, point: Point) -> list[str]:
+        """The keys that stand at ``auto`` in a point; ``config`` has what they stand for."""
+        return [key for key in AUTOMATIC if point.get(key) == AUTO]
 
     def _now(self, point: Point, key: str) -> Any:
         return point.get(key, self.base_values[key])

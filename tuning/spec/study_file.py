@@ -17,6 +17,7 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
+from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.knobs import STUDY_KEYS, Knob, default_space, parse_space, space_note
 from tuning.space.space import Space
@@ -162,7 +163,7 @@ class StudyFile(Section):
     @cached_property
     def search_space(self) -> Space:
         """The points of the study."""
-        return Space(self.config, self.ranks, self.knobs)
+        return Space(self.config, self.ranks, self.knobs, automatic.chosen)
 
     @property
     def turns_work(self) -> bool:

@@ -50,6 +50,8 @@ class Trial:
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     conditions: dict[str, float] = field(default_factory=dict)
+    #: As it ran, what stands at ``auto`` in the configuration.
+    resolved: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

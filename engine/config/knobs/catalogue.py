@@ -13,6 +13,7 @@ from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import facts as rules
 from engine.config.knobs.facts import (
     ACTIVATIONS,
+    AUTO,
     GRADIENTS,
     ROUNDS,
     SCHEDULE,
@@ -131,6 +132,18 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("speed", "memory"),
         trade="less memory for activations, one more gather in backward",
     ),
+    "parallel.placement": KnobFacts(
+        "Placement of ranks",
+        "placement",
+        unset="in order",
+        automatic=True,
+        acts=rules.has_several_ranks,
+        at_rest=None,
+        plain=None,
+        offered=lambda search: [None, AUTO] if search.ranks > 1 and rules.has_uneven_links(search) else None,
+        changes=("speed",),
+        trade="ranks that send most to each other lie near each other",
+    ),
     "batch.micro_batch": KnobFacts(
         "Micro-batch",
         "micro-batch",
@@ -209,6 +222,18 @@ KNOBS: dict[str, KnobFacts] = {
         offered=rules.between_ranks(1, 2),
         changes=("speed", "memory"),
         trade="more, smaller stages: shorter waits, more messages and activations",
+    ),
+    "schedule.stage_layers": KnobFacts(
+        "Layers of each stage",
+        "stage layers",
+        unset="even",
+        automatic=True,
+        acts=lambda now: rules.pipelines(now) and now["schedule.chunks"] == 1,
+        at_rest=None,
+        plain=None,
+        offered=rules.between_ranks(None, AUTO),
+        changes=("speed", "memory"),
+        trade="fewer layers beside the head: stages take equally long, the first ones hold more",
     ),
     "compression.method": KnobFacts(
         "Gradient compression",
@@ -400,9 +425,12 @@ KNOBS: dict[str, KnobFacts] = {
         for name in VARIABLES
     },
     **dict.fromkeys(("batch.global_batch", "precision", "device", "memory.limit_gib"), _FIXED),
-    **dict.fromkeys(("schedule.stage_layers", "parallel.placement"), _FIXED),
     **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
 }
+
+
+#: Keys whose values ``AUTO`` stands for lists that a study works out.
+AUTOMATIC = tuple(key for key, knob in KNOBS.items() if knob.automatic)
 
 
 def facts_of(key: str) -> KnobFacts:

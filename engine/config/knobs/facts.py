@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from engine.config.compression_methods import METHODS, CompressionMethod
 from engine.config.environment import silent
+from engine.config.network import shape_of
 from engine.config.outer_methods import OUTER_METHODS, OuterMethod
 from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
@@ -18,6 +19,8 @@ from engine.schedules.registry import Kind
 Values = Mapping[str, Any]
 Change = Literal["speed", "memory", "loss"]
 
+#: A value of a study's space, never of a run: the value that suits the rest of the point.
+AUTO = "auto"
 #: No value: None is one.
 UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
@@ -56,6 +59,8 @@ class KnobFacts:
     turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
     tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
 
+    An ``automatic`` knob has two values: None, and ``AUTO``, which stands for what suits a point's layout.
+
     ``changes`` is what another value may change, and ``trade`` says in a few words what is gained and what it costs.
     ``rare`` values are listed by a form beside the offered ones, and chosen only if somebody wants them.
 
@@ -82,6 +87,7 @@ class KnobFacts:
     fixed: bool = False
     derived: bool = False
     degree: bool = False
+    automatic: bool = False
     extend: bool = False
     unset: str = ""
 
@@ -106,10 +112,17 @@ def may_use_gpus(now: Values) -> bool:
 
 def reaches(name: str) -> Callable[[Values], bool]:
     def acts_here(now: Values) -> bool:
-        ranks = data_ranks(now) * int(now["parallel.tp"] * now["parallel.pp"])
-        return silent(name, "cuda" if may_use_gpus(now) else "cpu", ranks) is None
+        return silent(name, "cuda" if may_use_gpus(now) else "cpu", _ranks(now)) is None
 
     return acts_here
+
+
+def has_several_ranks(now: Values) -> bool:
+    return _ranks(now) > 1
+
+
+def _ranks(now: Values) -> int:
+    return data_ranks(now) * int(now["parallel.tp"] * now["parallel.pp"])
 
 
 def shares_data(now: Values) -> bool:
@@ -172,6 +185,12 @@ def is_planned(now: Values) -> bool:
 
 def plans(now: Values) -> bool:
     return is_planned(now) and now["parallel.zero_stage"] == 0 and now["compression.plan"] != "none"
+
+
+def has_uneven_links(search: Search) -> bool:
+    """Whether ranks lie on islands of a lab: some are nearer to each other."""
+    shape = shape_of(search.base.lab)
+    return shape is not None and len(shape.islands) > 1
 
 
 def never(search: Search) -> bool:

@@ -11,11 +11,14 @@ import pytest
 from engine.config.environment import SECTION
 from engine.config.knobs.catalogue import KNOBS, acts, deciding, facts_of
 from engine.config.run_config import RunConfig, parse
+from tuning.predict.placement.automatic import chosen
 from tuning.space.knobs import Knob, default_space, offered_space, parse_space, rare_values
 from tuning.space.space import Space
 from tuning.storage import effective_config
 
-SHAPE: dict[str, Any] = {"preset": "tiny", "layers": 12, "heads": 8, "kv_heads": 8, "hidden": 128}
+SHAPE: dict[str, Any] = {
+    "preset": "tiny", "layers": 12, "heads": 8, "kv_heads": 8, "hidden": 128, "vocabulary": 16384,
+}  # fmt: skip
 TREE: dict[str, Any] = {"batch": {"global_batch": 16, "micro_batch": 1}, "precision": "bf16"}
 #: Bases at which every knob has something to turn: in bf16, the first one with experts.
 BASE, DENSE = parse({"model": SHAPE | {"experts": 8}} | TREE), parse({"model": SHAPE} | TREE)
@@ -27,6 +30,7 @@ DRAWS = 400
 #: Why a knob is in no list of values.
 NOT_LISTED = {
     "compression.layers": "a table by parameter; a plan chooses such tables",
+    "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
     "compile": "offered on one device: a layout's variety would be compiled for each trial",
 }
 
@@ -54,10 +58,14 @@ def test_each_says_what_it_may_change_and_what_it_costs() -> None:
 
 def test_what_a_study_turns_by_itself_is_as_it_was() -> None:
     """New knobs are for those who ask: a default study is not diluted by them."""
-    assert set(default_space(RunConfig(), 4)) == {
+    usual = {
         "parallel.tp", "parallel.pp", "parallel.zero_stage", "batch.micro_batch", "memory.recompute", "schedule.kind",
         "schedule.chunks", "compression.method", "compression.ratio", "compression.rank", "overlap.bucket_mb",
+        "schedule.stage_layers",
     }  # fmt: skip
+    assert set(default_space(RunConfig(), 4)) == usual
+    islands = parse({"lab": {"hosts": 4, "islands": 2}})
+    assert set(default_space(islands, 4)) == usual | {"parallel.placement"}
 
 
 @pytest.mark.parametrize("key", sorted(spaces()))
@@ -65,7 +73,7 @@ def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     base, known = BASE if key in OF_EXPERTS else DENSE, spaces()
     beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *deciding())
     turned = dict.fromkeys((*beside, key))
-    space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base))
+    space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base), chosen)
     for value in known[key]:
         pinned = effective_config.narrowed(space, effective_config.Mask((Knob(key, (value,)),)))
         drawn = (pinned.random_point(Random(seed), set()) for seed in range(DRAWS))

@@ -1,0 +1,118 @@
+"""``auto`` as a knob's value: what it stands for, that equal runs are equal points, and that a study tells what ran."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.run_config import RunConfig, parse
+from tests.support.studies.fake import Machine, run_study, study
+from tuning.predict.placement.automatic import chosen
+from tuning.predict.placement.link_traffic import head_layers
+from tuning.spec.study_file import StudyFile
+
+LAYERS = "schedule.stage_layers"
+PLACEMENT = "parallel.placement"
+#: The head of this model costs several of its layers.
+WIDE_HEAD = {"preset": "tiny", "layers": 12, "hidden": 64, "heads": 4, "kv_heads": 4, "vocabulary": 8192}
+#: Ranks in order put both stages of a pipeline of two across islands, though one of them has room on the island of two.
+THREE_ISLANDS = {"hosts": 4, "islands": [1, 2, 1], "rate_mbit": 1000.0, "between_mbit": 50.0}
+
+
+def config(**sections: Any) -> RunConfig:
+    batch = {"global_batch": 16, "micro_batch": 2}
+    return parse({"model": WIDE_HEAD, "batch": batch} | sections)
+
+
+def splits(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """All ways to deal layers, one at least to each stage."""
+    cuts = itertools.combinations(range(1, layers), stages - 1)
+    return [tuple(b - a for a, b in itertools.pairwise((0, *cut, layers))) for cut in cuts]
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_no_split_has_a_shorter_slowest_stage(pp: int, recompute: str) -> None:
+    asked = config(parallel={"pp": pp}, memory={"recompute": recompute})
+    head = head_layers(asked) * (0.75 if recompute == "full" else 1)
+    slowest = {split: max(*split[:-1], split[-1] + head) for split in splits(12, pp)}
+    found = chosen(asked, [LAYERS])[LAYERS]
+    assert head > 2
+    assert found is not None
+    assert slowest[tuple(found)] == pytest.approx(min(slowest.values()))
+    assert slowest[tuple(found)] < slowest[(12 // pp,) * pp]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},  # one stage
+        {"parallel": {"pp": 2}, "model": WIDE_HEAD | {"vocabulary": 257}},  # the head is not worth a layer
+        {"parallel": {"pp": 2}, "schedule": {"kind": "interleaved", "chunks": 2}},  # a rank's stages add up
+        {"parallel": {"pp": 2, "tp": 3}},  # breaks a rule
+    ],
+)
+def test_where_nothing_is_better_layers_stay_even(sections: dict[str, Any]) -> None:
+    assert chosen(config(**sections), [LAYERS]) == {LAYERS: None}
+
+
+def test_ranks_are_placed_where_links_differ() -> None:
+    two_stages = {"parallel": {"pp": 2, "dp": 2}}
+    found = chosen(config(**two_stages, lab=THREE_ISLANDS), [PLACEMENT])[PLACEMENT]
+    assert found == [0, 3, 1, 2]  # devices 1 and 2 are the island of two
+    assert chosen(config(**two_stages), [PLACEMENT]) == {PLACEMENT: None}
+    one_island = {"hosts": 4, "rate_mbit": 1000.0}
+    assert chosen(config(**two_stages, lab=one_island), [PLACEMENT]) == {PLACEMENT: None}
+
+
+def automatic_study(**changes: Any) -> StudyFile:
+    base = {
+        "model": WIDE_HEAD,
+        "batch": {"global_batch": 16, "micro_batch": 2},
+        "train": {"steps": 24, "warmup": 4},
+    }
+    space = {"parallel.pp": [1, 2], LAYERS: [None, "auto"]}
+    return study(
+        base=base | changes.pop("more", {}), space=space | changes.pop("space", {}), trials=3, **changes
+    )
+
+
+def test_equal_runs_are_equal_points() -> None:
+    """``auto`` is no point of its own where it changes nothing."""
+    plain = {"model": WIDE_HEAD | {"vocabulary": 257}}
+    points = automatic_study(more=plain).search_space.legal_points
+    assert [point[LAYERS] for point in points] == [None, None]
+    points = automatic_study().search_space.legal_points
+    assert [(point["parallel.pp"], point[LAYERS]) for point in points] == [(1, None), (2, None), (2, "auto")]
+    placed = automatic_study(space={PLACEMENT: [None, "auto"]}, more={"lab": THREE_ISLANDS}).search_space
+    orders = {(point["parallel.pp"], point[PLACEMENT]) for point in placed.legal_points}
+    assert orders == {(1, None), (2, None), (2, "auto")}
+
+
+def test_a_study_whose_only_value_is_auto_has_points() -> None:
+    """It stays at that where it changes nothing."""
+    space = automatic_study(
+        space={LAYERS: ["auto"]}, more={"model": WIDE_HEAD | {"vocabulary": 257}}
+    ).search_space
+    (point,) = [point for point in space.legal_points if point["parallel.pp"] == 2]
+    assert point[LAYERS] == "auto"
+    assert space.config(point).schedule.stage_layers is None
+    assert space.outside(point) is None
+
+
+def test_a_study_runs_lists_and_tells_which(tmp_path: Path) -> None:
+    found = run_study(automatic_study(), tmp_path / "studies" / "first", Machine())
+    (dealt,) = [row for row in found["trials"] if row["config"][LAYERS] == "auto"]
+    assert dealt["resolved"] == {LAYERS: chosen(config(parallel={"pp": 2, "dp": 2}), [LAYERS])[LAYERS]}
+    assert f"stage_layers=auto({','.join(map(str, dealt['resolved'][LAYERS]))})" in dealt["label"]
+    assert [row["resolved"] for row in found["trials"] if row is not dealt] == [{}, {}]
+
+
+def test_a_point_by_hand_may_ask_for_it() -> None:
+    space = automatic_study().search_space
+    point = space.completed({"parallel.pp": 2, LAYERS: "auto"})
+    assert point[LAYERS] == "auto"
+    assert space.config(point).schedule.stage_layers is not None

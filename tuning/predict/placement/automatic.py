@@ -1,0 +1,75 @@
+"""``auto`` as a value of a knob: where the ranks of a layout belong, and how its layers are dealt to stages.
+
+A study may ask for it (``parallel.placement: [null, auto]``); a run has the lists that it stands for. Ranks are placed
+on links that differ, those between the islands of a lab; where all are alike no placement is faster than ranks in
+order. Layers are dealt so that the slowest stage takes the least time: the last one has the head beside its layers.
+``tuning.predict.placement.place`` does both for devices that a cluster file describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+
+from engine.config.layout import Layout, layers_of_stages, layout_of
+from engine.config.network import Shape, shape_of
+from engine.config.presets import resolve
+from engine.config.run_config import RunConfig
+from engine.config.validation.rules import problems
+from tuning.predict.placement.cost import Volumes
+from tuning.predict.placement.link_traffic import head_layers, volumes_of
+from tuning.predict.placement.links import of_lab
+from tuning.predict.placement.place import LOOPBACK
+from tuning.predict.placement.search import place
+from tuning.predict.placement.stage_layers import split_layers
+
+PLACEMENT = "parallel.placement"
+Lists = dict[str, list[int] | None]
+
+
+def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
+    """A value for each of the ``keys`` of ``AUTOMATIC``: a list, or None where nothing is better than without it.
+
+    Of a configuration that breaks a rule, all are None.
+    """
+    nothing: Lists = dict.fromkeys(keys)
+    plain = config.with_values(nothing)
+    if any(True for _ in problems(plain)):
+        return nothing
+    values = {key: _order(plain) if key == PLACEMENT else _layers(plain) for key in keys}
+    legal = not any(True for _ in problems(plain.with_values(values)))
+    return values if legal else nothing
+
+
+def _order(config: RunConfig) -> list[int] | None:
+    """Of a lab's devices, which are all alike: only its links decide."""
+    shape = shape_of(config.lab)
+    if shape is None or len(shape.islands) < 2:
+        return None
+    order = _order_of(layout_of(config), shape, volumes_of(config))
+    return None if order is None else list(order)
+
+
+@lru_cache(maxsize=4096)
+def _order_of(layout: Layout, shape: Shape, volumes: Volumes) -> tuple[int, ...] | None:
+    """Asked for every point of a space; the same for those that send as much."""
+    found = place(layout, of_lab(shape, layout.world_size, LOOPBACK), volumes)
+    return None if found.in_order else found.devices
+
+
+def _layers(config: RunConfig) -> list[int] | None:
+    """On devices that are all alike, one stage a rank: of several, what counts is the sum of a rank's, and they stay
+    even. A layer that is computed again takes four thirds of its time; the head does not.
+    """
+    stages, layers = config.parallel.pp, resolve(config.model).layers
+    if stages == 1 or stages > layers or config.schedule.chunks > 1:
+        return None
+    again = config.memory.recompute == "full" and config.memory.recompute_layers is None
+    head = head_layers(config) * (3 / 4 if again else 1)
+    dealt = list(_dealt(layers, stages, head))
+    return None if dealt == [len(own) for own in layers_of_stages(layers, stages)] else dealt
+
+
+@lru_cache(maxsize=4096)
+def _dealt(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    return split_layers(layers, [1.0] * stages, [0.0] * (stages - 1) + [head])
