@@ -48,6 +48,7 @@ class Recipe:
     learning_rate: float
     weight_decay: float
     clip_norm: float | None
+    learning_rate_warmup: int = 0
 
 
 class Attention(nn.Module):
@@ -152,6 +153,8 @@ class Loop:
         self.optimizer = torch.optim.AdamW(
             options, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )
+        warmup = max(1, recipe.learning_rate_warmup)
+        self.rate = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1 / warmup, 1.0, warmup - 1)
 
     def step(self, tokens: Tensor) -> tuple[float, float]:
         """Train on int64 [sequences, length + 1]; returns the mean loss and the gradient's norm before clipping."""
@@ -166,6 +169,7 @@ class Loop:
         most = self.recipe.clip_norm or float("inf")
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), most)
         self.optimizer.step()
+        self.rate.step()
         return total.item(), whole(norm).item()
 
     def around(self, last: bool) -> AbstractContextManager[Any]:

@@ -219,12 +219,15 @@ class Train(Section):
     """Length, optimizer and deadlines. ``warmup`` steps come first and are not measured. ``resume`` is a run's folder,
     or one of its checkpoints: training goes on from there, in any layout, up to ``steps`` in all. The loss on held-out
     text, of ``validation_batches``, is taken at the end, and after every ``validate_every`` steps if that is given.
+    The learning rate rises over the first ``learning_rate_warmup`` steps in equal parts: step t, from 1 on, has
+    t / ``learning_rate_warmup`` of it.
     """
 
     steps: Count = 24
     warmup: Annotated[int, Field(ge=0)] = 4
     seed: Annotated[int, Field(ge=0)] = 0
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    learning_rate_warmup: Annotated[int, Field(ge=0)] = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     validation_batches: Annotated[int, Field(ge=0)] = 1

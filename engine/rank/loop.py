@@ -104,6 +104,7 @@ def one_step(
         batches = micro_batches(rank, corpus.training(start, per_rank), stages.positions)
     loss = stages.run(batches)
     with timer.phase("optimizer"):
+        optimizer.set_rate(step)
         norm = optimizer.step()
     log.after(timer.end(), loss, norm)
     return loss, norm

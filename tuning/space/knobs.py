@@ -173,20 +173,22 @@ def _normal(key: str, value: Any, base: RunConfig) -> Any:
         raise InputError(f"space.{key}", value, error.remedy) from None
 
 
-def default_space(base: RunConfig, ranks: int) -> dict[str, Any]:
+def default_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, Any]:
     """A sensible space for a machine: layouts and how they communicate, or on one device what is left.
 
     Context parallelism is in it from 8,192 tokens a sequence on, or when a step has fewer sequences than ranks;
     expert parallelism when the model has experts; hybrid sharding from nine ranks on. Outer loops never are: what they
-    do to the loss shows after more steps than a usual trial has.
+    do to the loss shows after more steps than a usual trial has. A study of the time to a loss (``in_time``) turns the
+    global batch and the learning rate, too.
     """
-    search = Search(base, ranks)
-    return {key: values for key, values in offered_space(base, ranks).items() if KNOBS[key].usual(search)}
+    search = Search(base, ranks, in_time)
+    found = offered_space(base, ranks, in_time)
+    return {key: values for key, values in found.items() if KNOBS[key].usual(search)}
 
 
-def offered_space(base: RunConfig, ranks: int) -> dict[str, Any]:
+def offered_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, Any]:
     """Every knob with sensible values, also those that are not turned unless somebody asks for them."""
-    search = Search(base, ranks)
+    search = Search(base, ranks, in_time)
     values = {key: knob.offered(search) for key, knob in KNOBS.items()}
     return {key: found for key, found in values.items() if found is not None}
 

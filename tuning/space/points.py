@@ -22,7 +22,8 @@ from engine.config.run_config import RunConfig
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
 from engine.schedules.registry import KINDS, plan
-from tuning.space import rounds
+from tuning.space import equal_text, rounds
+from tuning.space.equal_text import GLOBAL_BATCH
 from tuning.space.knobs import Knob
 
 #: Lists that are equal for two micro-batches are equal for more.
@@ -249,6 +250,8 @@ class Points:
         if ACCUMULATION in point:
             sizes = (point["parallel.dp"], self._now(point, "batch.micro_batch"), point[ACCUMULATION])
             given["batch.global_batch"] = prod(int(size) for size in sizes)
+        elif GLOBAL_BATCH in point:
+            given |= equal_text.values(self.base, point[GLOBAL_BATCH])
         return given
 
     def automatic(self, point: Point) -> list[str]:
@@ -262,10 +265,15 @@ class Points:
         """Why a point cannot run, or None; cheap enough to ask before everything else."""
         config = self._quick_config(point)
         broken = next(problems(config), None)
+        if broken is None and (unlike := self._other_text(point)) is not None:
+            return unlike
         if broken is None:
             too_long = rounds.problem(config)
             return None if too_long is None else f"outer.period={config.outer.period}: {too_long}"
         return str(broken)
+
+    def _other_text(self, point: Point) -> str | None:
+        return equal_text.problem(self.base, point[GLOBAL_BATCH]) if GLOBAL_BATCH in point else None
 
     def _quick_config(self, point: Point) -> RunConfig:
         """As :meth:`config`, without checking values that are known to be good."""

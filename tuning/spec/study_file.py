@@ -15,10 +15,12 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
+from engine.config.knobs.catalogue import facts_of
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
 from tuning.predict.placement import automatic
 from tuning.space import rounds
+from tuning.space.equal_text import GLOBAL_BATCH
 from tuning.space.knobs import STUDY_KEYS, Knob, default_space, parse_space, space_note
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
@@ -136,7 +138,9 @@ class StudyFile(Section):
     def knobs(self) -> tuple[Knob, ...]:
         """What is turned: the given space, or a sensible one for these ranks."""
         given = self.space if self.space is not None else self._chosen_before
-        return parse_space(default_space(self.config, self.ranks) if given is None else given, self.config)
+        if given is None:
+            given = default_space(self.config, self.ranks, self.in_time)
+        return parse_space(given, self.config)
 
     def with_chosen(self, space: dict[str, Any]) -> StudyFile:
         """The same file, for which this space was chosen when its study began.
@@ -166,9 +170,19 @@ class StudyFile(Section):
         return Space(self.config, self.ranks, self.knobs, automatic.chosen)
 
     @property
+    def in_time(self) -> bool:
+        """Whether it asks for the time to a loss."""
+        return any(aim.in_time for aim in self.aims)
+
+    @property
     def turns_work(self) -> bool:
         """Whether trials differ in their ranks or in the tokens of a step."""
-        return any(knob.key in STUDY_KEYS for knob in self.knobs)
+        return any(knob.key in (*STUDY_KEYS, GLOBAL_BATCH) for knob in self.knobs)
+
+    @property
+    def turns_learning(self) -> bool:
+        """Whether trials differ in what they learn of a token, beside what is lossy."""
+        return any(facts_of(knob.key).learned_by for knob in self.knobs)
 
     @property
     def space_note(self) -> str:
@@ -271,6 +285,7 @@ def _check(file: StudyFile) -> None:
     check_budget(file.budget, file.trials, file.budget_seconds)
     terms.check_environment(file.config, file.knobs, file.ranks)
     check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
+    _check_learning(file)
     _check_quality(file)
     _check_rounds(file)
     _ = file.search_space.baseline
@@ -299,13 +314,28 @@ def _check_rounds(file: StudyFile) -> None:
             raise InputError(f"{where}.outer.period", period, str(problems[0]))
 
 
+def _check_learning(file: StudyFile) -> None:
+    """What changes what is learned of a token is turned only where times to a loss are compared."""
+    keys = {knob.key: knob for knob in file.knobs}
+    if GLOBAL_BATCH in keys and "batch.accumulation" in keys:
+        remedy = "batch.accumulation is turned, too, and makes the global batch; keep one of them"
+        raise InputError(f"space.{GLOBAL_BATCH}", str(keys[GLOBAL_BATCH]), remedy)
+    found = next((knob for key, knob in keys.items() if facts_of(key).learned_by), None)
+    if found is not None and not file.in_time:
+        remedy = (
+            "changes what is learned of a token, so it stays the same in a study unless that asks for a time to a loss "
+            "(objective: {time_to_loss: ..}); set it in base"
+        )
+        raise InputError(f"space.{found.key}", str(found), remedy)
+
+
 def _check_quality(file: StudyFile) -> None:
     train = file.config.train
     if file.quality is not None and file.loss_guard != LossGuard():
         raise InputError(
             "quality", file.quality.max_loss_increase, "loss_guard is given, too; keep one of them"
         )
-    if not any(aim.in_time for aim in file.aims):
+    if not file.in_time:
         if file.target_loss is not None:
             raise InputError(
                 "target_loss", file.target_loss, "needs objective: {time_to_loss: ..}; or leave it out"

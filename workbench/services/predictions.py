@@ -26,7 +26,8 @@ def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
         from tuning.search.prediction_prior import Foresight
 
         target = _target(home, file) if file.simulate is None else _simulated(file)
-        return None if target is None else Foresight(space, target, file.seed, file.simulate is None)
+        proposes = file.simulate is None and not file.turns_learning
+        return None if target is None else Foresight(space, target, file.seed, proposes)
 
     return foresee
 

@@ -39,6 +39,8 @@ class Search(NamedTuple):
 
     base: RunConfig
     ranks: int
+    #: Whether the study asks for a time to a loss.
+    in_time: bool = False
 
     @property
     def degrees(self) -> list[int]:
@@ -58,6 +60,8 @@ class KnobFacts:
     study that names none, as its file has them (None: no such knob there), and ``usual`` tells whether such a study
     turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
     tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
+
+    A knob that is ``learned_by`` changes what is learned of a token: only times to a loss compare such trials.
 
     An ``automatic`` knob has two values: None, and ``AUTO``, which stands for what suits a point's layout.
 
@@ -88,6 +92,7 @@ class KnobFacts:
     derived: bool = False
     degree: bool = False
     automatic: bool = False
+    learned_by: bool = False
     extend: bool = False
     unset: str = ""
 
@@ -221,6 +226,26 @@ def micro_batches(search: Search) -> list[int]:
     return sorted({*powers, search.base.batch.micro_batch})
 
 
+def global_batches(search: Search) -> list[int] | None:
+    """Half, once and twice the base's, where all of them are whole steps and held-out text of the same length."""
+    base, batch = search.base, search.base.batch.global_batch
+    text = batch * base.train.validation_batches
+    found = [size for size in (batch // 2, batch, 2 * batch) if size and text % size == 0]
+    return found if search.in_time else None
+
+
+def learning_rates(search: Search) -> dict[str, Any] | None:
+    """From a third to three times the base's."""
+    rate = search.base.train.learning_rate
+    return {"low": rate / 3, "high": rate * 3, "log": True} if search.in_time else None
+
+
+def warmups(search: Search) -> list[int] | None:
+    """None, a twentieth and a fifth of the steps."""
+    steps = search.base.train.steps
+    return sorted({0, steps // 20, steps // 5}) if search.in_time else None
+
+
 def splits_sequences(search: Search) -> bool:
     """Where a sequence is long, or a step has fewer of them than there are ranks."""
     return search.base.data.sequence_length >= LONG_SEQUENCE or search.base.batch.global_batch < search.ranks
@@ -248,76 +273,3 @@ def parts_of_layers(search: Search) -> list[int | None] | None:
     layers = resolve(search.base.model).layers
     parts = sorted({layers // 2, layers // 4} - {0})
     return [None, *parts] if parts else None
-
-
-#: The word for no value of what a method sets by itself.
-BY_METHOD = "as the method has it"
-_SPEED_LOSS: tuple[Change, ...] = ("speed", "loss")
-_MEMORY_LOSS: tuple[Change, ...] = ("memory", "loss")
-#: Fields of the section ``compression`` that a study turns if somebody asks for it: name, title, when each acts,
-#: values, what it changes, and the trade.
-COMPRESSION_DETAILS: tuple[
-    tuple[str, str, Callable[[Values], bool], tuple[Any, ...], tuple[Change, ...], str], ...
-] = (
-    ("bucket_values", "Values a scale", with_field_of_method("compression.bucket_values"),
-     (256, 1024, 4096), _SPEED_LOSS, "fewer share one: finer scales, a few more bytes"),
-    ("stochastic", "Stochastic rounding", with_field_of_method("compression.stochastic"),
-     (None, False, True), _SPEED_LOSS, "rounding without bias, more noise"),
-    ("start_step", "First compressed step", loses, (0, 2, 10), _SPEED_LOSS,
-     "the first steps in full, when gradients change most"),
-    ("error_feedback", "Error feedback", loses, (None, False, True), _MEMORY_LOSS,
-     "what was not sent comes later, memory for it"),
-    ("plan", "Plan by layer", is_planned, ("none", "l_greco"), _SPEED_LOSS,
-     "each layer its own value by what it costs and loses, time to plan"),
-    ("plan_every", "Steps between plans", plans, (50, 200), _SPEED_LOSS,
-     "plans follow the training, time to plan"),
-    ("plan_alpha", "Error allowed by a plan", plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
-     "fewer bytes, more error than one value for all"),
-)  # fmt: skip
-#: The same of the section ``outer``: name, title, the word for no value, values, and the trade.
-OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
-    (
-        "learning_rate",
-        "Outer learning rate",
-        BY_METHOD,
-        (None, 0.4, 0.7, 1.0),
-        "how far the mean of a round is followed",
-    ),
-    (
-        "momentum",
-        "Outer momentum",
-        BY_METHOD,
-        (None, 0.0, 0.5, 0.9),
-        "earlier rounds go on to count",
-    ),
-    ("clip", "Outer momentum clip", "no clip", (1.0, None), "bounds a round's step that came late"),
-    (
-        "gap",
-        "Staleness gap",
-        "",
-        ("none", "scalar", "tensor", "element"),
-        "late averages count less the further weights moved",
-    ),
-    (
-        "variant",
-        "Start of a round",
-        "",
-        ("keep_local", "delayed", "paper"),
-        "from which weights a round begins",
-    ),
-    ("fragments", "Fragments", "", (2, 4), "smaller messages, spread over the round"),
-    (
-        "overlap",
-        "Steps a fragment travels",
-        "",
-        (1, 2, 4),
-        "more time to travel, averages come later",
-    ),
-    (
-        "mixing",
-        "Own weights kept",
-        "",
-        (0.25, 0.5, 0.75),
-        "how much of the own weights is kept beside the mean",
-    ),
-)

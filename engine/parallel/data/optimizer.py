@@ -29,6 +29,7 @@ class LocalOptimizer:
         # The norm's group may be a part of a replica, with all copies of a piece spread evenly over such parts.
         parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
+        self._train = train
         self._waves = [(_adamw(wave.pieces, train), wave.send) for wave in _waves(replicas)]
         self._adamw_of = {
             id(weight): adamw
@@ -92,6 +93,13 @@ class LocalOptimizer:
         """After the last step: a model that all ranks share."""
         self.drain()
 
+    def set_rate(self, step: int) -> None:
+        """The learning rate of a step of the run, the first being 0."""
+        rate = learning_rate(self._train, step)
+        for adamw, _ in self._waves:
+            for group in adamw.param_groups if adamw is not None else ():
+                group["lr"] = rate
+
     def step(self) -> float:
         """Clip, update and clear; returns the global gradient norm before clipping.
 
@@ -129,6 +137,11 @@ class LocalOptimizer:
                 send()
         for replica in self._replicas:
             replica.finish_update()
+
+
+def learning_rate(train: Train, step: int) -> float:
+    """Of a step of the run, the first being 0: it rises in equal parts over the steps of the warm-up."""
+    return train.learning_rate * min(1.0, (step + 1) / max(1, train.learning_rate_warmup))
 
 
 def _waves(replicas: Sequence[Replica]) -> list[Wave]:

@@ -69,6 +69,8 @@ def uninterrupted(session: Session) -> list[float | None]:
 def test_a_resumed_run_has_the_losses_of_one_that_never_stopped(
     session: Session, layout: dict[str, Any]
 ) -> None:
+    """In the middle of the warm-up, whose rate is of the step of the run."""
+    layout = layout | {"train__learning_rate_warmup": STEPS}
     straight = losses_of(session, train__steps=STEPS, **layout)
     saving = losses_of(session, train__steps=3, checkpoint__every_steps=2, **layout)
     assert saving.losses == straight.losses[:3]

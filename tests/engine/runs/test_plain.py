@@ -31,7 +31,8 @@ def plain_steps(config: RunConfig, **recipe: Any) -> list[tuple[float, float]]:
     sizes = plain.Sizes(**asdict(resolve(config.model)))
     model = plain.PlainDecoder(sizes, config.data.sequence_length)
     model.load_state_dict(whole_weights(config))
-    values = {"clip_norm": train.clip_norm, "weight_decay": train.weight_decay} | recipe
+    values: dict[str, Any] = {"clip_norm": train.clip_norm, "weight_decay": train.weight_decay}
+    values |= {"learning_rate_warmup": train.learning_rate_warmup} | recipe
     loop = plain.Loop(model, plain.Recipe(batch.micro_batch, train.learning_rate, **values))
     corpus = open_corpus(config.data, train.seed)
     windows = [corpus.training(step * batch.global_batch, batch.global_batch) for step in range(train.steps)]
@@ -48,7 +49,14 @@ def engine_steps(session: Session, config: RunConfig) -> list[tuple[float, float
 
 
 @pytest.mark.parametrize(
-    "values", [{}, GROUPED, {"batch__micro_batch": 4, "train__clip_norm": None}], ids=str
+    "values",
+    [
+        {},
+        GROUPED,
+        {"batch__micro_batch": 4, "train__clip_norm": None},
+        {"train__learning_rate_warmup": 2, "train__learning_rate": 1e-2},
+    ],
+    ids=str,
 )
 def test_the_engine_equals_a_plain_loop(session: Session, values: dict[str, Any]) -> None:
     config = small(**values)
@@ -59,7 +67,9 @@ def test_the_engine_equals_a_plain_loop(session: Session, values: dict[str, Any]
         assert norm == pytest.approx(plain_norm, rel=NORM_TOLERANCE)
 
 
-@pytest.mark.parametrize("recipe", [{"clip_norm": None}, {"weight_decay": 0.0}], ids=str)
-def test_three_steps_are_enough_to_see_clipping_and_decay(recipe: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "recipe", [{"clip_norm": None}, {"weight_decay": 0.0}, {"learning_rate_warmup": 2}], ids=str
+)
+def test_three_steps_are_enough_to_see_clipping_decay_and_warm_up(recipe: dict[str, Any]) -> None:
     right, wrong = plain_steps(small()), plain_steps(small(), **recipe)
     assert abs(right[2][0] - wrong[2][0]) > 5 * LOSS_TOLERANCE

@@ -31,6 +31,9 @@ DRAWS = 400
 NOT_LISTED = {
     "compression.layers": "a table by parameter; a plan chooses such tables",
     "parallel.placement": "offered where ranks lie on islands of a lab: elsewhere ranks in order are as fast",
+    "batch.global_batch": "offered to a study of the time to a loss: it changes what is learned",
+    "train.learning_rate": "as the global batch",
+    "train.learning_rate_warmup": "as the global batch",
     "compile": "offered on one device: a layout's variety would be compiled for each trial",
 }
 

@@ -70,6 +70,12 @@ def test_reads_what_a_person_writes(tmp_path: Path) -> None:
         ({"space": {"model.layers": [2, 4]}}, "space.model.layers", "stays the same"),
         ({"space": {"batch.global_batch": [8]}}, "space.batch.global_batch", "stays the same"),
         (
+            {"space": {"train.learning_rate": {"low": 1e-4, "high": 1e-2}}},
+            "space.train.learning_rate",
+            "asks for a time to a loss",
+        ),
+        ({"space": {"train.steps": [8]}}, "space.train.steps", "stays the same"),
+        (
             {"space": {"compression.ratio": {"low": 0.2, "high": 0.1}}},
             "space.compression.ratio",
             "below high",

@@ -55,9 +55,9 @@ def form() -> None:
     found, variables = new_options.advanced(config, ranks)
     tree |= _nested(found, tree)
     with searched:
-        turned = new_knobs.knobs(
-            offered_space(config, ranks), default_space(config, ranks), rare_values(config, ranks)
-        )
+        in_time = isinstance(tree.get("objective"), dict) or "time_to_loss" in (tree.get("objectives") or [])
+        offered, usual = (make(config, ranks, in_time) for make in (offered_space, default_space))
+        turned = new_knobs.knobs(offered, usual, rare_values(config, ranks))
     tree["space"] = turned | variables
     file = _checked(tree)
     look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
