@@ -308,7 +308,9 @@ class Study:
             if draw is None:
                 return "again"
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
-            step = replace(step, source=draw.source, why=draw.why or step.why)
+            turned = {"turned": draw.turned} if draw.turned else {}
+            why, details = draw.why or step.why, step.details | turned
+            step = replace(step, source=draw.source, why=why, details=details)
         number = self._journal.state.next_number
         known = {"number": number, "config": point, "params": params, "source": step.source, "why": step.why}
         more = {"skipped_illegal": skipped, "attempt": 0} | step.details

@@ -30,6 +30,7 @@ from tuning.report.study_result import (
     Measurement,
     Outlook,
     ParetoPoint,
+    PhaseRow,
     Price,
     Racing,
     Recommendation,
@@ -38,7 +39,7 @@ from tuning.report.study_result import (
     StudyResult,
     TrialRow,
 )
-from tuning.search import budgets
+from tuning.search import budgets, phases
 from tuning.space import labels
 from tuning.spec.objectives import Aim
 from tuning.spec.study_file import StudyFile
@@ -205,6 +206,8 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         loss_guard=GuardSettings(file.guard.threshold, file.guard.min_steps, steps),
         baseline_note=file.search_space.baseline[1],
         space_note=file.space_note,
+        phases=_phases(state, file),
+        left_alone=file.left_alone,
         skipped_illegal=sum(trial.skipped_illegal for trial in state.trials),
         damage=list(state.damage),
         failures=failures.board(state, file),
@@ -218,6 +221,15 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     )
     lines = summary_line.result_lines(document, state)
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
+
+
+def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
+    drawn: dict[str, list[int]] = {}
+    for trial in state.trials:
+        drawn.setdefault(trial.turned, []).append(trial.number)
+    return [
+        PhaseRow(each.name, list(each.keys), drawn.get(each.name, [])) for each in phases.phases(state, file)
+    ]
 
 
 def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurement]:
@@ -251,7 +263,8 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 #: What a row has as its trial has it.
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
-    "why", "rank", "phase", "resolved", "validation_loss", "constraints", "steps", "peak_memory_bytes", "measures",
+    "why", "rank", "phase", "turned", "resolved", "validation_loss", "constraints", "steps", "peak_memory_bytes",
+    "measures",
 )  # fmt: skip
 
 

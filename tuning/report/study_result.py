@@ -79,6 +79,8 @@ class Measurement:
     beside: float = 0.0
     label: str = ""
     controller: ControllerName | None = None
+    #: The group of knobs of the phase in which it was drawn; empty without phases.
+    turned: str = ""
     resolved: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -226,6 +228,15 @@ class ConfirmationRounds:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """A group of knobs that are turned together, and the trials of the search that were drawn meanwhile."""
+
+    name: str
+    knobs: list[str]
+    trials: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Racing:
     """Numbers of trials that ended early, and the share of the search's steps that this spared."""
 
@@ -296,6 +307,10 @@ class StudyResult:
     loss_guard: GuardSettings | None = None
     baseline_note: str = ""
     space_note: str = ""
+    #: In the order in which they are turned; empty where all knobs are turned at once.
+    phases: list[PhaseRow] = field(default_factory=list)
+    #: By knob, why a study that names no space does not turn it.
+    left_alone: dict[str, str] = field(default_factory=dict)
     skipped_illegal: int = 0
     damage: list[str] = field(default_factory=list)
     failures: FailureBoard | None = None

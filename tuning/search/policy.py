@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.run.outcome import Ending
 from tuning.analysis import confirmation, leaderboard
 from tuning.analysis.scoring import is_lossy
+from tuning.search import phases
 from tuning.search.budgets import spent, used_up
 from tuning.space.first_tries import Tries, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
@@ -19,7 +19,6 @@ from tuning.storage.state import StudyState, Trial
 #: At most this share of the trials goes to lossy settings that this study cannot prove.
 UNPROVABLE_SHARE = 0.25
 _OF_A_WINDOW = ("confirms", "round", "window")
-_NO_MEMORY = (Ending.OOM.value, Ending.PREDICTED_OOM.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +94,20 @@ def _next_first_try(
     def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
         return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
 
-    found = left(_of_earlier_studies(state))
+    found, details = left(_of_earlier_studies(state)), dict[str, Any]()
     if not found and (usual := left(_usual_tries(state, file))):
         failing = hopeless()
         found = [each for each in usual if point_key(each[0]) not in failing]
-    return Step("search", "sampler", *found[0]) if found else None
+        first = phases.phases(state, file)[:1]
+        details = {"turned": first[0].name} if first else {}
+    return Step("search", "sampler", *found[0], details) if found else None
 
 
 def _usual_tries(state: StudyState, file: StudyFile) -> Tries:
     """Once plain data parallel ran out of memory: what needs less, until something runs."""
     space = file.search_space
     if not any(
-        trial.outcome in _NO_MEMORY and leaderboard.is_baseline(state, trial) for trial in state.trials
+        trial.outcome in phases.NO_MEMORY and leaderboard.is_baseline(state, trial) for trial in state.trials
     ):
         return space.once("first tries", file.trials, first_tries)
     return [] if leaderboard.measured(state) else space.once("fitting tries", file.trials, fitting_tries)

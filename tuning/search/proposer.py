@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tuning.analysis import leaderboard
 from tuning.sampling.optuna_study import Draw, Index
-from tuning.search import budgets, policy
+from tuning.search import budgets, phases, policy
 from tuning.search.budgets import SPACE_IS_MEASURED
 from tuning.search.prediction_prior import Foresight
 from tuning.space.encoding import Encoding
@@ -74,30 +75,35 @@ class Proposer:
         self._index.only_elsewhere([trial.number for trial in self._journal.state.under_way])
 
     def draw(self) -> Draw | None:
-        """A point inside the mask; None, and a note, when nothing is left there."""
-        state, file, open_now = self._journal.state, self.file, self._mask
+        """A point inside the mask, of the phase that is on; None, and a note, when nothing is left there."""
+        state, file = self._journal.state, self.file
         if (name := self._choice()) != self._sampler:
             self._sampler = name
             self._index.turn_to(name, *self._plan())
             self._note_turn(file, state)
         if self._nothing_runs(state):
-            self._exhausted = open_now
+            self._exhausted = self._mask
             return None
-        if (foreseen := self._foreseen(state, file, open_now)) is not None:
+        for phase, mask in phases.open_now(state, file):
+            if (found := self._drawn(state, file, mask)) is not None:
+                return replace(found, turned=phase)
+        self._exhausted = self._mask
+        masked = f"every legal point inside the mask ({self._mask}) was measured"
+        note = masked if self._mask.limits else SPACE_IS_MEASURED
+        if note not in state.notes:
+            self._journal.append("note", text=note)
+        return None
+
+    def _drawn(self, state: StudyState, file: StudyFile, mask: Mask) -> Draw | None:
+        """What predictions want next inside a mask, else the sampler."""
+        if (foreseen := self._foreseen(state, file, mask)) is not None:
             return foreseen
         hopeless = self.hopeless()
-        drawn = self._index.ask(
+        return self._index.ask(
             leaderboard.visited(state, file.search_space),
             lambda point: policy.wanted(point, state, file) and point_key(point) not in hopeless,
-            self._space_of(open_now) if open_now.limits else None,
+            self._space_of(mask) if mask.limits else None,
         )
-        if drawn is None:
-            self._exhausted = open_now
-            masked = f"every legal point inside the mask ({open_now}) was measured"
-            note = masked if open_now.limits else SPACE_IS_MEASURED
-            if note not in state.notes:
-                self._journal.append("note", text=note)
-        return drawn
 
     def _note_turn(self, file: StudyFile, state: StudyState) -> None:
         """Say which sampler goes on, and why; whoever asked for one by command was told."""

@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import KNOBS, facts_of
-from engine.config.knobs.facts import AUTO, Search
+from engine.config.knobs.facts import AUTO, KnobFacts, Search
 from engine.config.run_config import RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
@@ -199,14 +199,37 @@ def rare_values(base: RunConfig, ranks: int) -> dict[str, list[Any]]:
     return {key: values for key, values in found.items() if values}
 
 
+def left_alone(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, str]:
+    """By knob, why a study that names no space does not turn it."""
+    turned, search = default_space(base, ranks, in_time), Search(base, ranks, in_time)
+    found = {key: facts for key, facts in KNOBS.items() if facts.title and key not in turned}
+    # Those of an outer loop act only beside its method, which is named.
+    named = (key for key in found if not key.startswith("outer.") or key == "outer.method")
+    return {
+        key: _why_left_alone(KNOBS[key], search) for key in named if ranks > 1 or KNOBS[key].offered(search)
+    }
+
+
+def _why_left_alone(facts: KnobFacts, search: Search) -> str:
+    if facts.left_alone:
+        return facts.left_alone
+    if facts.learned_by and not search.in_time:
+        return "changes what is learned of a token; a study of the time to a loss turns it"
+    if facts.offered(search) is None:
+        return "cannot act here"
+    if "loss" in facts.changes:
+        return "what it does to the loss shows after more steps than a usual trial has, or is small"
+    return "seldom decides; for those who ask"
+
+
 def space_note(ranks: int, given: bool) -> str:
-    """What the space covers and why, in words; of one that the user gave only that it has no layouts."""
+    """What the space covers and why, in words; of one that is not the usual one only that it has no layouts."""
     if ranks == 1:
         turned = "" if given else "; the study turns micro-batch, recomputation and compile"
         return f"one device: there is no layout to choose{turned}"
     if given:
         return ""
-    return f"no space given: the study turns layout, batch, memory and communication knobs for {ranks} ranks"
+    return f"the usual space: the study turns layout, batch, memory and communication knobs for {ranks} ranks"
 
 
 def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any]]:

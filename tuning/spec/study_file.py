@@ -21,7 +21,7 @@ from engine.config.sections import Count, OneOf, Section
 from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
-from tuning.space.knobs import STUDY_KEYS, Knob, default_space, parse_space, space_note
+from tuning.space.knobs import STUDY_KEYS, Knob, default_space, left_alone, parse_space, space_note
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader
 from tuning.spec import sampler_choice, terms
@@ -47,12 +47,12 @@ EQUAL_WITHIN = 0.03
 #: A study may grow: these can differ when the same study is started again.
 MAY_CHANGE = (
     "trials", "seed", "confirm_repeats", "confirm_runners_up", "equal_within", "racing", "budget_seconds", "budget",
-    "sampler", "prior", "inherit", "side_by_side",
+    "sampler", "prior", "phases", "inherit", "side_by_side",
 )  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
-    "racing", "confirm_runners_up", "sampler", "prior", "inherit", "side_by_side",
+    "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "phases", "inherit", "side_by_side",
 )  # fmt: skip
 
 
@@ -63,6 +63,8 @@ class StudyFile(Section):
     ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
     ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of Optuna's, or ``auto``
     (:mod:`tuning.spec.sampler_choice`); ``inherit`` names earlier studies; ``side_by_side`` trials run at once.
+    In ``phases`` layout, memory and overlap, and lossy knobs are turned group by group; ``auto``: where the ``space``
+    is the usual one.
     """
 
     name: str
@@ -88,6 +90,7 @@ class StudyFile(Section):
     simulate: Simulated | None = None
     sampler: Annotated[str, OneOf(sampler_choice.names)] = "auto"
     prior: Literal["auto", "none"] = "auto"
+    phases: Literal["auto", "always", "never"] = "auto"
     inherit: list[str] = Field(default_factory=list)
     side_by_side: Count | None = None
     _text: str | None = PrivateAttr(default=None)
@@ -169,6 +172,22 @@ class StudyFile(Section):
         """The points of the study."""
         return Space(self.config, self.ranks, self.knobs, automatic.chosen)
 
+    @cached_property
+    def left_alone(self) -> dict[str, str]:
+        """By knob, why it is not turned; nothing is said of a study that turns others than the usual ones."""
+        return left_alone(self.config, self.ranks, self.in_time) if self.is_usual else {}
+
+    @cached_property
+    def is_usual(self) -> bool:
+        """Whether it turns what a study does that names no space, as that is written out when it begins."""
+        usual = parse_space(default_space(self.config, self.ranks, self.in_time), self.config)
+        return {knob.key: knob for knob in self.knobs} == {knob.key: knob for knob in usual}
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether knobs are turned group by group."""
+        return self.is_usual if self.phases == "auto" else self.phases == "always"
+
     @property
     def in_time(self) -> bool:
         """Whether it asks for the time to a loss."""
@@ -187,7 +206,7 @@ class StudyFile(Section):
     @property
     def space_note(self) -> str:
         """What the space covers, in words, when that is not in the file."""
-        return space_note(self.ranks, self.space is not None)
+        return space_note(self.ranks, not self.is_usual)
 
     @property
     def text(self) -> str:
@@ -202,7 +221,7 @@ class StudyFile(Section):
         before that could be asked is still the same.
         """
         space = {knob.key: knob.document() for knob in self.knobs}
-        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [])}
+        unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [], EQUAL_WITHIN)}
         return self.model_dump(mode="json", exclude=unasked) | {"space": space}
 
     def identity(self) -> dict[str, Any]:

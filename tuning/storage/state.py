@@ -15,6 +15,7 @@ class Trial:
     """One execution. ``outcome`` is None while it runs; a retry is a trial of its own that names the last.
 
     One that ``confirms`` another measures it again, in this ``round``; for so many steps if it is a ``window``.
+    ``turned`` is the group of knobs of the phase in which it was drawn.
     """
 
     number: int
@@ -27,6 +28,7 @@ class Trial:
     round: int | None = None
     window: int | None = None
     why: str = ""
+    turned: str = ""
     command: str | None = None
     skipped_illegal: int = 0
     proposed_unix: float = 0.0
@@ -278,6 +280,7 @@ _PROPOSED = frozenset(
         "round",
         "window",
         "why",
+        "turned",
         "command",
         "skipped_illegal",
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from engine.config.knobs.catalogue import facts_of
 from tuning.spec.objectives import Aim, text
 from tuning.storage.controllers import words as controller_words
 from workbench.text import words
@@ -41,6 +42,35 @@ def budget(result: StudyResult) -> str:
     parts = [_used(name, row, result) for name, row in limited.items()]
     ended = _ENDED.get(result.budget.stopped_by or "")
     return "; ".join(parts) + (f"; the search ended: {ended}" if ended else "")
+
+
+def phases(result: StudyResult) -> list[str]:
+    """One line: which groups of knobs were turned one after the other, and in which trials; none without phases."""
+    parts = [f"{row.name} ({_in_trials(row.trials)})" for row in result.phases]
+    return [f"knobs are turned in phases: {', '.join(parts)}"] if parts else []
+
+
+def _in_trials(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "no trial yet"
+    return f"trial {numbers[0]}" if len(numbers) == 1 else f"trials {numbers[0]} to {numbers[-1]}"
+
+
+def left_alone(result: StudyResult) -> dict[str, list[Any]]:
+    """The knobs that a study without a space does not turn, and why."""
+    return {
+        "knob": [facts_of(key).title for key in result.left_alone],
+        "why it is left alone": list(result.left_alone.values()),
+        "key": list(result.left_alone),
+    }
+
+
+def left_alone_lines(result: StudyResult) -> list[str]:
+    """The same in lines, a reason each."""
+    by_reason: dict[str, list[str]] = {}
+    for key, why in result.left_alone.items():
+        by_reason.setdefault(why, []).append(facts_of(key).title)
+    return [f"left alone: {', '.join(titles)}: {why}" for why, titles in by_reason.items()]
 
 
 def _used(name: str, row: BudgetRow, result: StudyResult) -> str:

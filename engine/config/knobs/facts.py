@@ -65,6 +65,8 @@ class KnobFacts:
 
     An ``automatic`` knob has two values: None, and ``AUTO``, which stands for what suits a point's layout.
 
+    ``left_alone`` says why a study that names no space does not turn it, where that is not plain from the rest.
+
     ``changes`` is what another value may change, and ``trade`` says in a few words what is gained and what it costs.
     ``rare`` values are listed by a form beside the offered ones, and chosen only if somebody wants them.
 
@@ -84,6 +86,7 @@ class KnobFacts:
     offered: Callable[[Search], Any] = lambda search: None
     usual: Callable[[Search], bool] = lambda search: True
     rare: Callable[[Search], Sequence[Any]] = lambda search: ()
+    left_alone: str = ""
     changes: tuple[Change, ...] = ()
     trade: str = ""
     live: str = ""

@@ -55,7 +55,7 @@ def seconds(config: RunConfig) -> float:
     cost *= 1 + 0.2 / config.batch.micro_batch
     cost *= 1.2 if config.memory.recompute == "full" else 1.0
     cost *= 1.1 if parallel.zero_stage == 3 else 1.0
-    return cost * {"none": 1.0, "fp16": 0.8, "topk": 0.5}[config.compression.method]
+    return cost * {"none": 1.0, "fp16": 0.8, "topk": 0.5}.get(config.compression.method, 0.9)
 
 
 def curve(config: RunConfig, step_seconds: float, last: float) -> list[dict[str, Any]]:

@@ -33,12 +33,16 @@ def chosen(config: RunConfig, keys: Collection[str]) -> Lists:
     Of a configuration that breaks a rule, all are None.
     """
     nothing: Lists = dict.fromkeys(keys)
-    plain = config.with_values(nothing)
-    if any(True for _ in problems(plain)):
+    given = config.parallel.placement or config.schedule.stage_layers
+    plain = (
+        config.with_values(nothing) if given else config
+    )  # asked for every point of a space: checking costs most
+    if PLACEMENT in keys and any(True for _ in problems(plain)):
         return nothing
     values = {key: _order(plain) if key == PLACEMENT else _layers(plain) for key in keys}
-    legal = not any(True for _ in problems(plain.with_values(values)))
-    return values if legal else nothing
+    if not any(values.values()) or any(True for _ in problems(plain.with_values(values))):
+        return nothing
+    return values
 
 
 def _order(config: RunConfig) -> list[int] | None:
@@ -61,8 +65,8 @@ def _layers(config: RunConfig) -> list[int] | None:
     """On devices that are all alike, one stage a rank: of several, what counts is the sum of a rank's, and they stay
     even. A layer that is computed again takes four thirds of its time; the head does not.
     """
-    stages, layers = config.parallel.pp, resolve(config.model).layers
-    if stages == 1 or stages > layers or config.schedule.chunks > 1:
+    stages = config.parallel.pp
+    if stages == 1 or config.schedule.chunks > 1 or stages > (layers := resolve(config.model).layers):
         return None
     again = config.memory.recompute == "full" and config.memory.recompute_layers is None
     head = head_layers(config) * (3 / 4 if again else 1)

@@ -147,6 +147,9 @@ def headline(study: StudySnapshot, place: str) -> None:
     if study.document.why:
         _why_it_wins(study.document.why)
     terms(study.result, place)
+    if study.result.left_alone:
+        with st.expander("Knobs left alone", icon=":material/do_not_touch:", key=f"{place}-left-alone"):
+            table(study_text.left_alone(study.result), f"{place}-left-alone-table")
     if columns := study_text.columns(study.result):
         with st.expander("Measured again", icon=":material/balance:", key="study-rounds"):
             _course(study.result)
@@ -165,6 +168,8 @@ def result_line(result: StudyResult) -> None:
                 st.markdown(words.escaped(line))
             if result.space_note:
                 st.caption(result.space_note)
+            for line in study_text.phases(result):
+                st.caption(line)
 
 
 def _course(result: StudyResult) -> None:

@@ -24,6 +24,7 @@ from workbench.text import words
 FIELDS = {
     "sampler": None,
     "prior": None,
+    "phases": None,
     "seed": None,
     "confirm_repeats": None,
     "confirm_runners_up": None,
