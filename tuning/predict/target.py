@@ -13,7 +13,7 @@ from engine.config.run_config import RunConfig
 from engine.run.calibration.table import Calibration
 from tuning.predict.cluster import catalogue, this_machine
 from tuning.predict.cluster.this_machine import Seats, Sharing
-from tuning.predict.fit import calibrate
+from tuning.predict.fit import calibrate, device_constants
 from tuning.predict.fit.calibrate import Calibrated
 from tuning.predict.model import compute, headroom
 from tuning.predict.model.hardware import Cluster, Group
@@ -224,21 +224,26 @@ def named(text: str, nodes: int | None = None, ranks: int | None = None) -> Targ
 
 
 def of_cluster(cluster: Cluster, exact: bool = True) -> Target:
-    """With the shipped constants."""
-    unseen = sorted(
-        {group.accelerator.name for group in cluster.groups} - set(calibrate.SHIPPED_ACCELERATORS)
-    )
-    fitted_on = ", ".join(calibrate.SHIPPED_ACCELERATORS)
-    notes = [
-        f"the constants were fitted on {fitted_on}; what kernels reach on {name} is believed "
-        f"to be the same share of its peak, give or take a factor of {math.exp(_UNSEEN):.1f}"
-        for name in unseen
-    ]
+    """With the constants of its devices if they are of one kind that has some; else with the shipped ones."""
+    kinds = sorted({group.accelerator.name for group in cluster.groups})
+    notes: tuple[str, ...] = ()
     if len(cluster.groups) > 1:
-        notes.append(
-            "groups of nodes differ: seconds are those of the slowest device and link, whatever the placement"
+        notes = (
+            "groups of nodes differ: seconds are those of the slowest device and link, whatever the placement",
         )
-    return Target(cluster, calibrate.shipped(), exact, _UNSEEN if unseen else 0.0, tuple(notes))
+    own = device_constants.of(kinds[0]) if len(kinds) == 1 else None
+    if own is not None:
+        notes = (device_constants.note(kinds[0], own), *notes)
+        return Target(cluster, own, exact, 0.0, notes, device_constants.FITTED[kinds[0]].source)
+    unseen = tuple(_unseen(name) for name in kinds if name not in calibrate.SHIPPED_ACCELERATORS)
+    return Target(cluster, calibrate.shipped(), exact, _UNSEEN if unseen else 0.0, (*unseen, *notes))
+
+
+def _unseen(accelerator: str) -> str:
+    return (
+        f"the constants were fitted on {', '.join(calibrate.SHIPPED_ACCELERATORS)}; what kernels reach on "
+        f"{accelerator} is believed to be the same share of its peak, give or take a factor of {math.exp(_UNSEEN):.1f}"
+    )
 
 
 def measured_here(calibration: Calibration) -> Target:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -156,9 +157,12 @@ def test_the_interval_widens_outside_of_what_was_measured() -> None:
 
 def test_a_device_that_constants_were_not_fitted_on_widens_it() -> None:
     asked = config(dp=8, tp=2)
-    known, unknown = forecast(asked, SELENE), forecast(asked, target.named("frontier", 2))
+    cluster = catalogue.cluster("selene", 2)
+    chip = replace(cluster.groups[0].accelerator, name="another")
+    other = replace(cluster, groups=(replace(cluster.groups[0], accelerator=chip),))
+    known, unknown = forecast(asked, SELENE), forecast(asked, target.of_cluster(other))
     assert _width(unknown.step_seconds) > 1.5 * _width(known.step_seconds)
-    assert any("mi250x-gcd" in note for note in unknown.notes)
+    assert any("another is believed" in note for note in unknown.notes)
 
 
 def test_changes_are_legal_fit_and_gain_what_they_say() -> None:
