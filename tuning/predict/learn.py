@@ -32,6 +32,7 @@ from tuning.predict.fit.allowances import Peaks
 from tuning.predict.fit.calibrate import CONTRADICTION, Calibrated, Measured, of_few
 from tuning.predict.fit.finished_runs import Finished, Trial, joined, layout
 from tuning.predict.model.cases import cases_of
+from tuning.predict.model.constants import MEASURED_LIMITS
 from tuning.predict.model.headroom import Allowance
 from tuning.predict.target import BELIEVED_HERE, Errors, Experience, LeftOut, Target
 
@@ -216,7 +217,7 @@ def _of_as_many(target: Target, groups: Groups) -> Target:
 def _fitted(target: Target, of: Measured) -> Target:
     told = target.experience
     assert told is not None
-    calibrated = calibrate.calibrate(of, target.calibrated.constants)
+    calibrated = calibrate.calibrate(of, target.calibrated.constants, MEASURED_LIMITS)
     error = Errors(math.expm1(calibrated.low), math.expm1(calibrated.high))
     note = (
         f"constants fitted to {told.runs:,} of your finished runs ({told.layouts:,} layouts); layouts that were held "

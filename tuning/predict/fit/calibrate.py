@@ -37,6 +37,10 @@ CONTRADICTION = 1.5
 _LOW, _HIGH = 5, 95
 
 
+#: Ends of constants by their names.
+Limits = Mapping[str, tuple[float, float]]
+
+
 class Measured(NamedTuple):
     """Trials: what ran, on what, the seconds of a step, and the group of each, which is held out as a whole."""
 
@@ -93,29 +97,34 @@ class Calibrated:
         return away
 
 
-def calibrate(measured: Measured, start: Constants = constants.START) -> Calibrated:
-    """Constants fitted to all trials, with their error on trials that were held out.
+def calibrate(
+    measured: Measured, start: Constants = constants.START, limits: Limits = constants.LIMITS
+) -> Calibrated:
+    """Constants fitted to all trials, with their error on trials that were held out; none leaves its ``limits``.
 
     Raises:
         InputError: a measurement is no time, or two of the same configuration contradict each other.
     """
     check(measured)
-    left = held_out(measured, start)
+    left = held_out(measured, start, limits)
     low, high = np.percentile(left, [_LOW, _HIGH])
-    whole = fitted(measured, start)
+    whole = fitted(measured, start, limits)
     columns = {name: getattr(measured.cases, name) for name in FEATURES}
     ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
     return Calibrated(whole, float(low), float(high), len(measured.cases), ranges)
 
 
-def fitted(measured: Measured, start: Constants = constants.START) -> Constants:
+def fitted(
+    measured: Measured, start: Constants = constants.START, limits: Limits = constants.LIMITS
+) -> Constants:
     """Constants fitted to all of these trials."""
     cases, machine, seconds, _ = measured
 
     def left(constants: Constants) -> Array:
         return np.log(step_time.step(cases, machine, constants).seconds / seconds)
 
-    return fit(left, start, constants.FREE, _rows(measured, len(constants.FREE))).constants
+    rows = _rows(measured, len(constants.FREE))
+    return fit(left, start, constants.FREE, rows, limits=limits).constants
 
 
 def _rows(measured: Measured, count: int) -> Rows[Constants]:
@@ -134,7 +143,9 @@ def _rows(measured: Measured, count: int) -> Rows[Constants]:
     return left
 
 
-def held_out(measured: Measured, start: Constants = constants.START) -> Array:
+def held_out(
+    measured: Measured, start: Constants = constants.START, limits: Limits = constants.LIMITS
+) -> Array:
     """log(predicted / measured) of each trial, its group left out of the fit; of one group, a random fifth."""
     groups = measured.groups
     if len(np.unique(groups)) < 2:
@@ -142,7 +153,7 @@ def held_out(measured: Measured, start: Constants = constants.START) -> Array:
     left = np.zeros(len(groups))
     for name in np.unique(groups):
         out = groups == name
-        constants = fitted(select(measured, ~out), start)
+        constants = fitted(select(measured, ~out), start, limits)
         rest = select(measured, out)
         predicted = step_time.step(rest.cases, rest.machine, constants).seconds
         left[out] = np.log(predicted / rest.seconds)

@@ -41,21 +41,24 @@ def fit(
     rows: Rows[K] | None = None,
     guess: K | None = None,
     steps: int = _STEPS,
+    limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> Fitted[K]:
     """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
     as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one. It
-    begins at ``guess``, and at ``start`` without one.
+    begins at ``guess``, and at ``start`` without one. No constant leaves its ``limits``, except that one which starts
+    outside may stay there.
 
     Raises:
         ValueError: there is nothing to fit to, or nothing to fit.
     """
     if not free or not len(residuals(start)):
         raise ValueError("a fit needs observations and free constants")
-    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows)
+    ends = _ends(start, tuple(free), limits or {})
+    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows, ends)
     place, damping = problem.place(guess or start), _DAMPING
     now = problem.loss(place)
     for _ in range(steps):
-        step = place + problem.move(place, damping)
+        step = np.clip(place + problem.move(place, damping), *problem.ends)
         then = problem.loss(step)
         if then < now:
             gained, place, now, damping = now - then, step, then, damping / 3
@@ -66,6 +69,15 @@ def fit(
     return Fitted(problem.at(place), residuals(problem.at(place)))
 
 
+def _ends(start: K, names: Sequence[str], limits: Mapping[str, tuple[float, float]]) -> tuple[Array, Array]:
+    """Logarithms from the start to either end of each constant; where it starts is inside in any case."""
+    known = [(getattr(start, name), *limits.get(name, (0.0, np.inf))) for name in names]
+    with np.errstate(divide="ignore"):
+        low = np.array([min(0.0, float(np.log(least / value))) for value, least, _ in known])
+        high = np.array([max(0.0, float(np.log(most / value))) for value, _, most in known])
+    return low, high
+
+
 class _Problem(NamedTuple, Generic[K]):
     """Residuals over the logarithms of free constants, and how stiffly each is held where it started."""
 
@@ -73,7 +85,8 @@ class _Problem(NamedTuple, Generic[K]):
     start: K
     names: tuple[str, ...]
     stiffness: Array
-    rows: Rows[K] | None = None
+    rows: Rows[K] | None
+    ends: tuple[Array, Array]
 
     def at(self, place: Array) -> K:
         """Constants, each so many logarithms from where it started."""
@@ -102,5 +115,11 @@ class _Problem(NamedTuple, Generic[K]):
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left), _TINY)) / _HUBER**2
         curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
         pull = slopes.T @ (weights * left) + self.stiffness**2 * place
+        held = ((place <= self.ends[0]) & (pull > 0)) | ((place >= self.ends[1]) & (pull < 0))
+        pull = np.where(
+            held, 0.0, pull
+        )  # who is at an end and drawn further stays; the others move without it
+        curvature[held, :] = curvature[:, held] = 0.0
+        curvature[held, held] = 1.0
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), pull)
         return -np.asarray(step, np.float64)

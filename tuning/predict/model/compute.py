@@ -1,7 +1,7 @@
 """Seconds of computation of one micro-batch in one block, in the head and in the optimizer, by roofline. Pure.
 
 A product of matrices takes its floating-point operations over the rate that its widths reach, and its bytes over the
-memory's bandwidth (S. Williams et al., Roofline, CACM 2009; the two are added: they rarely overlap fully).
+memory's bandwidth, whichever is longer (S. Williams et al., Roofline, CACM 2009).
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ def device_of(accelerator: Accelerator, number_format: str = "bf16") -> Device:
         KeyError: it has no peak rate in that format.
     """
     rates = accelerator.peak_flops
-    peak = rates["fp16"] if number_format == "bf16" and "bf16" not in rates else rates[number_format]
-    return Device(peak, accelerator.memory_bandwidth, accelerator.products, accelerator.attention)
+    sixteen = "fp16" if "bf16" not in rates else "bf16"
+    peak = rates[sixteen] if number_format == "bf16" else rates[number_format]
+    # Where products are in 8 bits, attention goes on in 16: its share is of that peak.
+    slower = rates[sixteen] / peak if number_format == "fp8" else 1.0
+    return Device(peak, accelerator.memory_bandwidth, accelerator.products, accelerator.attention * slower)
 
 
 class BlockSeconds(NamedTuple):
@@ -125,9 +128,8 @@ def _product(rows: Array, inner: Array, outer: Array, device: Device, constants:
         / (rows + half)
     )
     bytes_ = _VALUE * (rows * inner + inner * outer + rows * outer)
-    return 2 * rows * inner * outer / (device.peak * share) + bytes_ / (
-        device.bandwidth * constants.memory_share
-    )
+    computing = 2 * rows * inner * outer / (device.peak * share)
+    return np.maximum(computing, bytes_ / (device.bandwidth * constants.memory_share))
 
 
 def _attention(cases: Cases, device: Device, constants: Constants) -> Array:

@@ -67,6 +67,35 @@ START = Constants(
     gemm_share=0.78, gemm_half_width=150.0, block_passes=8.0, attention_share=0.35, shard_edge=0.3
 )
 
+#: Ends between which each constant means something, whatever rows say: a share of a figure is 1 at the most and a
+#: hundredth at the least, seconds are of what clocks and wires can do.
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "gemm_share": (0.01, 1.0),
+    "gemm_half_width": (1.0, 2000.0),
+    "attention_share": (0.01, 1.0),
+    "memory_share": (0.01, 1.0),
+    "block_passes": (0.5, 60.0),
+    "score_passes": (0.5, 30.0),
+    "block_seconds": (1e-6, 0.05),
+    "inside_share": (0.01, 1.0),
+    "between_share": (0.01, 1.0),
+    "inside_seconds": (1e-7, 1e-2),
+    "between_seconds": (1e-7, 1e-2),
+    "message_share": (0.01, 1.0),
+    "hidden_share": (0.01, 1.0),
+    "shard_hidden_share": (0.01, 1.0),
+    "shard_edge": (0.001, 1.0),
+    "update_passes": (0.1, 20.0),
+    "step_seconds": (1e-5, 5.0),
+    "piped_seconds": (1e-10, 1e-2),
+    "spread": (1e-6, 0.5),
+}
+
+#: The same where figures were measured and not taken from a data sheet: what is reached may be twice a share of them.
+MEASURED_LIMITS: Mapping[str, tuple[float, float]] = {
+    name: (low, 2 * high if name.endswith("_share") else high) for name, (low, high) in LIMITS.items()
+}
+
 #: Standard deviation of each belief as a natural logarithm: 0.7 is a factor of two.
 FREE: Mapping[str, float] = {
     "gemm_half_width": 0.4,

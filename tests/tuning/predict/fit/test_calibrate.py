@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
@@ -121,3 +121,47 @@ def test_the_error_of_shipped_constants_is_that_of_a_table_never_seen() -> None:
 def test_devices_that_shipped_constants_are_fitted_on_are_in_the_catalogue() -> None:
     rates = {catalogue.accelerator(name).memory_bandwidth for name in calibrate.SHIPPED_ACCELERATORS}
     assert {row.device.bandwidth for row in published.each(of_published_tables())} == rates
+
+
+def test_every_constant_has_ends_and_what_ships_lies_between_them() -> None:
+    assert set(constants.LIMITS) == set(constants.NAMES)
+    for known in (constants.START, calibrate.shipped().constants):
+        for name, (low, high) in constants.LIMITS.items():
+            assert low <= getattr(known, name) <= high, name
+    shares = [name for name in constants.NAMES if name.endswith("_share")]
+    assert all(constants.LIMITS[name][1] == 1.0 for name in shares)
+
+
+@dataclass(frozen=True)
+class _Two:
+    share: float = 0.5
+    offset: float = 1.0
+
+
+def test_no_constant_leaves_its_ends_and_the_others_make_the_best_of_it() -> None:
+    """Rows say a share of 4 and an offset of 2; with the share held at 1 the best offset is told by a fine search."""
+    place = np.linspace(1.0, 3.0, 9)
+    measured = 2.0 + 4.0 * place
+
+    def left(two: _Two) -> np.ndarray:
+        return np.log((two.offset + two.share * place) / measured)
+
+    free = {"share": 100.0, "offset": 100.0}
+    loose = fit(left, _Two(), free).constants
+    assert (loose.share, loose.offset) == pytest.approx((4.0, 2.0), rel=1e-3)
+    held = fit(left, _Two(), free, limits={"share": (0.01, 1.0)}).constants
+    assert held.share == pytest.approx(1.0)
+
+    def loss(offset: float) -> float:
+        far = np.abs(left(_Two(1.0, offset)))
+        return float(np.where(far < 0.03, far**2, 0.03 * (2 * far - 0.03)).sum())
+
+    offsets = np.linspace(1.0, 14.0, 13001)
+    assert held.offset == pytest.approx(offsets[np.argmin([loss(one) for one in offsets])], rel=2e-3)
+
+
+def test_who_starts_outside_may_stay_there() -> None:
+    """Shares of what was measured here, not of a data sheet, may be above 1."""
+    found = fit(lambda two: np.log(two.share / np.full(4, 3.0)), _Two(share=2.0), {"share": 9.0},
+                limits={"share": (0.01, 1.0)}).constants  # fmt: skip
+    assert found.share == pytest.approx(2.0)

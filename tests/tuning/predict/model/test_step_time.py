@@ -12,7 +12,8 @@ from engine.schedules.closed_forms import bubble_fraction
 from engine.schedules.registry import plan
 from engine.schedules.simulate import simulate
 from tests.support.runs import small
-from tuning.predict.model import network, step_time
+from tuning.predict.cluster import catalogue
+from tuning.predict.model import compute, network, step_time
 from tuning.predict.model.cases import FULL, SELECTIVE, Cases, bubble_scale, cases_of
 from tuning.predict.model.compute import Device
 from tuning.predict.model.constants import Constants
@@ -159,3 +160,28 @@ def test_replicas_that_meet_seldom_or_beside_the_next_round_wait_less() -> None:
         for period, late in ((1, 0), (12, 0), (12, 1))
     )
     assert every > seldom > late
+
+
+def test_a_product_takes_the_longer_of_its_operations_and_its_bytes() -> None:
+    """Roofline: with a memory that is never the limit only operations count, with a slow one only bytes."""
+    whole = Constants(gemm_share=1.0, gemm_half_width=1e-9, memory_share=1.0)
+    wide = case(hidden=2048, sequence=1024, micro_batch=2, tp=1)
+    rows, hidden = 2 * 1024, 2048
+    flops = 2 * rows * 12 * hidden**2
+    bytes_ = 2 * (4 * rows * hidden + 12 * hidden**2 + rows * (3 + 1 + 4 + 1) * hidden + rows * 3 * hidden)
+    fast = compute.forward(wide, Device(1e12, 1e30), whole).products
+    slow = compute.forward(wide, Device(1e30, 1e9), whole).products
+    assert fast == pytest.approx([flops / 1e12], rel=1e-6)
+    assert slow == pytest.approx([bytes_ / 1e9], rel=1e-6)
+    both = compute.forward(wide, Device(1e12, 1e9), whole).products
+    assert max(fast[0], slow[0]) <= both[0] < fast[0] + slow[0]
+
+
+def test_attention_stays_in_16_bits_where_products_are_in_8() -> None:
+    chip = catalogue.accelerator("h100-sxm")
+    halves, quarters = (compute.device_of(chip, name) for name in ("bf16", "fp8"))
+    flash = case(flash=1)
+    assert quarters.peak == pytest.approx(2 * float(halves.peak), rel=1e-3)
+    ahead, eight = (compute.forward(flash, device, USUAL) for device in (halves, quarters))
+    assert eight.attention == pytest.approx(ahead.attention)
+    assert (eight.products < ahead.products).all()
