@@ -9,7 +9,7 @@ from typing import Any
 from engine.config.environment import SECTION, VARIABLES, silent
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import KNOBS, facts_of
-from engine.config.knobs.facts import AUTO, KnobFacts, Search
+from engine.config.knobs.facts import AUTO, Search
 from engine.config.run_config import RunConfig
 
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
@@ -205,12 +205,11 @@ def left_alone(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, 
     found = {key: facts for key, facts in KNOBS.items() if facts.title and key not in turned}
     # Those of an outer loop act only beside its method, which is named.
     named = (key for key in found if not key.startswith("outer.") or key == "outer.method")
-    return {
-        key: _why_left_alone(KNOBS[key], search) for key in named if ranks > 1 or KNOBS[key].offered(search)
-    }
+    return {key: _why_left_alone(key, search) for key in named if ranks > 1 or KNOBS[key].offered(search)}
 
 
-def _why_left_alone(facts: KnobFacts, search: Search) -> str:
+def _why_left_alone(key: str, search: Search) -> str:
+    facts = KNOBS[key]
     if facts.left_alone:
         return facts.left_alone
     if facts.learned_by and not search.in_time:
@@ -218,7 +217,9 @@ def _why_left_alone(facts: KnobFacts, search: Search) -> str:
     if facts.offered(search) is None:
         return "cannot act here"
     if "loss" in facts.changes:
-        return "what it does to the loss shows after more steps than a usual trial has, or is small"
+        if key.startswith("compression."):
+            return "a detail of compression"
+        return "shows in the loss only after many steps"
     return "seldom decides; for those who ask"
 
 

@@ -218,7 +218,7 @@ def union(knob: Knob, now: Knob, added: Knob) -> Knob | None:
 
 
 #: Keys of the file that are no budget, though they may change.
-NO_BUDGET = ("seed", "sampler", "prior", "inherit", "racing", "side_by_side")
+NO_BUDGET = ("seed", "sampler", "prior", "phases", "inherit", "racing", "side_by_side")
 #: Changed by the same command as budgets, but what they say is how the winner is confirmed.
 CONFIRMING = ("confirm_repeats", "confirm_runners_up", "equal_within")
 
