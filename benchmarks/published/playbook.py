@@ -65,6 +65,7 @@ _SETTINGS = {
     "optimizer_bytes": 12,
     "reduce_bytes": 4,
     "bucketed": 1,
+    "gathers": 6,
     "devices_per_node": 8,
 }
 _WHOLE = {

@@ -22,6 +22,7 @@ class Constants:
     - ``block_seconds``: least time of a block's forward, however small: what its launches cost the host.
     - ``inside_share``, ``between_share``: of the links' rates, for collectives inside and between nodes.
     - ``inside_seconds``, ``between_seconds``: of one collective's start, for each doubling of its ranks.
+    - ``hop_seconds``: of one hop of a gather or scatter over nodes, which passes its ranks one after the other.
     - ``message_share``: of the links' rates, for point-to-point messages.
     - ``hidden_share``: of a backward, how much of it can have gradients' messages beside it.
     - ``shard_hidden_share``: of a micro-batch's computation, how much of it can hide sharded parameters' messages.
@@ -43,6 +44,7 @@ class Constants:
     between_share: float = 0.7
     inside_seconds: float = 1e-5
     between_seconds: float = 2e-5
+    hop_seconds: float = 2e-5
     message_share: float = 0.6
     hidden_share: float = 0.5
     shard_hidden_share: float = 0.9
@@ -81,6 +83,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "between_share": (0.01, 1.0),
     "inside_seconds": (1e-7, 1e-2),
     "between_seconds": (1e-7, 1e-2),
+    "hop_seconds": (1e-7, 1e-3),
     "message_share": (0.01, 1.0),
     "hidden_share": (0.01, 1.0),
     "shard_hidden_share": (0.01, 1.0),
@@ -108,6 +111,7 @@ FREE: Mapping[str, float] = {
     "between_share": 0.3,
     "inside_seconds": 1.0,
     "between_seconds": 1.0,
+    "hop_seconds": 1.0,
     "message_share": 0.4,
     "hidden_share": 0.5,
     "shard_hidden_share": 0.3,

@@ -43,14 +43,29 @@ def reach(cases: Cases, ranks: Array, inner: Array) -> Reach:
     return Reach(ranks, ranks / together)
 
 
-def ring(group: Reach, bytes_: Array, links: Links, constants: Constants, turns: float = 2.0) -> Array:
-    """Of a collective over ``bytes_`` in all: ``turns`` is 2 for an all-reduce, 1 for its halves; 0 for one rank."""
+def ring(
+    group: Reach,
+    bytes_: Array,
+    links: Links,
+    constants: Constants,
+    turns: float = 2.0,
+    calls: float | Array | None = None,
+) -> Array:
+    """Of a collective over ``bytes_`` in all: ``turns`` is 2 for an all-reduce, 1 for its halves; 0 for one rank.
+
+    An all-reduce over nodes is a tree, that starts in the logarithm of its ranks; its halves are rings, in which a
+    call passes all ranks one after the other (NCCL 2.4 and later). Of ``calls`` in a row each waits for hops from node
+    to node alone: inside a node one begins while the one before it ends.
+    """
     inside = links.inside * constants.inside_share
     members = group.ranks / group.nodes
     between = links.between * constants.between_share * members
     rate = np.where(group.nodes > 1, np.minimum(inside, between), inside)
     start = constants.inside_seconds * np.log2(np.maximum(members, 1))
-    start = start + constants.between_seconds * np.log2(np.maximum(group.nodes, 1))
+    tree = start + constants.between_seconds * np.log2(np.maximum(group.nodes, 1))
+    hops = np.maximum(group.ranks if calls is None else group.nodes, 1) - 1
+    passed = np.where(group.nodes > 1, constants.hop_seconds * hops, start)
+    start = (1.0 if calls is None else calls) * (tree if turns > 1 else passed)
     moved = turns * (group.ranks - 1) / group.ranks * bytes_ / rate
     return np.where(group.ranks > 1, moved + turns * start, 0.0)
 

@@ -145,7 +145,10 @@ def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
     bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
     times = np.where(cases.recompute == FULL, 6.0, 4.0)
     piped = np.where(cases.tp > 1, constants.piped_seconds * cases.tp * network.far_hops(cases), 0.0)
-    return times * (network.ring(group, bytes_, links, constants) + piped)
+    reduced = network.ring(group, bytes_, links, constants)
+    halves = 2 * network.ring(group, bytes_, links, constants, 1.0)
+    each: Array = np.where(cases.sequence_parallel > 0, halves, reduced) + piped
+    return times * each
 
 
 def _context_parallel(cases: Cases, ahead: BlockSeconds, links: Links, constants: Constants) -> Array:
@@ -188,8 +191,9 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     """
     group = network.reach(cases, cases.dp * cases.cp, cases.tp)
     elements = rank_elements(cases)
-    scattered = network.ring(group, elements * cases.reduce_bytes, links, constants, 1.0)
-    gathered = network.ring(group, elements * cases.weight_bytes, links, constants, 1.0)
+    calls = np.ceil(cases.layers / cases.pp) * cases.gathers
+    scattered = network.ring(group, elements * cases.reduce_bytes, links, constants, 1.0, 1.0)
+    gathered = network.ring(group, elements * cases.weight_bytes, links, constants, 1.0, calls)
     room = np.where(cases.bucketed > 0, constants.hidden_share * backwards, 0.0)
     reduced = scattered * np.where(cases.zero_stage >= 1, 1.0, 2.0)
     after = np.where(cases.zero_stage >= 1, gathered, 0.0)
