@@ -9,8 +9,12 @@ from engine.config.knobs.catalogue import KNOBS
 from engine.run.outcome import Ending, RunOutcome
 from tests.support.studies.fake import Machine, run_study, study
 from tests.tuning.report.test_result import lines
+from tuning.execution.simulated_machine import Simulation
+from tuning.predict.target import named
 from tuning.search import phases
+from tuning.search.prediction_prior import Foresight
 from tuning.space.knobs import default_space
+from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, fold
 
@@ -133,3 +137,21 @@ def test_a_budget_of_time_ends_phases_too() -> None:
 
 def names(state: StudyState, file: StudyFile) -> list[str]:
     return [name for name, _ in phases.open_now(state, file)]
+
+
+def test_predictions_order_trials_inside_a_phase(tmp_path: Path) -> None:
+    """They propose layouts first; of lossy knobs they know nothing, so there the sampler goes on."""
+    base = {"model": {"preset": "1b"}, "data": {"sequence_length": 1024}, "precision": "bf16",
+            "batch": {"global_batch": 16, "micro_batch": 1}, "train": {"steps": 8, "warmup": 2}}  # fmt: skip
+    file = usual(name="foreseen", ranks=8, base=base, trials=13)
+
+    def foresee(space: Space) -> Foresight:
+        return Foresight(space, named("selene", None, 8), 0)
+
+    found = run_study(file, tmp_path / "studies" / "foreseen", Simulation(tmp_path, "selene"), None, foresee)
+    by_phase: dict[str, set[str]] = {}
+    for row in found["trials"]:
+        by_phase.setdefault(row["turned"], set()).add(row["source"])
+    assert "prior" in by_phase["layout"]
+    assert by_phase.get("lossy", {"sampler"}) == {"sampler"}
+    assert len(found["trials"]) == 13
