@@ -227,9 +227,9 @@ def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
     drawn: dict[str, list[int]] = {}
     for trial in state.trials:
         drawn.setdefault(trial.turned, []).append(trial.number)
-    return [
-        PhaseRow(each.name, list(each.keys), drawn.get(each.name, [])) for each in phases.phases(state, file)
-    ]
+    now = {each.name: list(each.keys) for each in phases.phases(state, file)}
+    names = [name for name in phases.SHARES if name in now or name in drawn]
+    return [PhaseRow(name, now.get(name, []), drawn.get(name, [])) for name in names]
 
 
 def _rows(state: StudyState, stands: Standing, file: StudyFile) -> list[Measurement]:

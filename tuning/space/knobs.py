@@ -212,7 +212,7 @@ def _why_left_alone(key: str, search: Search) -> str:
     facts = KNOBS[key]
     if facts.left_alone:
         return facts.left_alone
-    if facts.learned_by and not search.in_time:
+    if facts.alters_learning and not search.in_time:
         return "changes what is learned of a token; a study of the time to a loss turns it"
     if facts.offered(search) is None:
         return "cannot act here"

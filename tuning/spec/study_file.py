@@ -201,7 +201,7 @@ class StudyFile(Section):
     @property
     def turns_learning(self) -> bool:
         """Whether trials differ in what they learn of a token, beside what is lossy."""
-        return any(facts_of(knob.key).learned_by for knob in self.knobs)
+        return any(facts_of(knob.key).alters_learning for knob in self.knobs)
 
     @property
     def space_note(self) -> str:
@@ -339,7 +339,7 @@ def _check_learning(file: StudyFile) -> None:
     if GLOBAL_BATCH in keys and "batch.accumulation" in keys:
         remedy = "batch.accumulation is turned, too, and makes the global batch; keep one of them"
         raise InputError(f"space.{GLOBAL_BATCH}", str(keys[GLOBAL_BATCH]), remedy)
-    found = next((knob for key, knob in keys.items() if facts_of(key).learned_by), None)
+    found = next((knob for key, knob in keys.items() if facts_of(key).alters_learning), None)
     if found is not None and not file.in_time:
         remedy = (
             "changes what is learned of a token, so it stays the same in a study unless that asks for a time to a loss "

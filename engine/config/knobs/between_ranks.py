@@ -31,7 +31,7 @@ COMPRESSION_DETAILS: tuple[
     ("error_feedback", "Error feedback", rules.loses, (None, False, True), _MEMORY_LOSS,
      "what was not sent comes later, memory for it"),
     ("plan", "Plan by layer", rules.is_planned, ("none", "l_greco"), _SPEED_LOSS,
-     "each layer its own value by what it costs and rules.loses, time to plan"),
+     "each layer its own value by what it costs and loses, time to plan"),
     ("plan_every", "Steps between plans", rules.plans, (50, 200), _SPEED_LOSS,
      "plans follow the training, time to plan"),
     ("plan_alpha", "Error allowed by a plan", rules.plans, (0.5, 1.0, 2.0), _SPEED_LOSS,

@@ -248,7 +248,7 @@ KNOBS: dict[str, KnobFacts] = {
     "batch.global_batch": KnobFacts(
         "Global batch",
         "global batch",
-        learned_by=True,
+        alters_learning=True,
         offered=rules.global_batches,
         changes=("speed", "memory", "loss"),
         trade="larger: fewer messages a token, fewer updates",
@@ -256,7 +256,7 @@ KNOBS: dict[str, KnobFacts] = {
     "train.learning_rate": KnobFacts(
         "Learning rate",
         "learning rate",
-        learned_by=True,
+        alters_learning=True,
         offered=rules.learning_rates,
         changes=("loss",),
         trade="larger steps, until they are too large",
@@ -264,7 +264,7 @@ KNOBS: dict[str, KnobFacts] = {
     "train.learning_rate_warmup": KnobFacts(
         "Steps of warm-up",
         "warm-up",
-        learned_by=True,
+        alters_learning=True,
         offered=rules.warmups,
         usual=rules.never,
         changes=("loss",),

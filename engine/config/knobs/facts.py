@@ -61,7 +61,7 @@ class KnobFacts:
     turns it. ``live`` is the part of a run that it turns while the run goes. Where other knobs ask for its value to
     tell whether they act, ``decides`` is above 0: the order in which such knobs are put to rest before the others.
 
-    A knob that is ``learned_by`` changes what is learned of a token: only times to a loss compare such trials.
+    A knob that ``alters_learning`` changes what is learned of a token: only times to a loss compare such trials.
 
     An ``automatic`` knob has two values: None, and ``AUTO``, which stands for what suits a point's layout.
 
@@ -95,7 +95,7 @@ class KnobFacts:
     derived: bool = False
     degree: bool = False
     automatic: bool = False
-    learned_by: bool = False
+    alters_learning: bool = False
     extend: bool = False
     unset: str = ""
 

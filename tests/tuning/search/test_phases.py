@@ -11,6 +11,7 @@ from tests.support.studies.fake import Machine, run_study, study
 from tests.tuning.report.test_result import lines
 from tuning.execution.simulated_machine import Simulation
 from tuning.predict.target import named
+from tuning.report.result import result
 from tuning.search import phases
 from tuning.search.prediction_prior import Foresight
 from tuning.space.knobs import default_space
@@ -94,6 +95,17 @@ def test_nothing_is_held_while_nothing_runs(tmp_path: Path) -> None:
     assert found["best"] is not None
     (layout, *_) = found["phases"]
     assert (layout["name"], "memory.recompute" in layout["knobs"]) == ("layout", True)
+
+
+def test_trials_of_a_phase_that_was_given_up_are_still_told() -> None:
+    """Something ran out of memory after memory and overlap had begun: they go with the layout from there on."""
+    file = usual()
+    point = file.search_space.baseline[0]
+    told = lines(0, point, 1000.0) + lines(1, point, None, outcome="oom")
+    told[2]["turned"] = "memory and overlap"
+    rows = {row.name: row for row in result(fold(told), file).phases}
+    assert rows["memory and overlap"].trials == [1] and not rows["memory and overlap"].knobs
+    assert "memory.recompute" in rows["layout"].knobs
 
 
 def test_the_usual_space_has_phases_and_no_other_unless_it_asks() -> None:

@@ -116,9 +116,7 @@ class _Problem(NamedTuple, Generic[K]):
         curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
         pull = slopes.T @ (weights * left) + self.stiffness**2 * place
         held = ((place <= self.ends[0]) & (pull > 0)) | ((place >= self.ends[1]) & (pull < 0))
-        pull = np.where(
-            held, 0.0, pull
-        )  # who is at an end and drawn further stays; the others move without it
+        pull = np.where(held, 0.0, pull)  # who is at an end and drawn further stays, and the others move
         curvature[held, :] = curvature[:, held] = 0.0
         curvature[held, held] = 1.0
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), pull)
