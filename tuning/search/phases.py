@@ -1,4 +1,4 @@
-"""Phases of a search: first the layout, then memory and overlap, then what loses something. Pure.
+"""Phases of a search: first the layout, then what alters learning, then memory and overlap, then what is lossy. Pure.
 
 A study of a dozen trials cannot tell a dozen knobs apart when it turns all of them at once. In each phase one group of
 knobs is turned; those of earlier phases keep to the leaders' values, those of later ones stand as in the baseline. A
@@ -26,7 +26,7 @@ from tuning.storage.state import StudyState
 #: Endings that say that memory was too small.
 NO_MEMORY = (Ending.OOM.value, Ending.PREDICTED_OOM.value)
 #: Shares of the budget, in the order in which groups are turned.
-SHARES = {"layout": 4, "memory and overlap": 2, "lossy": 1.5}
+SHARES = {"layout": 4, "learning": 3, "memory and overlap": 2, "lossy": 1.5}
 #: The share of the end, when everything is open: what was held in one phase may suit what was found in a later one.
 OPEN = 2.5
 _OF_LAYOUT = ("parallel", "batch", "schedule", "ranks")
@@ -44,7 +44,10 @@ class Phase(NamedTuple):
 
 def group_of(key: str) -> str:
     """The phase in which a knob is turned."""
-    if "loss" in facts_of(key).changes:
+    facts = facts_of(key)
+    if facts.alters_learning:
+        return "learning"
+    if "loss" in facts.changes:
         return "lossy"
     return "layout" if key.partition(".")[0] in _OF_LAYOUT else "memory and overlap"
 

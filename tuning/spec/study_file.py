@@ -63,8 +63,8 @@ class StudyFile(Section):
     ``{time_to_loss: 3.2}`` are the seconds of training until the loss on held-out text, taken after every
     ``base.train.validate_every`` steps, is at most that. The ``sampler`` is one of Optuna's, or ``auto``
     (:mod:`tuning.spec.sampler_choice`); ``inherit`` names earlier studies; ``side_by_side`` trials run at once.
-    In ``phases`` layout, memory and overlap, and lossy knobs are turned group by group; ``auto``: where the ``space``
-    is the usual one.
+    In ``phases`` layout, learning, memory and overlap, and lossy knobs are turned group by group; ``auto``: where the
+    ``space`` is the usual one.
     """
 
     name: str

@@ -20,6 +20,8 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, fold
 
 BASE: dict[str, Any] = {"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"steps": 24, "warmup": 4}}
+#: Of a study of speed; only one of the time to a loss turns what alters learning.
+GROUPS = [name for name in phases.SHARES if name != "learning"]
 
 
 def usual(**changes: Any) -> StudyFile:
@@ -34,8 +36,11 @@ def test_every_knob_belongs_to_one_group() -> None:
     groups = {key: phases.group_of(key) for key, facts in KNOBS.items() if facts.title}
     assert set(groups.values()) == set(phases.SHARES)
     assert {key for key, group in groups.items() if group == "lossy"} == {
-        key for key, facts in KNOBS.items() if facts.title and "loss" in facts.changes
+        key
+        for key, facts in KNOBS.items()
+        if facts.title and "loss" in facts.changes and not facts.alters_learning
     }
+    assert groups["batch.global_batch"] == groups["train.learning_rate"] == "learning"
     assert groups["parallel.placement"] == groups["schedule.kind"] == groups["batch.micro_batch"] == "layout"
     assert groups["overlap.bucket_mb"] == groups["memory.offload"] == "memory and overlap"
 
@@ -47,7 +52,7 @@ def test_a_phase_turns_its_own_knobs_alone(tmp_path: Path) -> None:
     file = usual()
     found = run_study(file, tmp_path / "studies" / "first", Machine())
     rows, baseline = found["trials"], found["trials"][0]["config"]
-    order, first = [*phases.SHARES, ""], phases.phases(StudyState(), file)[0].keys
+    order, first = [*GROUPS, ""], phases.phases(StudyState(), file)[0].keys
     assert [row["turned"] for row in rows[1:]] == sorted(turned(found)[1:], key=order.index)
     for number, row in enumerate(rows[1:], 1):
         before = sorted(rows[:number], key=lambda one: one["value"], reverse=True)
@@ -67,11 +72,11 @@ def test_a_phase_turns_its_own_knobs_alone(tmp_path: Path) -> None:
 
 def test_each_has_its_share_of_the_trials(tmp_path: Path) -> None:
     found = run_study(usual(), tmp_path / "studies" / "first", Machine())
-    counts = [turned(found).count(name) for name in phases.SHARES]
+    counts = [turned(found).count(name) for name in GROUPS]
     assert counts[0] == 8 and 0 < counts[1] <= 4 and counts[2] <= 3  # of 20 beside the baseline
     assert turned(found)[-5:] == [""] * 5
     assert [(row["name"], len(row["trials"])) for row in found["phases"]] == list(
-        zip(phases.SHARES, counts, strict=True)
+        zip(GROUPS, counts, strict=True)
     )
 
 
@@ -118,6 +123,13 @@ def test_the_usual_space_has_phases_and_no_other_unless_it_asks() -> None:
     assert usual(space={"parallel.tp": [1, 2], "memory.recompute": ["none"]}, phases="always").has_phases
 
 
+def test_a_study_of_the_time_to_a_loss_turns_learning_after_the_layout() -> None:
+    base = BASE | {"train": BASE["train"] | {"validate_every": 8}}
+    known = phases.phases(StudyState(), usual(objective={"time_to_loss": 3.2}, base=base))
+    assert [phase.name for phase in known] == list(phases.SHARES)
+    assert set(known[1].keys) == {"batch.global_batch", "train.learning_rate"}
+
+
 def test_what_is_left_alone_has_a_reason() -> None:
     file = usual()
     left = file.left_alone
@@ -134,7 +146,7 @@ def test_limits_by_command_hold_inside_a_phase(tmp_path: Path) -> None:
     command = {"at_unix": 3.0, "kind": "command", "id": "1", "command": "pin", "arguments": {"parallel.zero_stage": 0},
                "by": "test", "accepted": True, "reason": "", "changes": {"limits": stage}}  # fmt: skip
     masks = [mask for _, mask in phases.open_now(fold([*lines_, command]), file)]
-    assert len(masks) == 1 + len(phases.SHARES)
+    assert len(masks) == 1 + len(GROUPS)
     assert all(mask.document()["parallel.zero_stage"] == [0] for mask in masks)
     assert masks[-1].document() == stage
 
@@ -142,7 +154,7 @@ def test_limits_by_command_hold_inside_a_phase(tmp_path: Path) -> None:
 def test_a_budget_of_time_ends_phases_too() -> None:
     file = usual(budget_seconds=60.0)
     point = file.search_space.baseline[0]
-    assert names(fold(lines(0, point, 1000.0)), file) == [*phases.SHARES, ""]
+    assert names(fold(lines(0, point, 1000.0)), file) == [*GROUPS, ""]
     late = fold([line for number in range(4) for line in lines(number, point, 1000.0, seconds=10.0)])
     assert names(late, file) == ["lossy", ""]
 
