@@ -1,14 +1,17 @@
 """The frozen records that cross process borders, one class per stream.
 
 Units are in the names. ``*_unix`` is wall-clock time in seconds (it joins ranks); durations come from a
-monotonic clock. A reading that was not available is ``None``, never NaN or -1.
+monotonic clock. A reading that was not available is ``None``, never NaN or -1. A field that only grows while a run
+goes on says so, as ``GROWS``: its readings are totals, and a Prometheus server gets them as a counter.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+#: Metadata of a field that only grows.
+GROWS = {"grows": True}
 #: Disjoint main-thread spans of a step; ``other`` is measured as the gaps between the named ones.
 PHASES = ("data", "forward", "backward", "communication_exposed", "bubble", "optimizer", "other")
 
@@ -81,7 +84,7 @@ class MemorySample:
     cuda_reserved_bytes: int | None
     phase: str | None = None
     cuda_inactive_split_bytes: int | None = None
-    cuda_allocation_retries: int | None = None
+    cuda_allocation_retries: int | None = field(default=None, metadata=GROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class GpuSample:
     memory_used_bytes: int | None
     memory_total_bytes: int | None
     power_watts: float | None
-    energy_joules: float | None
+    energy_joules: float | None = field(metadata=GROWS)
     temperature_celsius: float | None
     sm_clock_mhz: float | None
     throttle_reasons: int | None
@@ -110,10 +113,10 @@ class GpuSample:
     power_limit_watts: float | None = None
     slowdown_celsius: float | None = None
     sm_clock_max_mhz: float | None = None
-    nvlink_tx_bytes: int | None = None
-    nvlink_rx_bytes: int | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
+    nvlink_tx_bytes: int | None = field(default=None, metadata=GROWS)
+    nvlink_rx_bytes: int | None = field(default=None, metadata=GROWS)
+    ecc_corrected: int | None = field(default=None, metadata=GROWS)
+    ecc_uncorrected: int | None = field(default=None, metadata=GROWS)
     processes: int | None = None
     ranks_memory_bytes: int | None = None
     sm_active_fraction: float | None = None
@@ -134,11 +137,11 @@ class HostSample:
     cpu_fraction: float | None
     memory_used_bytes: int | None
     memory_total_bytes: int | None
-    network_sent_bytes: int | None
-    network_received_bytes: int | None
-    loopback_sent_bytes: int | None
-    disk_read_bytes: int | None
-    disk_written_bytes: int | None
+    network_sent_bytes: int | None = field(metadata=GROWS)
+    network_received_bytes: int | None = field(metadata=GROWS)
+    loopback_sent_bytes: int | None = field(metadata=GROWS)
+    disk_read_bytes: int | None = field(metadata=GROWS)
+    disk_written_bytes: int | None = field(metadata=GROWS)
     load_1_minute: float | None
 
 
@@ -161,10 +164,10 @@ class NetworkSample:
 
     time_unix: float
     interface: str
-    sent_bytes: int
-    received_bytes: int
-    sent_packets: int
-    received_packets: int
+    sent_bytes: int = field(metadata=GROWS)
+    received_bytes: int = field(metadata=GROWS)
+    sent_packets: int = field(metadata=GROWS)
+    received_packets: int = field(metadata=GROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +181,13 @@ class ProcessSample:
 
     time_unix: float
     rank: int
-    cpu_seconds: float | None
+    cpu_seconds: float | None = field(metadata=GROWS)
     rss_bytes: int | None
     threads: int | None
-    voluntary_switches: int | None
-    involuntary_switches: int | None
-    read_bytes: int | None
-    written_bytes: int | None
+    voluntary_switches: int | None = field(metadata=GROWS)
+    involuntary_switches: int | None = field(metadata=GROWS)
+    read_bytes: int | None = field(metadata=GROWS)
+    written_bytes: int | None = field(metadata=GROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +250,13 @@ STREAMS: dict[str, type[FixedRecord]] = {
     "action": ActionSample,
     "span": SpanSample,
 }
+
+
+def growing() -> frozenset[tuple[str, str]]:
+    """Streams and their fields that only grow; everything else can go up and down."""
+    return frozenset(
+        (stream, one.name)
+        for stream, record in STREAMS.items()
+        for one in fields(record)
+        if "grows" in one.metadata
+    )

@@ -67,12 +67,14 @@ def live_label() -> str:
 
 
 def live_series(columns: Columns, start_unix: float) -> list[list[Line]]:
-    """For each of ``LIVE`` one line per GPU, over the seconds since ``start_unix``; no lines without readings."""
+    """For each of ``LIVE`` one line per GPU, over the seconds since ``start_unix``: of what was read, for some readings
+    are taken less often than others. No lines without samples.
+    """
     numbers = columns.get("gpu", np.empty(0, dtype=int)).astype(int)
     rows_of_gpu = {gpu: numbers == gpu for gpu in np.unique(numbers)}
     return [
         [
-            line(
+            _line(
                 f"GPU {gpu}",
                 (columns["time_unix"] - start_unix)[rows],
                 columns[quantity.field][rows] * quantity.factor,

@@ -9,30 +9,11 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from engine.run.outcome import Ending
-from profilers.records.schema import STREAMS
+from profilers.records.schema import STREAMS, growing
 from workbench.metrics.follow import KEYS, STEP_BOUNDS, CallSums, FollowedRun
 
 STATES = ("starting", "running", *(ending.value for ending in Ending))
-#: Readings that only grow while a run goes on; everything else can go up and down.
-GROWING = frozenset(
-    {
-        ("memory", "cuda_allocation_retries"),
-        ("gpu", "energy_joules"),
-        *(("gpu", f"nvlink_{way}_bytes") for way in ("tx", "rx")),
-        *(("gpu", f"ecc_{errors}") for errors in ("corrected", "uncorrected")),
-        ("host", "network_sent_bytes"),
-        ("host", "network_received_bytes"),
-        ("host", "loopback_sent_bytes"),
-        ("host", "disk_read_bytes"),
-        ("host", "disk_written_bytes"),
-        *(("network", name) for name in ("sent_bytes", "received_bytes", "sent_packets", "received_packets")),
-        ("process", "cpu_seconds"),
-        ("process", "voluntary_switches"),
-        ("process", "involuntary_switches"),
-        ("process", "read_bytes"),
-        ("process", "written_bytes"),
-    }
-)
+_GROWING = growing()
 #: Prometheus asks for base units and for ratio instead of fraction.
 _UNITS = {"_fraction": ("_ratio", 1.0), "_mhz": ("_hertz", 1e6)}
 _PER_RANK = ["run", "rank"]
@@ -132,7 +113,7 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
             for process, readings in processes.items():
                 for of, values in readings.items():
                     for field, (_, value) in values.items():
-                        if (stream, field) not in GROWING and not run.is_current(stream, process):
+                        if (stream, field) not in _GROWING and not run.is_current(stream, process):
                             continue
                         family = made.setdefault((stream, field), _reading_family(stream, field))
                         _add(family, _labels(run, stream, process, of), value * _unit(field)[1])
@@ -141,7 +122,7 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
 
 def _reading_family(stream: str, field: str) -> Any:
     text = f"The last {field.replace('_', ' ')} of a {stream} record. {_about(stream)}"
-    kind = CounterMetricFamily if (stream, field) in GROWING else GaugeMetricFamily
+    kind = CounterMetricFamily if (stream, field) in _GROWING else GaugeMetricFamily
     return kind(f"workbench_{stream}_{_unit(field)[0]}", text, labels=_label_names(stream))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from engine.run import ownership, run_folder
-from profilers.records.schema import NetworkSample
+from profilers.records.schema import GROWS, GpuSample, NetworkSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample
 from tests.workbench.commands.test_serve import fetched, one
@@ -72,6 +73,18 @@ def test_links_and_errors_of_gpus_are_counters(records: Path, endpoint: Endpoint
         found = fetched(endpoint)
     assert one(found, "workbench_gpu_power_watts", gpu="0") == 300.0
     assert not [name for name, _ in found if "nvlink" in name or "ecc" in name]
+
+
+def test_fields_that_grow_are_counters_and_no_others(records: Path, endpoint: Endpoint) -> None:
+    """As they are declared: whoever adds one names it nowhere else."""
+    told = [one.name for one in fields(GpuSample) if one.name not in ("time_unix", "gpu")]
+    with RecordWriter(records, "launcher") as writer:
+        writer.write(gpu_sample(0, time_unix=1.0, **dict.fromkeys(told, 1)))
+    totals = {
+        name for name, _ in fetched(endpoint) if name.startswith("workbench_gpu_") and name.endswith("_total")
+    }
+    grows = {f"workbench_gpu_{one.name}_total" for one in fields(GpuSample) if one.metadata == GROWS}
+    assert totals == grows >= {"workbench_gpu_energy_joules_total", "workbench_gpu_ecc_corrected_total"}
 
 
 def test_a_reading_that_is_not_renewed_is_not_shown_as_the_present_one(home: Path, records: Path) -> None:

@@ -105,7 +105,7 @@ def test_each_gpu_has_its_own_lines() -> None:
     assert [line.name for line in busy] == ["GPU 0", "GPU 1"]
     assert busy[0].y == pytest.approx([20.0])
     assert busy[1].y == pytest.approx([10.0, 30.0, 30.0, 50.0])
-    assert power[0].y == [None]
+    assert (power[0].x, power[0].y) == ([], [])
     assert not any(gpu.live_series({}, 0.0))
 
 
@@ -115,6 +115,10 @@ def test_a_new_quantity_of_the_live_page_is_one_entry(monkeypatch: pytest.Monkey
     drawn = gpu.live(gpu.live_series(columns(temperature_celsius=[40, 50, 70, 60, 60]), 100.0))
     last = [trace for trace in drawn.data if trace.hovertemplate.startswith(hot.hover)]
     assert [list(trace.y) for trace in last] == [[70], [40, 50, 60, 60]]
+    seldom = columns(temperature_celsius=[40, np.nan, 70, np.nan, 60])
+    assert gpu.live_series(seldom, 100.0)[-1][1] == Line("GPU 1", [0.0, 3.0], [40.0, 60.0]), (
+        "a line, not two dots"
+    )
     assert gpu.live_label() == "Utilisation, memory, power and temperature of each GPU"
     assert drawn.layout.yaxis4.title.text == "temperature, °C"
     assert drawn.layout.yaxis4.range == (0, 120)
