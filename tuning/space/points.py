@@ -26,8 +26,8 @@ from tuning.space import equal_text, rounds
 from tuning.space.equal_text import GLOBAL_BATCH
 from tuning.space.knobs import Knob
 
-#: Lists that are equal for two micro-batches are equal for more.
-TELLING = 2
+#: So many micro-batches tell most schedules apart; lists that are equal for so many are compared whole.
+FEW = 2
 #: From this stage on it matters whether parameters stay gathered from one micro-batch to the next.
 GATHERING_STAGE = 3
 
@@ -44,17 +44,30 @@ def best_known(
     if micro_batches < 1 or chunks not in KINDS[kind].chunks:
         return kind
     found = (other for other in KINDS if other in kinds and chunks in KINDS[other].chunks)
-    few, gathers = min(micro_batches, TELLING), zero_stage >= GATHERING_STAGE and micro_batches > 1
-    same = (
-        other for other in found if _listed(other, ranks, chunks, few) == _listed(kind, ranks, chunks, few)
-    )
+    gathers = zero_stage >= GATHERING_STAGE and micro_batches > 1
+    same = (other for other in found if _run_alike(other, kind, ranks, chunks, micro_batches))
     alike = (
         other for other in same if not gathers or KINDS[other].chunk_by_chunk == KINDS[kind].chunk_by_chunk
     )
     return next(alike, kind)
 
 
+@lru_cache(maxsize=65_536)
+def _run_alike(one: str, other: str, ranks: int, chunks: int, micro_batches: int) -> bool:
+    if one == other:
+        return True
+    few = (ranks, chunks, min(micro_batches, FEW))
+    if _few_listed(one, *few) != _few_listed(other, *few):
+        return False
+    whole = (ranks, chunks, micro_batches)
+    return few == whole or _listed(one, *whole) == _listed(other, *whole)
+
+
 @lru_cache(maxsize=4_096)
+def _few_listed(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
+    return _listed(kind, ranks, chunks, micro_batches)
+
+
 def _listed(kind: str, ranks: int, chunks: int, micro_batches: int) -> Listed:
     drawn = plan(kind, ranks, chunks, micro_batches)
     return drawn.actions, tuple(drawn.rank_of)

@@ -1,4 +1,6 @@
-"""A schedule is one entry: a made-up one is legal, offered, simulated, counted, chosen on the page and trained."""
+"""A schedule is one entry: a made-up one is legal, offered, simulated, counted, told from the others,
+chosen on the page and trained.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from engine.lifecycle import setting_of
 from engine.rank.worker import train_in_group
 from engine.run import run_folder
 from engine.schedules.actions import Action, Costs, Size, backward, forward
-from engine.schedules.algorithms import NoFormError
+from engine.schedules.algorithms import NoFormError, alternate
 from engine.schedules.closed_forms import idle_seconds, in_flight
 from engine.schedules.registry import KINDS, ONE, Kind, plan
 from engine.schedules.simulate import simulate
@@ -26,9 +28,11 @@ from tests.support.engine.schedule_checker import problems as problems_of_plan
 from tests.support.ranks import on_ranks
 from tests.support.runs import small
 from tuning.space.knobs import offered_space
+from tuning.space.points import best_known
 from workbench.pages.widgets.forms import field
 
 NAME = "last_first"
+LAST = list(KINDS)[-1]
 
 
 def last_first(rank: int, size: Size) -> list[Action]:
@@ -55,7 +59,7 @@ def config(**values: object) -> RunConfig:
 
 
 def test_without_its_entry_it_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InputError, match=r"schedule\.kind.*'1f1b'.* or 'layered'"):
+    with pytest.raises(InputError, match=rf"schedule\.kind.*'1f1b'.* or '{LAST}'"):
         parse({"schedule": {"kind": NAME}})
 
 
@@ -65,6 +69,24 @@ def test_it_is_legal_offered_and_on_the_form() -> None:
     assert next(problems(config(schedule__chunks=2))).field == "schedule.chunks"
     assert NAME in offered_space(config(), 4)["schedule.kind"]
     assert NAME in field(RunConfig, "schedule.kind").options
+
+
+def early(rank: int, size: Size) -> list[Action]:
+    """1F1B with twice the forwards before the first backward (arXiv 2211.05322): another list from m = 3 on."""
+    forwards = [forward(m, rank) for m in range(size.micro_batches)]
+    backwards = [backward(m, rank) for m in range(size.micro_batches)]
+    return alternate(forwards, backwards, warm_up=2 * (size.ranks - rank - 1))
+
+
+def test_a_study_tries_it_wherever_its_list_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "early", Kind(early, "2211.05322", ONE, offered=True))
+    assert plan("early", 2, 1, 2).actions == plan("1f1b", 2, 1, 2).actions
+    assert [best_known("early", KINDS, 2, 1, m, 0) for m in (1, 2, 3, 8)] == [
+        "1f1b",
+        "1f1b",
+        "early",
+        "early",
+    ]
 
 
 @pytest.mark.usefixtures("made_up")
