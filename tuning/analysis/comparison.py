@@ -47,20 +47,17 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two configurations and the ratio of their rates. ``repeated``: both were measured again, so the noise from run
-    to run is in the ratio's interval, and theirs are where another run falls. ``margin`` is what counts as equal.
+    to run is in the ratio's interval, and theirs are where another run falls. ``verdict`` is what whoever compares
+    them makes of it, ``margin`` what counts as equal.
     """
 
     better: Interval
     baseline: Interval
     ratio: Interval
     repeated: bool
+    verdict: Verdict
     margin: float = 0.0
     probability: float | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """See :func:`tuning.analysis.paired.verdict`."""
-        return verdict(self.ratio, self.margin)
 
 
 def compare(one: Sequence[float], other: Sequence[float], seed: int) -> Comparison:
@@ -72,11 +69,13 @@ def compare(one: Sequence[float], other: Sequence[float], seed: int) -> Comparis
     errors = [math.inf if variance is None else math.sqrt(variance) for variance in found]
     apart, error = middles[0] - middles[1], math.hypot(*errors)
     sure = NormalDist().cdf(apart / error) if 0 < error < math.inf else None
+    ratio = interval(apart, NORMAL * error)
     return Comparison(
         interval(middles[0], NORMAL * errors[0]),
         interval(middles[1], NORMAL * errors[1]),
-        interval(apart, NORMAL * error),
+        ratio,
         repeated=False,
+        verdict=verdict(ratio, margin=0.0),
         probability=sure,
     )
 
@@ -92,7 +91,8 @@ def compare_runs(one: Runs, other: Runs, seed: int) -> Comparison:
     reach = student(LEVEL, strays.degrees) * math.sqrt(strays.variance)
     halves = [reach / math.sqrt(len(runs)) for runs in (one, other)]
     first, second = (interval(*each) for each in zip(middles, halves, strict=True))
-    return Comparison(first, second, interval(middles[0] - middles[1], math.hypot(*halves)), repeated=True)
+    ratio = interval(middles[0] - middles[1], math.hypot(*halves))
+    return Comparison(first, second, ratio, repeated=True, verdict=verdict(ratio, margin=0.0))
 
 
 def of_runs(logs: Sequence[float]) -> Interval:

@@ -84,7 +84,15 @@ class Confirmed:
         """Two arms, over the rounds that both had."""
         lead = paired.lead(one.logs, other.logs, self.error)
         better, baseline = (of_runs(list(arm.logs.values())) for arm in (one, other))
-        return Comparison(better, baseline, lead.interval, True, self.margin, lead.probability)
+        return Comparison(
+            better,
+            baseline,
+            lead.interval,
+            repeated=True,
+            verdict=lead.verdict(self.margin),
+            margin=self.margin,
+            probability=lead.probability,
+        )
 
     @property
     def equal(self) -> tuple[Arm, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import conditions, confirmation, recommendation
 from tuning.analysis.comparison import compare
 from tuning.analysis.confirmation import Confirmed
+from tuning.analysis.paired import Lead
 from tuning.analysis.recommendation import TieRule
 from tuning.controllers import open_study
 from tuning.report.result import condition_flags, result
@@ -392,6 +394,27 @@ def test_a_new_rule_that_breaks_ties_is_one_entry(monkeypatch: pytest.MonkeyPatc
         "trial 1 is recommended by the last that was tried: trials 0 and 1 are equal; it came last of 2"
         in said
     )
+
+
+def test_a_new_rule_of_what_is_equal_is_a_change_of_the_lead_s_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A made-up one asks for a fourth of the rounds more: they are measured, and all that is told follows it."""
+    ordinary, told = Lead.verdict, rerun(searched(1000.0, 1020.0, 900.0), {0: 1000.0, 1: 1001.0})
+    before = len(found_in(told).baseline.windows)
+    enough = math.ceil(1.25 * before)
+
+    def verdict(lead: Lead, margin: float) -> str:
+        found = ordinary(lead, margin)
+        return "undecided" if found == "equal" and lead.rounds < enough else found
+
+    monkeypatch.setattr(Lead, "verdict", verdict)
+    found = found_in(told)
+    assert found.against(found.baseline).verdict == "undecided"
+    assert [arm.trial.number for arm in found.undecided] == [0]
+    found = found_in(rerun(told, {0: 1000.0, 1: 1001.0}))
+    assert len(found.baseline.windows) == enough > before
+    assert found.against(found.baseline).verdict == "equal"
 
 
 def test_an_interval_that_says_nothing_is_left_out() -> None:
