@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -11,9 +12,10 @@ from engine.run.calibration import fingerprint, store
 from engine.run.calibration.table import Calibration, Curve
 from workbench.figures import calibration
 from workbench.home.calibrations import found_here, segments, size
-from workbench.pages.machine_selftest import selftest
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import guarded, heading, home, table
+from workbench.selftest import results
+from workbench.selftest.results import Row, Selftest
 from workbench.text import words
 
 _TRUST = (
@@ -21,6 +23,8 @@ _TRUST = (
     "A point is the median of windows of calls, by the clock of the slowest rank. Percent of the measured peak, on the "
     "page of a run, is of the best point of its operation and group size."
 )
+#: How a check of a selftest ended, in words and with the icon that says it without colour.
+_OUTCOMES = {"pass": "✓ pass", "fail": "✗ fail", "not_possible": "– not possible"}
 _NAMES = {"cpu": "processor", "memory_gib": "memory, GiB", "gpus": "GPUs", "nccl": "NCCL"}
 
 
@@ -38,7 +42,7 @@ def _draw() -> None:
     else:
         _state(stored, latest)
         _calibration_charts(latest)
-    selftest()
+    _selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
         _fingerprint(fingerprint.here(), stored.stale)
 
@@ -128,6 +132,64 @@ def _bandwidths(curves: list[Curve]) -> None:
         "machine-memory",
         {name: st.column_config.NumberColumn(format="%,.1f") for name in ("largest, GB/s", "best, GB/s")},
     )
+
+
+def _selftest() -> None:
+    """How the newest of this home ended: its state in one line, and a table of its checks, what failed first."""
+    newest = results.newest(home())
+    if newest is None:
+        _no_selftest()
+        return
+    folder, last = newest
+    st.subheader("Selftest", anchor=False)
+    _selftest_state(last)
+    if last.checks:
+        _checks(sorted(last.checks, key=lambda row: row.outcome != "fail"))
+    st.caption(_evidence(folder))
+
+
+def _no_selftest() -> None:
+    with st.container(border=True, key="machine-no-selftest"):
+        st.markdown("**No selftest has been run on this machine.**")
+        st.caption(
+            "It checks in a few minutes what this machine can do, and writes a folder to attach to a bug report:"
+        )
+        st.code(results.COMMAND, language="bash")
+
+
+def _selftest_state(last: Selftest) -> None:
+    counts = last.outcomes
+    with st.container(horizontal=True, vertical_alignment="center", key="machine-selftest-state"):
+        if counts["fail"]:
+            st.badge(f"{counts['fail']} failed", icon=":material/error:", color="red")
+        if counts["pass"]:
+            st.badge(f"{counts['pass']} passed", icon=":material/check_circle:", color="green")
+        if counts["not_possible"]:
+            st.badge(f"{counts['not_possible']} not possible here", icon=":material/block:", color="gray")
+        if not last.complete:
+            missing = len(last.asked) - len(last.checks)
+            st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
+        when = f"Started {words.when(last.started_unix)}, {words.ago(last.started_unix)}"
+        summary = f"{when}, took {words.seconds(last.seconds)}, {last.ranks} ranks, device {last.device}"
+        st.caption(summary, width="content")
+
+
+def _checks(rows: list[Row]) -> None:
+    """Reasons are whole: cells of this kind of table wrap."""
+    columns = {
+        "check": [row.title for row in rows],
+        "outcome": [_OUTCOMES.get(row.outcome, row.outcome) for row in rows],
+        "reason": [words.escaped(row.reason) for row in rows],
+        "seconds": [f"{row.seconds:,.1f}" for row in rows],
+    }
+    with st.container(key="machine-selftest"):
+        st.table(columns, border="horizontal", hide_index=True)
+
+
+def _evidence(folder: Path) -> str:
+    packed = folder.with_name(f"{folder.name}.zip")
+    attachment = packed if packed.is_file() else folder
+    return f"Evidence to attach to a bug report: `{attachment}`. To run it again: `{results.COMMAND}`."
 
 
 def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> None:

@@ -1,4 +1,7 @@
-"""The pages of the dashboard, in the order of the navigation: an entry is all that one needs beside its file."""
+"""The pages of the dashboard, in the order of the navigation: an entry is all that one needs beside its file.
+
+In a home folder with nothing in it a page that shows what is there gives the command to begin with, as ``st.code``.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_command_writes_it_and_says_how_to_start(
 def test_the_page_offers_it(own_home: Furnished) -> None:
     app = visit("export")
     (chooser,) = [box for box in app.selectbox if box.key == "target"]
-    assert chooser.options == ["torchrun", "abacus"]
+    assert chooser.options == [*(target.name for target in TARGETS), "abacus"]
     assert "a trainer that counts by hand" in chooser.help
     chooser.select("abacus").run()
     assert not app.exception

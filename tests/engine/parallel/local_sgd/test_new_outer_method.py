@@ -42,6 +42,7 @@ from tuning.space.knobs import offered_space
 from workbench.pages.widgets.forms import field
 
 NAME, PERIOD = "pulled", 2
+LAST = list(OUTER_METHODS)[-1]
 
 
 class PulledLoop:
@@ -106,7 +107,7 @@ def config(**values: Any) -> RunConfig:
 
 
 def test_without_its_entry_it_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InputError, match=r"outer\.method.*'none', 'local'.* or 'co2'"):
+    with pytest.raises(InputError, match=rf"outer\.method.*'none', 'local'.* or '{LAST}'"):
         parse({"outer": {"method": NAME}})
 
 
