@@ -152,10 +152,12 @@ def summary_of(
     backend: str,
     records: RunRecords | None,
     calibrated: store.Found = store.UNKNOWN,
+    since: int | None = None,
 ) -> RunSummary:
     """A run's records with what its configuration says about them; without records, an empty summary.
 
-    ``calibrated`` is what the machine was measured to reach.
+    ``calibrated`` is what the machine was measured to reach. Only steps ``since`` one of them count, or since the last
+    change.
     """
     records = records or RunRecords(Path())
     where = layout.layout_of(config)
@@ -183,6 +185,7 @@ def summary_of(
         round_steps=round_steps(config),
         setting=setting_of(config),
         pipelines=tuple(map(tuple, where.groups("pp"))) if several_stages else (),
+        since=since,
     )
     summary = summarize(records, facts)
     if summary.pipeline is None:

@@ -42,7 +42,7 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     """What the records of a run amount to, however far it came; None where nothing was recorded."""
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
     changes = change_rows(records)
-    since = last_change(changes)
+    since = facts.since if facts.since is not None else last_change(changes)
     settled = steps.between(since, None)
     rounds = whole_rounds(settled.measured(), facts.round_steps)
     measured = rounds.steps if len(rounds.seconds) else settled.measured()

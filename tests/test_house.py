@@ -54,6 +54,7 @@ SAME_NAME: dict[str, dict[str, str]] = {
             "control",
             "export",
             "host",
+            "live",
             "machine",
             "quality",
             "run",

@@ -21,7 +21,7 @@ from tuning.controllers.open_study import Kept, Opening
 from tuning.controllers.status import Board, Update
 from tuning.execution import executor
 from tuning.execution.device_slices import Beside
-from tuning.execution.executor import Execute
+from tuning.execution.executor import Execute, OverError
 from tuning.execution.processor_clock import ProcessorClock
 from tuning.execution.signals import Interruption
 from tuning.report.study_result import StudyResult
@@ -230,6 +230,9 @@ class Study:
                     self._idle(found, interruption)
             except UnreachableError as problem:
                 self._wait_for_journal(problem, interruption)
+            except OverError as problem:
+                self._journal.append("note", text=f"the search ended: {problem}")
+                return "ended"
         return "interrupted"
 
     def _next(self) -> Trial | Otherwise:
@@ -338,7 +341,7 @@ class Study:
             interruption.seen = interruption.seen or "SIGINT"
             run = self._trial(trial.number).run
             told = {"run": run, "outcome": Ending.STOPPED.value, "reason": "interrupted"}
-        except InputError:
+        except (InputError, OverError):
             self._journal.append("withdrawn", number=trial.number)
             raise
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)

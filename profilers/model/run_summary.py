@@ -57,6 +57,8 @@ class RunFacts:
     round_steps: int = 1
     #: What the rules of the verdicts must know.
     setting: Setting = field(default_factory=Setting)
+    #: Only steps from this one on count; None: from the last change of the configuration on.
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.config.errors import WorkbenchError
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import FROM_OUTSIDE, Ending, RunOutcome, StopAnswer
@@ -26,8 +27,16 @@ OnStart = Callable[[Path], None] | None
 Ran = tuple[RunOutcome, RunSummary]
 
 
+class OverError(WorkbenchError):
+    """There is nothing left to run trials on; the message says why."""
+
+
 class Execute(Protocol):
-    """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder."""
+    """Runs one configuration; an ending is data. ``on_start`` is called with the run's folder.
+
+    Raises:
+        OverError: it cannot run this one, or any other.
+    """
 
     def __call__(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import facts_of
+from engine.config.knobs.catalogue import facts_of, live_parts
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
 from tuning.predict.placement import automatic
@@ -29,6 +29,7 @@ from tuning.spec.objectives import Aim, Name
 from tuning.spec.terms import (  # fmt: skip
     Budget,
     Constraints,
+    Live,
     LossGuard,
     Positive,
     Price,
@@ -51,7 +52,7 @@ MAY_CHANGE = (
 )  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
-    "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate",
+    "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate", "live",
     "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "phases", "inherit", "side_by_side",
 )  # fmt: skip
 
@@ -88,6 +89,7 @@ class StudyFile(Section):
     racing: bool | Racing | None = None
     budget_seconds: Positive | None = None
     simulate: Simulated | None = None
+    live: Live | None = None
     sampler: Annotated[str, OneOf(sampler_choice.names)] = "auto"
     prior: Literal["auto", "none"] = "auto"
     phases: Literal["auto", "always", "never"] = "auto"
@@ -143,6 +145,8 @@ class StudyFile(Section):
         given = self.space if self.space is not None else self._chosen_before
         if given is None:
             given = default_space(self.config, self.ranks, self.in_time)
+            hot = live_parts()
+            given = given if self.live is None else {key: given[key] for key in given if key in hot}
         return parse_space(given, self.config)
 
     def with_chosen(self, space: dict[str, Any]) -> StudyFile:
@@ -153,6 +157,16 @@ class StudyFile(Section):
         """
         again = StudyFile.model_validate(self._given())
         again._text, again._chosen_before = self._text, space
+        _check(again)
+        return again
+
+    def tuned_live(self) -> StudyFile:
+        """The same file for one run that goes on, with the usual terms.
+
+        Raises:
+            InputError: it cannot be tuned that way.
+        """
+        again = StudyFile.model_validate(self._given() | {"live": {}})
         _check(again)
         return again
 
@@ -307,6 +321,7 @@ def _check(file: StudyFile) -> None:
     _check_learning(file)
     _check_quality(file)
     _check_rounds(file)
+    _check_live(file)
     _ = file.search_space.baseline
     if file.search_space.is_listed and file.search_space.random_point(Random(0), ()) is None:
         remedy = (
@@ -331,6 +346,28 @@ def _check_rounds(file: StudyFile) -> None:
         if problems and all(problems):
             where = "space" if "outer.period" in space.by_key else "base"
             raise InputError(f"{where}.outer.period", period, str(problems[0]))
+
+
+def _check_live(file: StudyFile) -> None:
+    """A run that goes on can be turned to every value that is searched."""
+    if file.live is None:
+        return
+    hot = live_parts()
+    for knob in file.knobs if file.space is not None else ():
+        if knob.key not in hot:
+            remedy = (
+                f"is decided when a run starts; while one goes these can be turned: {', '.join(sorted(hot))}"
+            )
+            raise InputError(f"space.{knob.key}", str(knob), remedy)
+    if not any(len(tuple(knob.grid())) > 1 for knob in file.knobs):
+        remedy = f"has nothing that can be turned while a run goes; give some of {', '.join(sorted(hot))}"
+        raise InputError("space", None, remedy)
+    others = {"simulate": file.simulate, "side_by_side": file.side_by_side, "target_loss": file.target_loss}
+    for key, value in others.items():
+        if value is not None:
+            raise InputError(
+                key, str(value), "a live study has one run, and its windows follow each other; leave it out"
+            )
 
 
 def _check_learning(file: StudyFile) -> None:

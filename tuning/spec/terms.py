@@ -87,6 +87,18 @@ class Racing(Section):
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.03
 
 
+class Live(Section):
+    """Trials are windows of one run that goes on, of ``steps`` steps in all; it saves after every ``checkpoint_every``
+    where its own configuration does not say how often. The last ``over_steps`` may take so much longer than the
+    baseline's would have: 0.25 is 25 %. A window that would make it more ends early.
+    """
+
+    steps: Count = 1000
+    checkpoint_every: Count = 100
+    max_slowdown: Positive = 0.25
+    over_steps: Count = 200
+
+
 class Simulated(Section):
     """Trials are played on a model of a cluster: a known one or a TOML file. Steps stray by ``noise``, a share."""
 

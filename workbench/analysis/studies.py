@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
-from workbench.analysis import why
+from workbench.analysis import live_report, why
+from workbench.analysis.live_report import LiveReport
 from workbench.analysis.why import Why
 from workbench.home import runs
 from workbench.home.resolve import Target
@@ -30,19 +31,21 @@ class StudyDocument:
     """A study's result and what it does not say: who works on it now, and why its winner wins.
 
     ``controllers`` is None where they are not told, and its key is left out. ``written`` is result.json as it stands,
-    of a study whose file this version refuses: all of its keys are passed on.
+    of a study whose file this version refuses: all of its keys are passed on. ``live`` tells of the run that it tunes.
     """
 
     result: StudyResult
     controllers: Sequence[Mapping[str, Any]] | None
     why: Why | None
     written: Mapping[str, Any] | None = None
+    live: LiveReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of a study, as ``tune`` and ``show`` print it."""
         plain = self.result.as_dict() if self.written is None else dict(self.written)
         members = {} if self.controllers is None else {"controllers": self.controllers}
-        return plain | members | {"why": self.why.as_dict() if self.why else None}
+        live = {} if self.live is None else {"live": self.live.as_dict()}
+        return plain | members | {"why": self.why.as_dict() if self.why else None} | live
 
 
 def document(folder: Path) -> StudyDocument:
@@ -69,7 +72,10 @@ def of_view(view: StudyView) -> StudyDocument:
         written = _EMPTY | {"study": view.name} | found | {"state": view.state, study_folder.LAG: lag}
         now = StudyResult.from_dict(written)
     members = view.status.controllers if view.alive else []
-    return StudyDocument(now, members, why.of_study(now, view.folder.parent.parent), written)
+    home = view.folder.parent.parent
+    return StudyDocument(
+        now, members, why.of_study(now, home), written, live_report.of_study(view.folder, now)
+    )
 
 
 _EMPTY: dict[str, Any] = {"objective": None, "best": None, "baseline": None, "gain": None, "trials": []}

@@ -34,6 +34,14 @@ SideBySide = Annotated[
 ]
 
 
+Live = Annotated[
+    bool,
+    typer.Option(
+        "--live", help="Tune one run while it goes: trials are windows of its steps (`live` in the file)."
+    ),
+]
+
+
 def tune(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.yaml", help="A study file: name, ranks, base, space.")
@@ -51,6 +59,7 @@ def tune(
     join: Join = False,
     storage: Storage = None,
     side_by_side: SideBySide = None,
+    live: Live = False,
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command continues a study that was interrupted."""
@@ -60,6 +69,8 @@ def tune(
 
     beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
     file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
+    if live and file.live is None:
+        file = file.tuned_live()
     with stdout_for_results():
         document = _run(home, file, join, storage)
     if json:
@@ -99,7 +110,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyD
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
-    from workbench.analysis import why
+    from workbench.analysis import live_report, why
     from workbench.analysis.studies import StudyDocument
     from workbench.home.compaction import compact_at_end
     from workbench.home.store import Store
@@ -114,7 +125,8 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyD
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
     if result.state == "interrupted":
         say(f"interrupted; the same command continues study {file.name}")
-    return StudyDocument(result, None, why.of_study(result, home))
+    report = live_report.of_study(home / STUDIES / file.name, result)
+    return StudyDocument(result, None, why.of_study(result, home), live=report)
 
 
 def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyResult:
@@ -127,6 +139,8 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> Stu
     from workbench.terminal.progress import StudyProgress
 
     folder = home / STUDIES / file.name
+    if file.live is not None:
+        return _search_live(home, file, folder)
     parts = _slices(file, folder, join, storage)
     if parts:
         parts.pop(0).take()
@@ -142,4 +156,28 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> Stu
 
         result = run_study(file, folder, execute, update, foresee, join, storage)
         children.close(ended=result.state == "ended")
+    return result
+
+
+def _search_live(home: Path, file: StudyFile, folder: Path) -> StudyResult:
+    """The search on one run, and then the run to its end with what was found."""
+    from tuning.execution.live.ledger import Ledger
+    from tuning.execution.live.starter import Starter
+    from tuning.execution.live.windows import LiveWindows
+    from tuning.execution.signals import Interruption
+    from tuning.study import run_study
+    from workbench.services.predictions import foresight_of
+    from workbench.terminal.progress import LiveProgress, StudyProgress
+
+    assert file.live is not None
+    starter = Starter(home, folder, file.name, file.live)
+    windows = LiveWindows(home, starter, Ledger(file.live))
+    with StudyProgress(file) as shown:
+        result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
+    if result.state == "interrupted":
+        starter.stop()
+        return result
+    best = result.best.config if result.best else file.search_space.baseline[0]
+    with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
+        windows.rest(file.search_space.config(best), file.name, going.should_stop)
     return result

@@ -17,12 +17,12 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes
+from engine.run import answers as run_orders
 from engine.run import commands, run_folder
 from engine.run.ownership import alive
 from tuning.spec.sampler_choice import names as sampler_names
 from tuning.storage import commands as study_commands
 from tuning.storage.study_folder import StudyReader
-from workbench.home import run_commands as run_orders
 from workbench.home import runs, traces
 from workbench.home.inputs import assignments
 from workbench.home.resolve import Target

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config.errors import InputError
 from engine.lifecycle import referred, summary_of
+from engine.run import answers as orders
 from engine.run import run_folder
 from engine.run.outcome import Ending, RecordedOutcome
 from engine.run.ownership import alive
 from engine.run.run_folder import RunStatus
 from tuning.storage.study_folder import STUDIES
-from workbench.home import run_commands as orders
 from workbench.home.settings import JOBS
 from workbench.records import archive
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from engine.config.errors import WorkbenchError
 from engine.config.layout import Layout
+from engine.run import answers as run_orders
 from engine.run import run_folder
+from engine.run.answers import Answer
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.steps.clock_offset import ClockOffset, Offset
 from profilers.trace.chrome import Event, TraceError, TraceReader, TraceWriter, encode
 from profilers.trace.lanes import Span, kernel_events, lane_events, lanes
-from workbench.home import run_commands as run_orders
 from workbench.home import runs
-from workbench.home.run_commands import Answer
 from workbench.records import archive
 
 #: Before the first event, so that no time is negative.

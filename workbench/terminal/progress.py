@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from engine.launch.measure.calibrate import Progress as Measured
     from tuning.controllers.status import Update
+    from tuning.execution.live.starter import Starter
     from tuning.execution.signals import Interruption
     from tuning.spec.study_file import StudyFile
     from tuning.storage.state import Trial
@@ -138,6 +139,20 @@ class RunProgress(ProgressBar):
             outside = slowest.phase in ("starting", "building", "validation", "finished", "checkpoint")
             phase = slowest.phase.replace("_", " ")
             self.show(phase if outside else f"training, {phase}", min(slowest.step, self._steps))
+        return super().should_stop()
+
+
+class LiveProgress(ProgressBar):
+    """How far the run of a live study is, once its search is over."""
+
+    def __init__(self, starter: Starter, steps: int, interruption: Interruption) -> None:
+        self._starter, self._steps = starter, steps
+        super().__init__("training on", steps, "steps", interruption, "stopping the run at its next step")
+
+    def should_stop(self) -> bool:
+        """Whether somebody pressed Ctrl-C; shows on the way where the slowest rank stands."""
+        if (job := self._starter.current) is not None:
+            self.show(f"{job.id} trains on with what was found", min(max(job.step, 0), self._steps))
         return super().should_stop()
 
 

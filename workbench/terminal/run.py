@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.run.answers import refusals, written
 from workbench.analysis.verdicts import below
-from workbench.home.run_commands import refusals, written
 from workbench.home.runs import RunView, placement
 from workbench.text import run as run_text
 from workbench.text import words

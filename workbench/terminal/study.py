@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuning.spec.objectives import KNOWN, aim_of, text
-from workbench.analysis import why
+from workbench.analysis import live_report, why
 from workbench.home.store import RunRow, StudyRow
 from workbench.text import study, words
 
@@ -153,6 +153,8 @@ def print_result(console: Console, document: StudyDocument) -> None:
     }
     _print_lines(console, [f"{label}: {line}" for label, line in terms.items() if line])
     print_failures(console, result)
+    if document.live:
+        _print_lines(console, live_report.lines(document.live))
     if document.why:
         _print_lines(console, [f"why: {why.line(document.why)}"])
 

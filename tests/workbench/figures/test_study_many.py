@@ -17,8 +17,8 @@ from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
 from workbench.analysis import studies
 from workbench.analysis.studies import FOLLOWED, FollowedStudies
-from workbench.figures import thinning
-from workbench.figures.front import FrontSeries, Place
+from workbench.figures.search import thinning
+from workbench.figures.search.front import FrontSeries, Place
 from workbench.figures.study import trial_series
 from workbench.home import store
 from workbench.home.store import Store

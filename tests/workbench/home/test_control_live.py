@@ -15,6 +15,7 @@ import yaml
 from engine.checkpoint import checkpoint_folder
 from engine.config.run_config import load, parse
 from engine.run import commands, progress, run_folder
+from engine.run.answers import wait_for
 from tests.support.engine.checkpoints import made_up
 from tests.support.engine.torchrun import at_step, needs_names, of_node, on_one_host, tiny, torchrun
 from tests.support.waiting import wait_until
@@ -24,7 +25,6 @@ from tests.workbench.commands.test_train import FakeSession, session
 from tests.workbench.conftest import Furnished, Run
 from tuning.storage.commands import pending, send
 from workbench.home.control import someone
-from workbench.home.run_commands import wait_for
 from workbench.records.live_snapshot import LiveRun
 
 pytestmark = pytest.mark.drawn(4, of="changes from the command line")

@@ -17,13 +17,14 @@ import streamlit as st
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import live_parts
 from engine.config.validation import live_changes
+from engine.run import answers as run_commands
+from engine.run import answers as run_orders
 from engine.run import commands, run_folder
+from engine.run.answers import Waiting
 from engine.run.commands import SET
 from tuning.storage.commands import send
-from workbench.home import control, run_commands, traces
-from workbench.home import run_commands as run_orders
+from workbench.home import control, traces
 from workbench.home.inputs import assignments
-from workbench.home.run_commands import Waiting
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.widgets.shared import guarded, home, pressed, table

@@ -17,10 +17,10 @@ from tuning.report.study_result import Entry, StudyResult
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudySnapshot
 from workbench.analysis.why import Why, line
-from workbench.figures import front
 from workbench.figures import study as study_figures
-from workbench.figures.front import front_series
-from workbench.figures.thinning import thinned_front
+from workbench.figures.search import front
+from workbench.figures.search.front import front_series
+from workbench.figures.search.thinning import thinned_front
 from workbench.pages.navigation import PAGES
 from workbench.pages.study import sensitivity, transfer
 from workbench.pages.widgets import trial_table

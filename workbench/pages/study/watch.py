@@ -14,7 +14,7 @@ from workbench.analysis.studies import StudySnapshot
 from workbench.figures import study as study_figures
 from workbench.figures.study import importance_series
 from workbench.pages.navigation import PAGES
-from workbench.pages.study import details, steer
+from workbench.pages.study import details, live, steer
 from workbench.pages.widgets import forms, trial_table
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import (
@@ -76,6 +76,7 @@ def _draw(name: str) -> None:
     result = found.result
     steer.course(result)
     details.headline(found, "tune")
+    live.section(found)
     left, right = st.columns([2.1, 1])
     with left:
         trial_chart(found, "tune-trials")

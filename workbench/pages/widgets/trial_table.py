@@ -17,8 +17,8 @@ from tuning.spec.objectives import Aim
 from tuning.storage import study_folder
 from workbench.analysis.studies import FollowedStudies, FollowedStudy, StudySnapshot
 from workbench.figures import study as study_figures
+from workbench.figures.search.thinning import thinned
 from workbench.figures.study import TrialSeries, trial_series
-from workbench.figures.thinning import thinned
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import home, table_height
 from workbench.text import words

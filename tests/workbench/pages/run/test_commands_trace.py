@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.run import answers as run_commands
 from engine.run import commands as engine_orders
 from engine.run import progress, run_folder
 from engine.session import Session
@@ -20,7 +21,6 @@ from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts
 from tests.workbench.pages.test_pages import visit as visit_page
 from tuning.storage.commands import send
-from workbench.home import run_commands
 
 pytestmark = [pytest.mark.timeout(300)]
 

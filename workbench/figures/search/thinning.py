@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from workbench.figures.front import FrontSeries, Place
+from workbench.figures.search.front import FrontSeries, Place
 from workbench.figures.study import Marked, Measured, TrialSeries
 from workbench.text import words
 

@@ -1,0 +1,48 @@
+"""How much slower than the baseline a search may make the run that it is made on."""
+
+from __future__ import annotations
+
+from engine.run.outcome import Ending
+from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.ongoing_run import Stretch
+from tuning.spec.terms import Live
+
+TERMS = Live(steps=1000, max_slowdown=0.1, over_steps=100)  # 10 s of a baseline with 1 s a step
+
+
+def stretch(first: int, steps: int, seconds: float) -> Stretch:
+    return Stretch(first, steps, steps, seconds)
+
+
+def test_nothing_is_too_dear_before_the_baseline_is_known() -> None:
+    assert Ledger(TERMS).too_dear(stretch(0, 10, 1e6)) is None
+
+
+def test_a_window_ends_that_costs_more_than_is_allowed() -> None:
+    ledger = Ledger(TERMS)
+    ledger.note(stretch(0, 20, 20.0))
+    assert ledger.too_dear(stretch(20, 10, 20.0)) is None  # 10 s, all that is allowed
+    early = ledger.too_dear(stretch(20, 10, 20.5))
+    assert early is not None and early.ending is Ending.PRUNED
+    assert "10.50 s longer" in early.reason and "10.00 s are allowed" in early.reason
+
+
+def test_windows_add_up_and_are_forgotten() -> None:
+    ledger = Ledger(TERMS)
+    ledger.note(stretch(0, 20, 20.0))
+    ledger.note(stretch(20, 10, 18.0))
+    assert ledger.too_dear(stretch(30, 5, 8.0)) is not None  # 8 and 3 s
+    assert ledger.too_dear(stretch(126, 5, 8.0)) is None  # the other one ended more than 100 steps ago
+
+
+def test_what_others_gained_pays_for_nothing() -> None:
+    ledger = Ledger(TERMS)
+    ledger.note(stretch(0, 20, 20.0))
+    ledger.note(stretch(20, 40, 4.0))
+    assert ledger.too_dear(stretch(60, 5, 16.0)) is not None
+
+
+def test_steps_that_do_not_count_yet_decide_nothing() -> None:
+    ledger = Ledger(TERMS)
+    ledger.note(stretch(0, 20, 20.0))
+    assert ledger.too_dear(Stretch(20, 2, 0, 60.0)) is None

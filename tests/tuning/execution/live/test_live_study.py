@@ -1,0 +1,180 @@
+"""A study on one run of real ranks: its windows are steps of that run, which learns as if nobody turned anything."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from engine.config.knobs.catalogue import live_parts
+from engine.config.run_config import RunConfig, load
+from engine.run import run_folder
+from engine.run.outcome import Ending
+from engine.session import Session
+from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.steps import join_steps
+from profilers.records.reader import RunRecords
+from tests.support.waiting import wait_until
+from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.ongoing_run import RUNS
+from tuning.execution.live.starter import Starter
+from tuning.execution.live.windows import LiveWindows
+from tuning.spec.study_file import StudyFile, parse
+from tuning.storage.study_folder import STUDIES
+from tuning.study import run_study
+
+STEPS = 120
+PATIENCE_SECONDS = 60.0
+
+
+def live_study(**changes: Any) -> StudyFile:
+    tree: dict[str, Any] = {
+        "name": "live",
+        "ranks": 2,
+        "trials": 4,
+        "confirm_repeats": 1,
+        "live": {"steps": STEPS, "checkpoint_every": 20},
+        "base": {
+            "model": {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 2, "ffn_hidden": 64},
+            "data": {"sequence_length": 32},
+            "batch": {"global_batch": 8, "micro_batch": 1},
+            "train": {"steps": 12, "warmup": 2},
+            "device": "cpu",
+        },
+        "space": {"batch.micro_batch": [1, 2, 4], "memory.recompute": ["none", "full"]},
+    }
+    return parse(tree | changes)
+
+
+class Live:
+    """A live study in a home of its own."""
+
+    def __init__(self, home: Path, file: StudyFile) -> None:
+        assert file.live is not None
+        self.home, self.file, self.folder = home, file, home / STUDIES / file.name
+        self.starter = Starter(home, self.folder, file.name, file.live)
+        self.windows = LiveWindows(home, self.starter, Ledger(file.live))
+
+    def search(self) -> dict[str, Any]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return run_study(self.file, self.folder, self.windows).as_dict()
+
+    def to_the_end(self) -> Path:
+        """The run trains on with the baseline; its folder."""
+        outcome = self.windows.rest(self.file.config, self.file.name, lambda: False)
+        assert outcome is not None and outcome.ending is Ending.COMPLETED, outcome
+        return self.run
+
+    @property
+    def run(self) -> Path:
+        """The last run that was tuned."""
+        return self.home / json.loads((self.folder / RUNS).read_text())["runs"][-1]
+
+    def covered(self, found: dict[str, Any]) -> list[tuple[int, int]]:
+        """First step and end of each window, in order of trials."""
+        rows = sorted([*found["trials"], *found["confirmations"]], key=lambda row: row["number"])
+        said = [
+            json.loads((self.home / row["run"] / run_folder.STATUS).read_text())["window"] for row in rows
+        ]
+        return [(one["first"], one["end"]) for one in said]
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """The mean loss over ranks of every step."""
+    records = RunRecords(folder / run_folder.RECORDS)
+    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
+    return dict(zip(steps.steps.tolist(), steps.values["loss"].mean(axis=0).tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The losses of a run of the baseline that nobody turns."""
+    begun: list[Path] = []
+    with Session(tmp_path_factory.mktemp("untouched")) as session:
+        config = live_study().config.with_values({"train.steps": STEPS})
+        session.execute(config, {}, lambda: False, begun.append)
+    return losses(begun[0])
+
+
+@pytest.mark.timeout(240)
+def test_trials_are_windows_of_one_run_which_learns_as_if_untouched(
+    tmp_path: Path, untouched: dict[int, float]
+) -> None:
+    live = Live(tmp_path / "home", live_study())
+    found = live.search()
+    assert found["state"] == "ended" and len(found["trials"]) == 4
+    covered = live.covered(found)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(covered)), covered
+    run = live.to_the_end()
+    assert json.loads((live.folder / RUNS).read_text())["runs"] == [run.name]
+
+    records = RunRecords(run / run_folder.RECORDS)
+    steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
+    assert len(steps.steps) == STEPS
+    rows = sorted([*found["trials"], *found["confirmations"]], key=lambda row: row["number"])
+    for row, (first, end) in zip(rows, covered, strict=True):
+        measured = steps.between(first, end).measured()
+        assert row["value"] == pytest.approx(8 * 32 / wall_seconds(measured).mean(), rel=1e-6), row
+        config = load(live.home / row["run"] / run_folder.CONFIG).flat()
+        assert {key: config[key] for key in row["config"]} == row["config"]
+
+    assert losses(run) == pytest.approx(untouched, rel=1e-5)
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_dies_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, untouched: dict[int, float]
+) -> None:
+    """No step counts twice, and the window that it died in is measured again."""
+    live = Live(tmp_path / "home", live_study())
+    killed: list[int] = []
+    execute = live.windows.__call__
+
+    def killing(config: RunConfig, labels: dict[str, str], *more: Any) -> Any:
+        if labels["trial"] == "2" and not killed:
+            run = live.starter.current
+            assert run is not None
+            assert wait_until(lambda: run.step > 40, PATIENCE_SECONDS)
+            killed.append(int((run.status.owner or {})["pid"]))
+            os.kill(killed[0], signal.SIGKILL)
+        return execute(config, labels, *more)
+
+    live.folder.mkdir(parents=True)
+    found = run_study(live.file, live.folder, killing).as_dict()
+    assert killed and found["state"] == "ended"
+    first, second = json.loads((live.folder / RUNS).read_text())["runs"]
+    run = live.to_the_end()
+    assert run.name == second
+    after = losses(run)
+    assert min(after) > 0 and max(after) == STEPS - 1
+    whole = losses(live.home / first) | after
+    assert sorted(whole) == list(range(STEPS))
+    assert whole == pytest.approx(untouched, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": {"parallel.tp": [1, 2]}}, ("space.parallel.tp", "when a run starts", "batch.micro_batch")),
+        ({"space": {"batch.micro_batch": [1]}}, ("space", "nothing that can be turned")),
+        ({"simulate": {"cluster": "frontier"}}, ("simulate", "one run", "leave it out")),
+        ({"side_by_side": 2}, ("side_by_side", "2", "one run")),
+        ({"live": {"steps": 0}}, ("live.steps", "0")),
+        ({"live": {"over": 3}}, ("live.over", "unknown key")),
+    ],
+)
+def test_what_cannot_be_tuned_live_is_refused(changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        live_study(**changes)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_live_study_that_names_no_space_turns_what_can_be_turned() -> None:
+    keys = {knob.key for knob in live_study(space=None).knobs}
+    assert {"batch.micro_batch", "memory.recompute"} <= keys <= set(live_parts())

@@ -1,0 +1,1 @@
+"""A training run that goes on while a study turns its knobs: each trial is a window of its steps."""

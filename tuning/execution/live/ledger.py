@@ -1,0 +1,44 @@
+"""What a search costs the run that it is made on, and when a window costs too much. Pure."""
+
+from __future__ import annotations
+
+from engine.run.outcome import EarlyEnd, Ending
+from tuning.execution.live.ongoing_run import Stretch
+from tuning.spec.terms import Live
+
+
+class Ledger:
+    """Windows of a run, each beside as many steps of the first one, the baseline."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._baseline: float | None = None
+        self._windows: list[Stretch] = []
+
+    def note(self, stretch: Stretch) -> None:
+        """A window is over."""
+        if self._baseline is None and stretch.steps:
+            self._baseline = stretch.seconds / stretch.steps
+        self._windows.append(stretch)
+
+    def too_dear(self, stretch: Stretch) -> EarlyEnd | None:
+        """How a window ends that makes the last ``over_steps`` slower than ``max_slowdown`` allows; None: it may go on.
+
+        What earlier windows of these steps lost counts; what others gained does not.
+        """
+        if self._baseline is None or not stretch.measured:
+            return None
+        live, now = self._live, stretch.first + stretch.steps
+        recent = [one for one in self._windows if one.first + one.steps > now - live.over_steps]
+        lost = sum(max(0.0, self._lost(one)) for one in (*recent, stretch))
+        allowed = live.max_slowdown * live.over_steps * self._baseline
+        if lost <= allowed:
+            return None
+        return EarlyEnd(
+            Ending.PRUNED,
+            f"stopped early: the last {live.over_steps:,} steps took {lost:.2f} s longer than the baseline's would, "
+            f"{allowed:.2f} s are allowed",
+        )
+
+    def _lost(self, stretch: Stretch) -> float:
+        return stretch.seconds - stretch.steps * (self._baseline or 0.0)

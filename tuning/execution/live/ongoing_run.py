@@ -1,0 +1,122 @@
+"""A run that goes on: where it is, turning its knobs between two steps, and what a stretch of its steps measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.config import run_config
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.lifecycle import referred, summary_of
+from engine.run import answers, commands, progress, run_folder
+from engine.run.outcome import Ending, RunOutcome
+from engine.run.ownership import alive
+from engine.run.run_folder import RunStatus
+from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.steps import join_steps
+from profilers.model.run_summary import RunSummary
+from profilers.records.reader import RunRecords
+from tuning.storage import commands as inbox
+
+#: Ranks answer between two of their steps; a run whose steps do not move for so long does not answer.
+PATIENCE_SECONDS = 60.0
+#: In the study's folder: the runs that it tuned, the last one goes on.
+RUNS = "live.json"
+_LOST = "the process that ran it is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The values hold from this step on. ``changed`` is false where they held already."""
+
+    step: int
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """So many ``steps`` from ``first`` on, ``measured`` of which count, in so many seconds of training."""
+
+    first: int
+    steps: int
+    measured: int
+    seconds: float
+
+
+class OngoingRun:
+    """One run, by its folder. Another process runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.records = RunRecords(folder / run_folder.RECORDS)
+
+    @property
+    def id(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+    @property
+    def config(self) -> RunConfig:
+        """As it is now, with what was turned. InputError if the folder has no readable configuration."""
+        return run_config.load(self.folder / run_folder.CONFIG)
+
+    @property
+    def status(self) -> RunStatus:
+        """What its folder says."""
+        return RunStatus.of(self.folder)
+
+    def outcome(self) -> RunOutcome | None:
+        """How it ended; None while it goes on."""
+        status = self.status
+        if status.outcome is not None:
+            return status.outcome.outcome()
+        if status.state and not alive(status.owner):
+            return RunOutcome(Ending.LOST, _LOST)
+        return None
+
+    @property
+    def step(self) -> int:
+        """The step of the slowest rank; -1 before the first."""
+        ranks = progress.read(self.folder)
+        outside = ("starting", "building")
+        return min((rank.step for rank in ranks if rank.phase not in outside), default=-1)
+
+    def turn(self, values: dict[str, Any], by: str) -> Turn:
+        """Change values on all ranks before the same step.
+
+        Raises:
+            InputError: a value is refused, or the ranks do not answer; then all is as it was.
+        """
+        key, value = next(iter(values.items()))
+        sent = inbox.send(self.folder, commands.SET, values, by)
+        ranks = self.status.world_size or 1
+        found = answers.wait_for(self.folder, sent, ranks, PATIENCE_SECONDS)
+        done, text = answers.told(self.folder, found, ranks)
+        if not done:
+            raise InputError(key, value, text)
+        return Turn(max(answer.step for answer in found), not text.startswith("nothing to change"))
+
+    def refresh(self) -> None:
+        """Let what follows see what ranks recorded since."""
+        self.records.refresh()
+
+    def stretch(self, since: int) -> Stretch:
+        """Its steps from ``since`` on, as far as every rank recorded them by the last :meth:`refresh`."""
+        steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
+        steps = steps.between(since, None)
+        whole = steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+        return Stretch(since, len(whole.steps), len(whole.measured().steps), float(wall_seconds(whole).sum()))
+
+    def summary(self, since: int) -> RunSummary:
+        """What the same steps amount to, under the configuration that the run has now."""
+        backend, found = str(self.status.backend), referred(self.folder)
+        return summary_of(self.config, self.id, backend, self.records, found, since)
+
+
+def runs_of(folder: Path) -> list[str]:
+    """The runs that a study tuned, in their order; none of a study that is not live."""
+    return list((run_folder.read_json(folder / RUNS) or {}).get("runs") or [])

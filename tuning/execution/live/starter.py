@@ -1,0 +1,123 @@
+"""Starts the run that a study tunes, finds it again, and starts it again from its last checkpoint where it died."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from engine.checkpoint.checkpoint_folder import last_of
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.run import child_process, run_folder
+from engine.run.outcome import Ending
+from tuning.execution.executor import OverError
+from tuning.execution.live.ongoing_run import RUNS, OngoingRun, runs_of
+from tuning.spec.terms import Live
+from tuning.storage import commands
+
+#: The program of a run's process; how its answer begins where it could not begin.
+TRAINER = "tuning.execution.live.trainer"
+REFUSED = "refused: "
+#: What the ranks print goes here.
+LOG = "live.log"
+#: A run that died so often without a step between is not started again.
+MOST_DEATHS = 3
+_POLL_SECONDS = 0.1
+#: Runs that go on whatever becomes of this process; nobody waits for their end.
+_OUTLIVING: list[subprocess.Popen[bytes]] = []
+
+
+class Starter:
+    """The run of one study. ``attached`` is a run that somebody else started: it is never started again."""
+
+    def __init__(self, home: Path, folder: Path, name: str, live: Live, attached: str | None = None) -> None:
+        self._home, self._folder, self._name, self._live = home, folder, name, live
+        self._attached = attached
+        self._run: OngoingRun | None = None
+        self._safe: RunConfig | None = None
+        self._deaths = 0
+
+    def run(self, first: RunConfig) -> OngoingRun:
+        """The run that goes on; ``first`` is what a new one begins with.
+
+        Raises:
+            InputError: it could not begin.
+            OverError: it has done all of its steps, or was stopped, or cannot be kept alive.
+        """
+        if self._run is None:
+            self._run = self._found()
+        outcome = self._run.outcome() if self._run else None
+        self._deaths = 0 if self._run is not None and outcome is None else self._deaths
+        if self._run is None or (outcome is not None and self._may_go_on(outcome.ending, outcome.reason)):
+            self._run = self._started(self._run, self._safe or first)
+        return self._run
+
+    def died(self, safe: RunConfig) -> None:
+        """The run is over; if it is started again, then with this configuration."""
+        self._safe = safe
+
+    @property
+    def current(self) -> OngoingRun | None:
+        """The run as far as one is known."""
+        return self._run or self._found()
+
+    def stop(self) -> None:
+        """Ask the run to end at a common step, and wait for that."""
+        run = self.current
+        if run is None or run.outcome() is not None:
+            return
+        commands.send(run.folder, "stop")
+        while run.outcome() is None:
+            time.sleep(_POLL_SECONDS)
+
+    def _found(self) -> OngoingRun | None:
+        if self._attached:
+            return OngoingRun(self._home / self._attached)
+        runs = runs_of(self._folder)
+        return OngoingRun(self._home / runs[-1]) if runs and (self._home / runs[-1]).is_dir() else None
+
+    def _may_go_on(self, ending: Ending, reason: str) -> bool:
+        if ending is Ending.COMPLETED:
+            raise OverError("the run has done all of its steps")
+        self._deaths += 1
+        if self._attached or self._deaths > MOST_DEATHS:
+            raise OverError(f"the run ended: {reason or ending.value}")
+        return True
+
+    def _started(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
+        values: dict[str, Any] = {"train.steps": self._live.steps, "train.resume": None}
+        if config.checkpoint.every_steps is None:
+            values["checkpoint.every_steps"] = self._live.checkpoint_every
+        if before is not None and (saved := _checkpointed(self._home, self._folder)) is not None:
+            values["train.resume"] = str(saved)
+        run = self._launched(config.with_values(values))
+        with run_folder.writable(self._home):
+            run_folder.write_json(self._folder / RUNS, {"runs": [*runs_of(self._folder), run]})
+        return OngoingRun(self._home / run)
+
+    def _launched(self, config: RunConfig) -> str:
+        """The name of a run that begins, in a process that outlives this one."""
+        labels = {"live": self._name, "purpose": "train"}
+        asked = json.dumps({"config": config.model_dump(mode="json"), "labels": labels})
+        with (self._folder / LOG).open("ab") as log:
+            arguments = ["-m", TRAINER, str(self._home)]
+            child = child_process.start(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                        variables=child_process.package_path())  # fmt: skip
+        _OUTLIVING.append(child)
+        assert child.stdin is not None and child.stdout is not None
+        with child.stdin, child.stdout:
+            child.stdin.write(asked.encode() + b"\n")
+            child.stdin.flush()
+            said = child.stdout.readline().decode().strip()
+        if not said or said.startswith(REFUSED):
+            why = said.removeprefix(REFUSED) or f"the run could not begin, see {self._folder / LOG}"
+            raise InputError("base", None, why)
+        return said
+
+
+def _checkpointed(home: Path, folder: Path) -> Path | None:
+    """The newest run of a study that has a whole checkpoint."""
+    return next((home / run for run in reversed(runs_of(folder)) if last_of(home / run) is not None), None)

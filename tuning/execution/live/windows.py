@@ -1,0 +1,145 @@
+"""``Execute`` on a run that goes on: it is turned to a trial's values, and the steps that follow are summed up.
+
+A window has a run folder of its own: the configuration that held, the summary of its steps, and in its status the run
+and the steps that it covers. The run itself is started when the first window wants it. Where it died it goes on from
+its last checkpoint with the values that held before the window that it died in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from engine.config.layout import least_steps, round_steps
+from engine.config.run_config import RunConfig
+from engine.config.validation import live_changes
+from engine.lifecycle import summary_of
+from engine.run import run_folder
+from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
+from engine.run.ownership import me
+from profilers.model.run_summary import RunSummary
+from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
+from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.ongoing_run import OngoingRun
+from tuning.execution.live.starter import Starter
+
+_POLL_SECONDS = 0.1
+_OVER = "the run has done all of its steps"
+#: What is copied from the run's status to that of a window.
+_OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
+               "fingerprint", "calibration", "calibration_reason")  # fmt: skip
+
+
+class LiveWindows:
+    """Measures trials on one run; use it as a context manager."""
+
+    def __init__(self, home: Path, starter: Starter, ledger: Ledger) -> None:
+        self._home, self._starter, self._ledger = home, starter, ledger
+        self._next = 0
+
+    def __call__(
+        self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
+    ) -> Ran:
+        run = self._starter.run(config)
+        folder = run_folder.create(self._home, config, labels)
+        run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
+        if on_start is not None:
+            on_start(folder)
+        before, first = run.config, run.step
+        try:
+            first = self._turned(run, config, labels)
+            outcome = self._measured(run, config, first, should_stop)
+        except InputError as problem:  # ranks that are gone do not answer either
+            outcome = run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
+        if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, first):
+            self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), first)
+            raise OverError(_OVER)
+        if run.outcome() is not None:
+            self._starter.died(before)
+        return outcome, self._end(folder, run, outcome, first)
+
+    def _end(self, folder: Path, run: OngoingRun, outcome: RunOutcome, first: int) -> RunSummary:
+        """Write what the window measured, and what of the run it covers."""
+        run.refresh()
+        stretch = run.stretch(first)
+        self._next = first + stretch.steps
+        found = run.summary(first) if outcome.good else summary_of(run.config, "", "none", None)
+        summary = replace(found, id=folder.name)
+        if outcome.good:
+            self._ledger.note(stretch)
+        copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
+        covered = {"run": run.id, "first": first, "end": self._next}
+        with run_folder.writable(self._home):
+            run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
+            run_folder.update_status(
+                folder,
+                **copied,
+                window=covered,
+                state="ended",
+                ended_unix=time.time(),
+                outcome=outcome.as_dict(),
+            )
+        return summary
+
+    def rest(self, config: RunConfig, name: str, should_stop: Callable[[], bool]) -> RunOutcome | None:
+        """Give the run the values that the search ended with, and wait for its end; ``should_stop`` ends it sooner.
+
+        Returns:
+            How it ended; None if no run was ever begun.
+        """
+        run = self._starter.current
+        if run is None:
+            return None
+        while (outcome := run.outcome()) is None or outcome.ending is not Ending.COMPLETED:
+            if should_stop():
+                self._starter.stop()
+                return run.outcome()
+            try:
+                run = self._starter.run(config)
+                if values := live_values(run.config, config):
+                    run.turn(values, f"study {name}, what it ended with")
+            except OverError:
+                return run.outcome()
+            time.sleep(_POLL_SECONDS)
+        return outcome
+
+    def _turned(self, run: OngoingRun, config: RunConfig, labels: dict[str, str]) -> int:
+        """The first step under the trial's values."""
+        values = live_values(run.config, config)
+        if not values:
+            return max(self._next, run.step + 1)
+        live_changes.changed(run.config, values)
+        return run.turn(values, f"study {labels['study']}, trial {labels['trial']}").step
+
+    def _measured(
+        self, run: OngoingRun, config: RunConfig, first: int, should_stop: Callable[[], StopAnswer]
+    ) -> RunOutcome:
+        """How the window ended, once it has the steps that its trial asks for."""
+        while True:
+            ended = run.outcome()
+            run.refresh()
+            if self._is_whole(run, config, first):
+                return RunOutcome(Ending.COMPLETED)
+            if ended is not None:
+                return ended
+            answer = should_stop() or self._ledger.too_dear(run.stretch(first))
+            if isinstance(answer, EarlyEnd):
+                return RunOutcome(answer.ending, answer.reason)
+            if answer:
+                return RunOutcome(Ending.STOPPED)
+            time.sleep(_POLL_SECONDS)
+
+    def _is_whole(self, run: OngoingRun, config: RunConfig, first: int) -> bool:
+        """Whether as many steps were measured as the trial asks for, in whole rounds."""
+        every = round_steps(config)
+        wanted = max(1, (config.train.steps - least_steps(config, 0)) // every) * every
+        return run.stretch(first).measured >= wanted
+
+
+def live_values(now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
+    """What has to be turned to get from one configuration to the other."""
+    return {change.key: change.new for change in live_changes.changes(now, wanted)}

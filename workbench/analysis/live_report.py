@@ -1,0 +1,237 @@
+"""What tuning a run while it goes has cost and brought, from the run's own steps and the windows of its study."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.config import run_config
+from engine.config.errors import InputError
+from engine.run import run_folder
+from engine.run.run_folder import RunStatus
+from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.steps import JoinedSteps, join_steps
+from profilers.records.reader import RunRecords
+from tuning.execution.live.ongoing_run import runs_of
+
+if TYPE_CHECKING:
+    from tuning.report.study_result import StudyResult
+
+#: Points of the curve, at the most.
+POINTS = 400
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """Steps ``first`` to before ``end`` of a run, which measured a trial. ``confirms`` is the trial that it measured
+    again. ``saved_seconds`` are what as many steps of the baseline would have taken more; negative where it lost time.
+    """
+
+    trial: int
+    confirms: int | None
+    label: str
+    run: str
+    first: int
+    end: int
+    outcome: str
+    value: float | None
+    saved_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReport:
+    """The run that a live study tunes. ``runs`` has more than one where it died and went on from a checkpoint; what was
+    done twice then took ``repeated_seconds``.
+
+    ``saved_seconds`` is what the baseline would have taken for the same steps, minus what they took: ``gained`` in
+    steps that were faster than the baseline, ``invested`` in windows that were slower. ``break_even_step`` is the step
+    from which on the whole is positive; None while it is not. A curve has the mean rate and the sum that was saved up
+    to its steps.
+    """
+
+    run: str
+    runs: list[str]
+    state: str
+    step: int
+    steps: int
+    now: dict[str, Any]
+    baseline_step_seconds: float | None
+    saved_seconds: float | None
+    gained_seconds: float | None
+    invested_seconds: float | None
+    repeated_seconds: float
+    break_even_step: int | None
+    windows: list[WindowRow]
+    curve_steps: list[int]
+    curve_tokens_per_second: list[float]
+    curve_saved_seconds: list[float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
+    """Of a study's folder; None of a study that is not live, or whose run has not begun."""
+    home, names = folder.parent.parent, runs_of(folder)
+    if not names or not (home / names[-1]).is_dir():
+        return None
+    last = home / names[-1]
+    try:
+        config = run_config.load(last / run_folder.CONFIG)
+    except InputError:
+        return None
+    timeline = _timeline([home / name for name in names])
+    windows = _windows(home, result)
+    base = _baseline_seconds(windows, result, timeline)
+    saved = None if base is None else base - timeline.seconds
+    tokens = config.batch.global_batch * config.data.sequence_length
+    status = RunStatus.of(last)
+    slow = [_saved(row, timeline, base) for row in windows]
+    invested = None if base is None else -sum(min(0.0, one or 0.0) for one in slow)
+    total = None if saved is None else float(saved.sum())
+    places = _thinned(len(timeline.steps))
+    return LiveReport(
+        run=last.name,
+        runs=names,
+        state=status.state,
+        step=int(timeline.steps[-1]) + 1 if len(timeline.steps) else 0,
+        steps=config.train.steps,
+        now=_now(config.flat(), result),
+        baseline_step_seconds=base,
+        saved_seconds=total,
+        gained_seconds=None if total is None or invested is None else total + invested,
+        invested_seconds=invested,
+        repeated_seconds=timeline.repeated,
+        break_even_step=_break_even(timeline, saved),
+        windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
+        curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
+        curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
+        curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timeline:
+    """Wall seconds of each step that counts in the end, and of those that a later run did again."""
+
+    steps: np.ndarray[Any, np.dtype[np.int64]]
+    seconds: _Floats
+    repeated: float
+
+
+def _timeline(folders: Sequence[Path]) -> _Timeline:
+    known: dict[int, float] = {}
+    repeated = 0.0
+    for folder in folders:
+        records = RunRecords(folder / run_folder.RECORDS)
+        joined = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
+        if not len(joined.steps):
+            continue
+        first = int(joined.steps[0])
+        repeated += sum(seconds for step, seconds in known.items() if step >= first)
+        known = {step: seconds for step, seconds in known.items() if step < first}
+        known |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
+    return _Timeline(np.array(list(known), np.int64), np.array(list(known.values()), float), repeated)
+
+
+def _whole(steps: JoinedSteps) -> JoinedSteps:
+    """The steps that every rank recorded."""
+    return steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
+
+
+def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
+    """In the order in which they were measured."""
+    found = []
+    for row in sorted((*result.trials, *result.confirmations), key=lambda one: one.number):
+        covered = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
+        if row.run and covered:
+            where = covered["run"], covered["first"], covered["end"]
+            found.append(
+                WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", row.value, None)
+            )
+    return found
+
+
+def _baseline_seconds(windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline) -> float | None:
+    """Seconds of a step of the baseline: the mean over all windows that measured it, their first steps included."""
+    if result.baseline is None:
+        return None
+    number = result.baseline.trial
+    chosen = np.zeros(len(timeline.steps), bool)
+    for row in windows:
+        if number in (row.trial, row.confirms):
+            chosen |= (timeline.steps >= row.first) & (timeline.steps < row.end)
+    return float(timeline.seconds[chosen].mean()) if chosen.any() else None
+
+
+def _saved(row: WindowRow, timeline: _Timeline, base: float | None) -> float | None:
+    inside = (timeline.steps >= row.first) & (timeline.steps < row.end)
+    return None if base is None else float((base - timeline.seconds[inside]).sum())
+
+
+def _now(flat: Mapping[str, Any], result: StudyResult) -> dict[str, Any]:
+    """The values of the study's knobs that hold now."""
+    keys = result.trials[0].config if result.trials else {}
+    return {key: flat[key] for key in keys}
+
+
+def _break_even(timeline: _Timeline, saved: _Floats | None) -> int | None:
+    if saved is None or not len(saved) or saved.sum() <= 0:
+        return None
+    behind = np.flatnonzero(saved.cumsum() <= 0)
+    return int(timeline.steps[behind[-1]]) + 1 if len(behind) else int(timeline.steps[0])
+
+
+def _thinned(steps: int) -> list[tuple[int, int]]:
+    """Begin and end of at most ``POINTS`` groups of steps one after the other."""
+    ends = np.unique(np.linspace(0, steps, min(steps, POINTS) + 1).astype(int))
+    return [(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+
+
+def standing(report: LiveReport) -> str:
+    """Where the run is, and what it went through."""
+    text = f"step {report.step:,} of {report.steps:,}"
+    if report.state == "ended":
+        text += ", ended"
+    if len(report.runs) > 1:
+        text += (
+            f"; it died {len(report.runs) - 1} times and went on from a checkpoint, "
+            f"{report.repeated_seconds:.1f} s were done again"
+        )
+    return text
+
+
+def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
+    """Name, value and explanation of each figure."""
+    rate = report.curve_tokens_per_second[-1] if report.curve_tokens_per_second else None
+    step = "-" if report.break_even_step is None else f"step {report.break_even_step:,}"
+    return [
+        ("Now", "-" if rate is None else f"{rate:,.0f} tokens/s", "Over the last steps that are drawn."),
+        ("Invested", _seconds(report.invested_seconds), "Windows that were slower than the baseline."),
+        ("Saved", _seconds(report.saved_seconds), "The baseline's seconds for the same steps, minus the run's."),
+        ("Break-even", step if report.break_even_step is not None else "not yet",
+         "From this step on the run is ahead of one that nobody tuned."),
+    ]  # fmt: skip
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:+,.1f} s" if value < 0 else f"{value:,.1f} s"
+
+
+def lines(report: LiveReport) -> list[str]:
+    """What ``tune`` and ``show`` print of it."""
+    found = [f"run {report.run}: {standing(report)}"]
+    if report.saved_seconds is not None:
+        even = "not yet" if report.break_even_step is None else f"at step {report.break_even_step:,}"
+        found.append(
+            f"tuning: {_seconds(report.invested_seconds)} invested in {len(report.windows)} windows, "
+            f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
+        )
+    return found

@@ -1,0 +1,56 @@
+"""The run that a live study tunes: where it is, what it runs with, and what tuning has cost and brought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from workbench.analysis import live_report
+from workbench.analysis.live_report import LiveReport
+from workbench.analysis.studies import StudySnapshot
+from workbench.figures.search import live as figures
+from workbench.pages.navigation import PAGES
+from workbench.pages.widgets.plotly_chart import chart
+from workbench.pages.widgets.shared import table
+from workbench.text import words
+
+_SAVED = "What as many steps of the baseline would have taken more; negative where the window was slower."
+
+
+def section(found: StudySnapshot) -> None:
+    """Nothing of a study that is not live."""
+    report = found.document.live
+    if report is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", key="tune-live-run"):
+        st.markdown("**The run**", width="content")
+        st.page_link(
+            PAGES["Live"], label=report.run, icon=":material/monitoring:", query_params={"run": report.run}
+        )
+        st.caption(live_report.standing(report))
+    tiles = st.columns(4)
+    for tile, (name, value, about) in zip(tiles, live_report.tiles(report), strict=True):
+        tile.metric(name, value, help=about)
+    chart(
+        figures.live(report, found.view.name), "tune-live", "The run's rate and the seconds that tuning saved"
+    )
+    with st.expander("Windows", icon=":material/view_column:"):
+        _windows(report)
+
+
+def _windows(report: LiveReport) -> None:
+    rows = report.windows[::-1]
+    columns: dict[str, list[Any]] = {
+        "trial": [f"{row.trial}" if row.confirms is None else f"{row.confirms}, again" for row in rows],
+        "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
+        "values": [row.label for row in rows],
+        "ended": [words.spoken(row.outcome) for row in rows],
+        "value": [row.value for row in rows],
+        "saved, s": [row.saved_seconds for row in rows],
+    }
+    formats = {
+        "value": st.column_config.NumberColumn(format="%,.4g"),
+        "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
+    }
+    table(columns, "tune-live-windows", formats)
