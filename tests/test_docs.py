@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.config.run_config import RunConfig
+from engine.config.sections import Section
 from tests import reference
 
 ROOT = Path(__file__).parents[1]
@@ -51,3 +53,20 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages - {"README.md"} <= set(LINK.findall(index))
+
+
+def test_contributing_says_where_every_section_of_the_configuration_acts() -> None:
+    """A knob's reader is a place that nobody should have to look for."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = text.partition("| section | acts in |")[2].partition("\n\n")[0]
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    found = {name: PATH.findall(where) for names, where in rows for name in re.findall(r"`(\w+)`", names)}
+    sections = {
+        name: list(kind.model_fields)
+        for name, field in RunConfig.model_fields.items()
+        if isinstance(kind := field.annotation, type) and issubclass(kind, Section) and name != "environment"
+    }
+    assert found.keys() == sections.keys()
+    for name, files in found.items():
+        reads = re.compile(rf"\.({'|'.join([name, *sections[name]])})\b")
+        assert [file for file in files if not reads.search((ROOT / file).read_text("utf-8"))] == [], name
