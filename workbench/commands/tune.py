@@ -64,15 +64,28 @@ def tune(
 ) -> int:
     """Search for the fastest configuration. The same command continues a study that was interrupted."""
     from workbench.home.inputs import study_file
-    from workbench.terminal.study import print_result
-    from workbench.text.output import emit_json, result_console, stdout_for_results
 
     beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
     file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
     if live and file.live is None:
         file = file.tuned_live()
+    return searched(home, file, json, join, storage)
+
+
+def searched(
+    home: Path,
+    file: StudyFile,
+    json: bool,
+    join: bool = False,
+    storage: str | None = None,
+    attached: str | None = None,
+) -> int:
+    """Search, print what it came to, and say whether there is a best; ``attached`` is the run that is tuned."""
+    from workbench.terminal.study import print_result
+    from workbench.text.output import emit_json, result_console, stdout_for_results
+
     with stdout_for_results():
-        document = _run(home, file, join, storage)
+        document = _run(home, file, join, storage, attached)
     if json:
         emit_json(document.as_dict())
     else:
@@ -106,7 +119,7 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
     return device_slices.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
 
-def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyDocument:
+def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached: str | None) -> StudyDocument:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
@@ -119,7 +132,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyD
 
     landing.finish(home)
     terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
-    result = _search(home, file, join, storage)
+    result = _search(home, file, join, storage, attached)
     if result.state == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
@@ -129,18 +142,21 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyD
     return StudyDocument(result, None, why.of_study(result, home), live=report)
 
 
-def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> StudyResult:
+def _search(
+    home: Path, file: StudyFile, join: bool, storage: str | None, attached: str | None
+) -> StudyResult:
     from engine.session import Session
     from tuning.execution import preflight
     from tuning.storage.study_folder import STUDIES
     from tuning.study import run_study
+    from workbench.services import live_search
     from workbench.services.controllers import Children
     from workbench.services.predictions import foresight_of
     from workbench.terminal.progress import StudyProgress
 
     folder = home / STUDIES / file.name
     if file.live is not None:
-        return _search_live(home, file, folder)
+        return live_search.search(home, file, attached)
     parts = _slices(file, folder, join, storage)
     if parts:
         parts.pop(0).take()
@@ -156,28 +172,4 @@ def _search(home: Path, file: StudyFile, join: bool, storage: str | None) -> Stu
 
         result = run_study(file, folder, execute, update, foresee, join, storage)
         children.close(ended=result.state == "ended")
-    return result
-
-
-def _search_live(home: Path, file: StudyFile, folder: Path) -> StudyResult:
-    """The search on one run, and then the run to its end with what was found."""
-    from tuning.execution.live.ledger import Ledger
-    from tuning.execution.live.starter import Starter
-    from tuning.execution.live.windows import LiveWindows
-    from tuning.execution.signals import Interruption
-    from tuning.study import run_study
-    from workbench.services.predictions import foresight_of
-    from workbench.terminal.progress import LiveProgress, StudyProgress
-
-    assert file.live is not None
-    starter = Starter(home, folder, file.name, file.live)
-    windows = LiveWindows(home, starter, Ledger(file.live))
-    with StudyProgress(file) as shown:
-        result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
-    if result.state == "interrupted":
-        starter.stop()
-        return result
-    best = result.best.config if result.best else file.search_space.baseline[0]
-    with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
-        windows.rest(file.search_space.config(best), file.name, going.should_stop)
     return result

@@ -75,7 +75,7 @@ class Starter:
 
     def _found(self) -> OngoingRun | None:
         if self._attached:
-            return OngoingRun(self._home / self._attached)
+            self._note(self._attached)
         runs = runs_of(self._folder)
         return OngoingRun(self._home / runs[-1]) if runs and (self._home / runs[-1]).is_dir() else None
 
@@ -94,9 +94,15 @@ class Starter:
         if before is not None and (saved := _checkpointed(self._home, self._folder)) is not None:
             values["train.resume"] = str(saved)
         run = self._launched(config.with_values(values))
-        with run_folder.writable(self._home):
-            run_folder.write_json(self._folder / RUNS, {"runs": [*runs_of(self._folder), run]})
+        self._note(run)
         return OngoingRun(self._home / run)
+
+    def _note(self, run: str) -> None:
+        """This is the run from now on."""
+        known = runs_of(self._folder)
+        if run not in known[-1:]:
+            with run_folder.writable(self._home):
+                run_folder.write_json(self._folder / RUNS, {"runs": [*known, run]})
 
     def _launched(self, config: RunConfig) -> str:
         """The name of a run that begins, in a process that outlives this one."""

@@ -7,6 +7,7 @@ its last checkpoint with the values that held before the window that it died in.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,6 +85,13 @@ class LiveWindows:
                 outcome=outcome.as_dict(),
             )
         return summary
+
+    def leave(self, config: RunConfig, name: str) -> None:
+        """Give the run the values that the search ended with, and leave it alone."""
+        run = self._starter.current
+        if run is not None and run.outcome() is None and (values := live_values(run.config, config)):
+            with contextlib.suppress(InputError):  # it ended meanwhile
+                run.turn(values, f"study {name}, what it ended with")
 
     def rest(self, config: RunConfig, name: str, should_stop: Callable[[], bool]) -> RunOutcome | None:
         """Give the run the values that the search ended with, and wait for its end; ``should_stop`` ends it sooner.

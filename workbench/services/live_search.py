@@ -1,0 +1,89 @@
+"""A search on one run that goes on: one that the study starts, or one that is going already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.config.errors import InputError
+from engine.config.layout import least_steps, round_steps
+from workbench.home import inputs, runs
+from workbench.home.resolve import Target
+
+if TYPE_CHECKING:
+    from tuning.report.study_result import StudyResult
+    from tuning.spec.study_file import StudyFile
+
+#: Rounds that a window of an attached run measures.
+ROUNDS = 12
+#: A study of a run that was going already is named after it.
+PREFIX = "live-"
+
+
+def study_of_run(home: Path, target: Target, trials: int | None = None) -> StudyFile:
+    """The study that tunes a run which is going: its configuration as it is now, and what can be turned in it.
+
+    Raises:
+        InputError: it is a study or has ended, somebody else turns it, or nothing of it can be turned.
+    """
+    from tuning.spec import study_file
+    from tuning.storage import study_folder
+    from tuning.storage.study_folder import STUDIES
+
+    if target.kind != "run":
+        raise InputError("run", target.id, "is a study; give a run that is going on")
+    view = runs.load(target.folder)
+    if view.state == "ended":
+        raise InputError("run", target.id, f"has ended already: {view.outcome}; give one that is going on")
+    if study := view.labels.get("study"):
+        raise InputError(
+            "run", target.id, f"is a trial of {study}, which turns it; wait for that study's end"
+        )
+    if study := view.labels.get("live"):
+        raise InputError("run", target.id, f"is tuned by {study} already; steer that study")
+    begun = home / STUDIES / f"{PREFIX}{target.id}" / study_folder.STUDY_GIVEN
+    if begun.exists():
+        return inputs.study_file(begun, [], trials, None)
+    config = view.config()
+    base = config.model_dump(mode="json", exclude_defaults=True)
+    for derived in ("dp", "world_size"):
+        base.get("parallel", {}).pop(derived, None)
+    base["train"] = base.get("train", {}) | {"steps": least_steps(config, 0) + ROUNDS * round_steps(config)}
+    base["train"] |= {"resume": None, "validate_every": None}
+    tree = {
+        "name": f"{PREFIX}{target.id}",
+        "ranks": view.status.world_size or 1,
+        "live": {"steps": config.train.steps},
+        "base": base,
+    }
+    return study_file.parse(tree | ({} if trials is None else {"trials": trials}))
+
+
+def search(home: Path, file: StudyFile, attached: str | None = None) -> StudyResult:
+    """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
+    with it. Ctrl-C stops a run of the study's own, with a checkpoint.
+    """
+    from tuning.execution.live.ledger import Ledger
+    from tuning.execution.live.starter import Starter
+    from tuning.execution.live.windows import LiveWindows
+    from tuning.execution.signals import Interruption
+    from tuning.storage.study_folder import STUDIES
+    from tuning.study import run_study
+    from workbench.services.predictions import foresight_of
+    from workbench.terminal.progress import LiveProgress, StudyProgress
+
+    assert file.live is not None
+    folder = home / STUDIES / file.name
+    starter = Starter(home, folder, file.name, file.live, attached)
+    windows = LiveWindows(home, starter, Ledger(file.live))
+    with StudyProgress(file) as shown:
+        result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
+    best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])
+    if attached is not None:
+        windows.leave(best, file.name)
+    elif result.state == "interrupted":
+        starter.stop()
+    else:
+        with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
+            windows.rest(best, file.name, going.should_stop)
+    return result
