@@ -21,7 +21,6 @@ from workbench.commands import (
     control,
     export,
     lab,
-    live,
     machine,
     predict,
     selftest,
@@ -80,7 +79,7 @@ for command in (
     app.command()(command)
 app.command(help=control.HELP)(control.control)
 app.add_typer(lab.app)
-app.add_typer(live.app)
+app.add_typer(tune.live_app)
 app.add_typer(export.app)
 
 

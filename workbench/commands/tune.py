@@ -1,4 +1,4 @@
-"""``tune``: a study, headless."""
+"""``tune``: a study, headless; ``live attach``: a study of a run that is going already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.commands.options import Home, Json, More, Sets
+from workbench.commands.options import Home, Id, Json, More, Sets
 
 if TYPE_CHECKING:
     from tuning.controllers.status import Update
@@ -149,14 +149,13 @@ def _search(
     from tuning.execution import preflight
     from tuning.storage.study_folder import STUDIES
     from tuning.study import run_study
-    from workbench.services import live_search
     from workbench.services.controllers import Children
     from workbench.services.predictions import foresight_of
     from workbench.terminal.progress import StudyProgress
 
     folder = home / STUDIES / file.name
     if file.live is not None:
-        return live_search.search(home, file, attached)
+        return _search_live(home, file, attached)
     parts = _slices(file, folder, join, storage)
     if parts:
         parts.pop(0).take()
@@ -173,3 +172,58 @@ def _search(
         result = run_study(file, folder, execute, update, foresee, join, storage)
         children.close(ended=result.state == "ended")
     return result
+
+
+def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResult:
+    """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
+    with it. Ctrl-C stops a run of the study's own, with a checkpoint.
+    """
+    from tuning.execution.live.ledger import Ledger
+    from tuning.execution.live.starter import Starter
+    from tuning.execution.live.windows import LiveWindows
+    from tuning.execution.signals import Interruption
+    from tuning.storage.study_folder import STUDIES
+    from tuning.study import run_study
+    from workbench.services.predictions import foresight_of
+    from workbench.terminal.progress import LiveProgress, StudyProgress
+
+    assert file.live is not None
+    folder = home / STUDIES / file.name
+    starter = Starter(home, folder, file.name, file.live, attached)
+    windows = LiveWindows(home, starter, Ledger(file.live))
+    with StudyProgress(file) as shown:
+        result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
+    best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])
+    if attached is not None:
+        windows.leave(best, file.name)
+    elif result.state == "interrupted":
+        starter.stop()
+    else:
+        with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
+            windows.rest(best, file.name, going.should_stop)
+    return result
+
+
+live_app = typer.Typer(name="live", no_args_is_help=True, help="Tune a run that is going already.")
+
+
+@live_app.callback()
+def _group() -> None:
+    """One command so far: a group all the same."""
+
+
+@live_app.command()
+def attach(
+    identity: Id,
+    home: Home,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Number of trials.")] = None,
+    json: Json = False,
+) -> int:
+    """Search for the fastest values of what can be turned in a run, and leave it with them. Ctrl-C leaves it with the
+    best so far; the same command goes on.
+    """
+    from workbench.home.resolve import resolve
+    from workbench.services.study_of_run import study_of_run
+
+    target = resolve(home, identity)
+    return searched(home, study_of_run(home, target, trials), json, attached=target.id)

@@ -1,4 +1,4 @@
-"""A search on one run that goes on: one that the study starts, or one that is going already."""
+"""The study that tunes a run which is going already."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from workbench.home import inputs, runs
 from workbench.home.resolve import Target
 
 if TYPE_CHECKING:
-    from tuning.report.study_result import StudyResult
     from tuning.spec.study_file import StudyFile
 
 #: Rounds that a window of an attached run measures.
@@ -57,33 +56,3 @@ def study_of_run(home: Path, target: Target, trials: int | None = None) -> Study
         "base": base,
     }
     return study_file.parse(tree | ({} if trials is None else {"trials": trials}))
-
-
-def search(home: Path, file: StudyFile, attached: str | None = None) -> StudyResult:
-    """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
-    with it. Ctrl-C stops a run of the study's own, with a checkpoint.
-    """
-    from tuning.execution.live.ledger import Ledger
-    from tuning.execution.live.starter import Starter
-    from tuning.execution.live.windows import LiveWindows
-    from tuning.execution.signals import Interruption
-    from tuning.storage.study_folder import STUDIES
-    from tuning.study import run_study
-    from workbench.services.predictions import foresight_of
-    from workbench.terminal.progress import LiveProgress, StudyProgress
-
-    assert file.live is not None
-    folder = home / STUDIES / file.name
-    starter = Starter(home, folder, file.name, file.live, attached)
-    windows = LiveWindows(home, starter, Ledger(file.live))
-    with StudyProgress(file) as shown:
-        result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
-    best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])
-    if attached is not None:
-        windows.leave(best, file.name)
-    elif result.state == "interrupted":
-        starter.stop()
-    else:
-        with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
-            windows.rest(best, file.name, going.should_stop)
-    return result
