@@ -8,19 +8,16 @@ run's first verdict says; local steps with a period of 4 at 20 Mbit/s must be ca
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import _table as table
+from benchmarks._stop_watch import StopWatch
 from engine.config.layout import least_steps
 from engine.config.run_config import RunConfig, parse
-from engine.run.progress import Progress
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 
@@ -36,42 +33,6 @@ BASE: dict[str, Any] = {
     "lab": {"hosts": 2},
     "device": "cpu",
 }
-_POLL_SECONDS = 1e-3
-
-
-class StopWatch:
-    """When each rank was first seen in each step, by the monotonic clock of this process."""
-
-    def __init__(self) -> None:
-        self.seen: dict[tuple[int, int], float] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread()
-
-    def begin(self, folder: Path) -> None:
-        """Watch a run that begins."""
-        self._thread = threading.Thread(target=self._watch, args=(folder,), daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """The run is over."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def seconds(self, first: int, end: int) -> float:
-        """From the begin of one step to that of another, the mean over ranks: they are not at one step at one time."""
-        ranks = {rank for rank, _ in self.seen}
-        return statistics.fmean(self.seen[rank, end] - self.seen[rank, first] for rank in ranks)
-
-    def _watch(self, folder: Path) -> None:
-        progress: Progress | None = None
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError, ValueError):
-                progress = progress or Progress(folder)
-            now = time.monotonic()
-            for rank in progress.ranks() if progress else ():
-                self.seen.setdefault((rank.rank, rank.step), now)
-            time.sleep(_POLL_SECONDS)
 
 
 def measured(session: Session, config: RunConfig) -> tuple[RunSummary, StopWatch]:
