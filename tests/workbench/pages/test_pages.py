@@ -75,7 +75,7 @@ def test_an_empty_home_says_what_to_do(home: Path, page: str) -> None:
     app = visit(page)
     assert not app.exception
     assert not app.error
-    assert app.code or page == "tune"
+    assert app.code or page == "tune" or page not in CHOSEN
 
 
 @pytest.mark.drawn(2)
