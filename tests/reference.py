@@ -1,6 +1,7 @@
-"""The pages of ``docs/reference``, written from registries, types and the command line.
+"""The pages of ``docs/reference``, written from registries, types and the command line, and the pictures of schedules.
 
-``python -m tests.reference`` writes them; ``tests/test_docs.py`` asks that they are up to date.
+``python -m tests.reference`` writes them; ``tests/test_docs.py`` asks that they are up to date, of the pictures
+``tests/workbench/commands/test_predict_schedule.py``.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from tuning.spec.sampler_choice import SAMPLERS
 from tuning.spec.study_file import StudyFile
 from workbench.cli import app
 from workbench.export.targets import TARGETS
+from workbench.figures.schedule import schedule_series, schedule_svg
 from workbench.text.control import Action
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+PICTURES = FOLDER.parent / "images" / "schedules"
 WRITTEN = "<!-- Written by `python -m tests.reference`; not by hand. -->"
 
 
@@ -404,7 +407,14 @@ PAGES = {
 }
 
 
+def picture(kind: str) -> str:
+    """A schedule on four ranks, with two stages a rank where it can have them."""
+    return schedule_svg(schedule_series(kind, 4, 2 if 2 in KINDS[kind].chunks else 1, 8))
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    for kind in KINDS:
+        (PICTURES / f"{kind}.svg").write_text(picture(kind), "utf-8")
     for file, write in PAGES.items():
         (FOLDER / file).write_text(write(), "utf-8")

@@ -44,6 +44,8 @@ def test_in_flight_and_bubble_are_those_of_the_closed_forms(kind: str) -> None:
     for _, ranks, chunks, micro_batches in (size for size in sizes() if size[0] == kind):
         made = played(kind, ranks, chunks, micro_batches)
         assert made.in_flight() == closed_forms.in_flight(kind, ranks, chunks, micro_batches)
+        if KINDS[kind].idle is None:
+            continue
         fraction = closed_forms.bubble_fraction(kind, ranks, chunks, micro_batches, EVEN)
         assert made.bubble_fraction == pytest.approx(fraction, abs=1e-12)
 
