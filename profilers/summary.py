@@ -21,6 +21,7 @@ from profilers.analysis.events import (
     resumed,
     with_times,
 )
+from profilers.analysis.exposed import seconds_of_calls, waits_of
 from profilers.analysis.machine import gpu_notes, gpus_of, host_rows, joules_of_ranks
 from profilers.analysis.memory import memory_rows, peak, with_outside
 from profilers.analysis.rounds import Rounds, between_seconds, stretches, wall_seconds, whole_rounds
@@ -199,7 +200,10 @@ def _in_detail(
 def _calls(detailed: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
     tables = [records.table(rank, "comm") for rank in detailed.ranks]
     rank_steps = len(detailed.steps) * len(tables)
-    rows = communication_rows(tables, detailed.steps, rank_steps, facts.links, facts.backend)
+    exposed = [
+        seconds_of_calls(table, detailed.steps, waits_of(detailed, row)) for row, table in enumerate(tables)
+    ]
+    rows = communication_rows(tables, detailed.steps, rank_steps, facts.links, facts.backend, exposed)
     return {
         "communication": rows,
         "peak_bandwidth_reason": peak_bandwidth_reason(rows, facts.links_reason),

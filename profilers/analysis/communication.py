@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from profilers.collectives.wire_bytes import message_bytes, wire_bytes
 from profilers.model.links import Links, expected_seconds
 from profilers.model.run_summary import CommunicationRow
 from profilers.records.operations import calibrated_operations
-from profilers.records.table import Table
+from profilers.records.table import Column, Table
 
 _Selection = np.ndarray[Any, np.dtype[np.bool_]]
 _Steps = np.ndarray[Any, np.dtype[np.int64]]
@@ -48,16 +48,20 @@ def communication_rows(
     rank_steps: int,
     links: Links | None = None,
     backend: str = "",
+    exposed: Sequence[Column] | None = None,
 ) -> list[CommunicationRow]:
     """One row per axis and operation: the calls within ``steps``, divided by ``rank_steps`` (ranks x steps).
 
     If the time of some calls is unknown, they count with the mean of the known ones; that of ``MESSAGES`` always is.
-    ``links`` are what a calibration measured. What goes over the wire is known for a known ``backend``.
+    ``links`` are what a calibration measured. What goes over the wire is known for a known ``backend``. ``exposed`` are
+    the seconds of each table's calls that count as such; without them all in which the main thread stood waiting, for
+    whichever call: two that are under way in one wait have it both.
     """
     totals: dict[tuple[str, str], _Total] = defaultdict(_Total)
-    for table in tables:
+    for place, table in enumerate(tables):
         if len(table):
-            _add(totals, table, np.isin(table.column("step"), steps), backend)
+            waited = table.column("exposed_seconds") if exposed is None else exposed[place]
+            _add(totals, table, np.isin(table.column("step"), steps), backend, waited)
     rows = [_row(*key, total, rank_steps) for key, total in sorted(totals.items())]
     return [_beside_link(row, links or {}) for row in rows]
 
@@ -87,7 +91,9 @@ def _among(ranks: int | None) -> str:
     return "in groups of several sizes" if ranks is None else f"among {ranks} ranks"
 
 
-def _add(totals: dict[tuple[str, str], _Total], table: Table, wanted: _Selection, backend: str) -> None:
+def _add(
+    totals: dict[tuple[str, str], _Total], table: Table, wanted: _Selection, backend: str, exposed: Column
+) -> None:
     (axes, axis_names), (operations, operation_names) = table.codes("axis"), table.codes("operation")
     for axis, axis_name in axis_names.items():
         of_axis = wanted & np.ma.filled(axes == axis, False)
@@ -95,15 +101,15 @@ def _add(totals: dict[tuple[str, str], _Total], table: Table, wanted: _Selection
             chosen = of_axis & np.ma.filled(operations == operation, False)
             if chosen.any():
                 total = totals[axis_name, operation_name]
-                _add_calls(total, table, chosen, operation_name)
+                _add_calls(total, table, chosen, operation_name, exposed[chosen])
                 total.wire_bytes = _plus(
                     total.wire_bytes, _wire_bytes(table, chosen, operation_name, backend)
                 )
 
 
-def _add_calls(total: _Total, table: Table, chosen: _Selection, operation: str) -> None:
+def _add_calls(total: _Total, table: Table, chosen: _Selection, operation: str, exposed: Column) -> None:
     payload, seconds = table.column("bytes")[chosen], table.column("seconds")[chosen]
-    exposed, group_sizes = table.column("exposed_seconds")[chosen], table.column("group_size")[chosen]
+    group_sizes = table.column("group_size")[chosen]
     timed = ~np.ma.getmaskarray(seconds)
     moved = bus_bytes(operation, payload[timed], group_sizes[timed])
     total.calls += len(payload)

@@ -128,13 +128,16 @@ def outer_row(records: RunRecords) -> OuterRow | None:
     if not found:
         return None
     stale = [average.staleness for average in found]
+    at_end = [average.wait_seconds for average in found if average.staleness and not average.delay_steps]
+    during = [one for one in found if not one.staleness or one.delay_steps] or found
     return OuterRow(
         len(found),
         len({average.round for average in found}),
         min(stale),
         max(stale),
-        fmean(average.delay_steps for average in found),
-        fmean(average.wait_seconds for average in found),
+        fmean(average.delay_steps for average in during),
+        fmean(average.wait_seconds for average in during),
+        sum(at_end) if at_end and len(during) < len(found) else None,
     )
 
 

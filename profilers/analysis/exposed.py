@@ -16,7 +16,7 @@ import numpy as np
 from profilers.analysis.communication import MESSAGES
 from profilers.analysis.intervals import union_seconds
 from profilers.analysis.steps import JoinedSteps
-from profilers.records.table import Table
+from profilers.records.table import Column, Table
 
 #: Exposed seconds that belong to no recorded call.
 UNKNOWN = "unknown"
@@ -61,7 +61,7 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> ByAxis:
     exposed, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
     together: list[float] = []
     for rank, table in enumerate(tables):
-        waits = np.asarray(measured.values["communication_exposed_seconds"][rank].filled(0.0))
+        waits = waits_of(measured, rank)
         calls = _calls(table, measured.steps)
         shares, known = _shares(calls, waits), ~calls.message
         for code, name in calls.names.items():
@@ -82,6 +82,22 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> ByAxis:
     )
 
 
+def seconds_of_calls(table: Table, steps: _Places, waits: _Floats) -> Column:
+    """What each of a rank's calls has of the exposed phase of its step, as :func:`seconds_by_axis` divides it; masked
+    where the call's time is not known, or its step is none of ``steps``. ``waits`` are the seconds of that phase in
+    each of these, which ascend.
+    """
+    shares: Column = np.ma.MaskedArray(np.zeros(len(table)), mask=True)
+    if len(table):
+        shares[_known(table, steps)] = _shares(_calls(table, steps), waits)
+    return shares
+
+
+def waits_of(measured: JoinedSteps, rank: int) -> _Floats:
+    """Seconds of the exposed phase in each step, of the rank in that row."""
+    return np.asarray(measured.values["communication_exposed_seconds"][rank].filled(0.0))
+
+
 def _hidden(calls: _Calls, shares: _Floats, chosen: _Flags) -> float:
     """Seconds in which at least one of the chosen calls was under way and nobody waited for it."""
     spans = np.column_stack([calls.start, calls.start + calls.seconds])[chosen]
@@ -91,8 +107,7 @@ def _hidden(calls: _Calls, shares: _Floats, chosen: _Flags) -> float:
 def _calls(table: Table, steps: _Places) -> _Calls:
     """Those of ``steps``, which ascend."""
     seconds, exposed = table.column("seconds"), table.column("exposed_seconds")
-    numbers = np.ma.getdata(table.column("step"))
-    wanted = np.isin(numbers, steps) & ~np.ma.getmaskarray(seconds) & ~np.ma.getmaskarray(exposed)
+    numbers, wanted = np.ma.getdata(table.column("step")), _known(table, steps)
     codes, names = table.codes("axis")
     operations, operation_names = table.codes("operation")
     messages = [code for code, name in operation_names.items() if name in MESSAGES]
@@ -106,6 +121,13 @@ def _calls(table: Table, steps: _Places) -> _Calls:
         np.ma.getdata(exposed)[wanted],
         {code: names[code] for code in np.unique(axis).tolist()},
     )
+
+
+def _known(table: Table, steps: _Places) -> _Flags:
+    """Which calls are of these steps, with a time that is known."""
+    seconds, exposed = table.column("seconds"), table.column("exposed_seconds")
+    inside = np.isin(np.ma.getdata(table.column("step")), steps)
+    return np.asarray(inside & ~np.ma.getmaskarray(seconds) & ~np.ma.getmaskarray(exposed))
 
 
 def _shares(calls: _Calls, waits: _Floats) -> _Floats:

@@ -185,7 +185,9 @@ class OuterRow:
     """The averages that rank 0 took over from other replicas, ``averages`` of them in ``rounds`` rounds.
 
     Staleness is in rounds: 0 for an average of the running round, 1 for one of the round before. ``delay_steps`` is
-    the mean number of steps for which an average was under way, ``wait_seconds`` the mean time waited for one.
+    the mean number of steps for which an average was under way, ``wait_seconds`` the mean time waited for one. What was
+    still under way after the last step was waited for ``end_wait_seconds``, once, and counts in neither; None if none
+    was, and in older summaries.
     """
 
     averages: int
@@ -194,6 +196,7 @@ class OuterRow:
     most_staleness: int
     delay_steps: float
     wait_seconds: float
+    end_wait_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

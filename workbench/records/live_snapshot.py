@@ -17,12 +17,14 @@ from engine.run.run_folder import RunStatus
 from profilers.analysis.anatomy import hosts_of
 from profilers.analysis.communication import communication_rows
 from profilers.analysis.events import change_rows
+from profilers.analysis.exposed import seconds_of_calls
 from profilers.analysis.rounds import recent_steps
 from profilers.model.links import Links
 from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow
 from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
 from profilers.records.schema import Event
+from profilers.records.table import Column
 from workbench.records.archive import tail
 from workbench.records.columns import Columns, Stream, common_steps
 
@@ -192,10 +194,13 @@ class LiveRun:
             [_detailed(columns) for columns in steps.values()], recent_steps(config.get("outer"))
         )
         first = int(window[0]) if len(window) else 0
-        tables: list[Table] = []
-        for rank in steps:
+        tables, exposed = list[Table](), list[Column]()
+        for rank, columns in steps.items():
             path = self._records / f"rank-{rank}.comm"
-            tables += self._collectives.setdefault(rank, _Collectives(path)).refresh(first)
+            recent = self._collectives.setdefault(rank, _Collectives(path)).refresh(first)
+            waits = _waits(columns, window)
+            tables += recent
+            exposed += [seconds_of_calls(table, window, waits) for table in recent]
         if not len(window):
             return []
         return communication_rows(
@@ -204,6 +209,7 @@ class LiveRun:
             len(window) * len(steps),
             self._measured_links(status),
             backend=status.backend or "",
+            exposed=exposed,
         )
 
     def _measured_links(self, status: RunStatus) -> Links:
@@ -250,6 +256,14 @@ def _detailed(columns: Columns) -> np.ndarray[Any, Any]:
     if not len(columns.get("step", ())):
         return np.empty(0, np.int64)
     return np.asarray(columns["step"][np.isfinite(columns["communication_exposed_seconds"])])
+
+
+def _waits(columns: Columns, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Seconds of exposed communication of one rank in these steps, all of which it recorded in detail."""
+    if not len(steps):
+        return np.empty(0)
+    places = np.flatnonzero(np.isin(columns["step"], steps))[-len(steps) :]
+    return np.asarray(columns["communication_exposed_seconds"][places])
 
 
 def _since(table: Table, first_step: int) -> list[Table]:

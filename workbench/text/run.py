@@ -315,7 +315,12 @@ def outer(row: OuterRow) -> str:
     old = f"{least} round{'s' * (least != 1)} old" if least == most else f"{least} to {most} rounds old"
     text = f"{row.averages:,} averages over replicas in {row.rounds:,} rounds, each {old}"
     sent = f"sent {row.delay_steps:,.3g} steps before"
-    return f"{text}, {sent}; waited {words.seconds(row.wait_seconds)} for one (mean)"
+    waited = f"waited {words.seconds(row.wait_seconds)} for one (mean)"
+    if row.end_wait_seconds is not None:
+        waited += (
+            f", and once {words.seconds(row.end_wait_seconds)} for what was on its way after the last step"
+        )
+    return f"{text}, {sent}; {waited}"
 
 
 def uncompressed_lines(summary: RunSummary) -> Iterator[Line]:

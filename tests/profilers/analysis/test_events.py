@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from profilers.analysis.events import outer_row
+from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.records.writer import RecordWriter
 from tests.profilers.test_summary import summary
@@ -84,3 +86,22 @@ def test_an_event_that_is_none_is_left_out(tmp_path: Path) -> None:
         writer.event("changed", **changed(4, new={"*": 0.5}))
     (row,) = summary(tmp_path).changes
     assert row.new == {"*": 0.5}
+
+
+def test_what_is_on_its_way_after_the_last_step_is_told_apart(tmp_path: Path) -> None:
+    """It is waited for once in a run, and nothing hides it."""
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for number, (delay, wait) in enumerate([(4, 0.0), (4, 0.002), (0, 0.2)]):
+            values = {"average_of": number, "staleness": 1, "delay_steps": delay, "wait_seconds": wait}
+            writer.event("outer", step=4 * number + 3, round=number + 1, fragment=0, **values)
+    row = outer_row(RunRecords(tmp_path))
+    assert row is not None
+    assert (row.averages, row.delay_steps, row.wait_seconds, row.end_wait_seconds) == (3, 4, 0.001, 0.2)
+
+
+def test_a_loop_that_waits_at_once_has_nothing_on_its_way(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        values = {"average_of": 1, "staleness": 0, "delay_steps": 0, "wait_seconds": 0.2}
+        writer.event("outer", step=3, round=1, fragment=0, **values)
+    row = outer_row(RunRecords(tmp_path))
+    assert row is not None and (row.wait_seconds, row.end_wait_seconds) == (0.2, None)
