@@ -1,23 +1,25 @@
 """What a plan of L-GreCo (arXiv 2210.17357) saves over one value for all layers, at which error and which loss.
 
 Two gloo ranks train decoders on the text that comes with Python: each method with one value for each layer, as the
-paper has it, and with a plan from the same default; both from the same seed and over the same data, besides a run
-without compression, and one in which the layers of a bucket are compressed together: top-k then picks the largest
-values of all of them. The error of the one value is the plan's budget, so that a uniform setting with as little error
-as the plan's sends at least as much. "Embedding" has two large ones beside small blocks; the text has 256 kinds of
-tokens, so that rows of all other tokens get no gradient at the input and a small one at the output. In "blocks" all
-layers are alike.
+paper has it, and with plans from the same default, whose budget is the loss of the one value, or its error as in the
+paper; all from the same seed and over the same data, besides a run without compression. The same seed gives the same
+bits, so that a plan that keeps the one value ends at its loss; what seeds do is in the column of each seed. "Embedding"
+has two large ones beside small blocks; the text has 256 kinds of tokens, so that rows of all other tokens get no
+gradient at the input and a small one at the output. In "blocks" all layers are alike.
 
-    python -m benchmarks.l_greco --save
+    python -m benchmarks.l_greco --save --runs runs.jsonl
+
+``--runs`` keeps what was measured: a second call goes on from there.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,6 @@ from engine.config.sections import Compression
 from engine.run import run_folder
 from engine.session import Session
 from profilers.analysis.communication import communication_rows
-from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 
 _SMALL = {"hidden": 64, "heads": 4, "kv_heads": 4, "ffn_hidden": 192}
@@ -43,48 +44,46 @@ METHODS: dict[str, dict[str, Any]] = {
     "int4": {"method": "int4"},
     "powersgd, rank 4": {"method": "powersgd", "rank": 4},
 }
+PLAIN: dict[str, Any] = {"method": "none"}
+BUDGETS = ("loss", "error")
 PLAN_EVERY = 100
 STEPS = 300
 HEADER = (
     "model",
     "method",
+    "budget",
     "one value: MB/step by formula",
     "recorded",
     "plan: MB/step by formula",
     "recorded",
     "times fewer bytes",
-    "error / budget",
+    "errors, times",
+    "lost of what counts: one value, plan",
     "validation loss, plain",
     "one value",
     "plan",
     "plan over one value",
-    "layers together",
     "planning, s each",
-    "share of training",
 )
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run, and its records."""
+    """Numbers of a run: its loss on held-out text; under a plan those of the last one that steps followed, bytes sent
+    in a step from ``first`` on as they were recorded, and the mean time that a plan took.
+    """
 
-    summary: RunSummary
-    records: RunRecords
-
-    @property
-    def seconds(self) -> float:
-        """Of all steps, on the first rank."""
-        return float(self.records.table(0, "step").column("step_seconds").sum())
-
-    def recorded_bytes(self, first: int) -> float:
-        """Sent over the wire by a rank, a step from ``first`` on, by the calls that were recorded."""
-        steps = np.arange(first, STEPS)
-        tables = [self.records.table(rank, "comm") for rank in self.records.ranks()]
-        rows = communication_rows(tables, steps, len(steps) * len(tables), backend="gloo")
-        return sum(row.wire_bytes or 0.0 for row in rows if row.axis.startswith("dp"))
+    loss: float
+    recorded: float
+    uniform: float = math.nan
+    planned: float = math.nan
+    errors: float = math.nan
+    lost_uniform: float = math.nan
+    lost: float = math.nan
+    seconds: float = math.nan
 
 
-def config_of(model: dict[str, Any], compression: dict[str, Any]) -> RunConfig:
+def config_of(model: dict[str, Any], compression: dict[str, Any], seed: int = 0) -> RunConfig:
     """Two data ranks on short sequences, without clipping, which would undo error feedback; 32 validation batches.
 
     Every step is recorded: the bytes are counted call by call.
@@ -99,6 +98,7 @@ def config_of(model: dict[str, Any], compression: dict[str, Any]) -> RunConfig:
             "profile": {"budget": None},
             "train": {
                 "steps": STEPS,
+                "seed": seed,
                 "clip_norm": None,
                 "validation_batches": 32,
                 "timeout_seconds": 3600.0,
@@ -108,67 +108,122 @@ def config_of(model: dict[str, Any], compression: dict[str, Any]) -> RunConfig:
     )
 
 
-def run(session: Session, model: dict[str, Any], compression: dict[str, Any]) -> Ran:
+def run(session: Session, model: dict[str, Any], compression: dict[str, Any], seed: int) -> Ran:
     """One run to its end."""
-    outcome, summary = session.execute(config_of(model, compression), {}, lambda: False)
+    outcome, summary = session.execute(config_of(model, compression, seed), {}, lambda: False)
     if outcome.ending.value != "completed":
         raise SystemExit(f"{compression}: {outcome.ending.value}: {outcome.reason}")
-    return Ran(summary, RunRecords(session.home / summary.id / run_folder.RECORDS))
+    records, loss = RunRecords(session.home / summary.id / run_folder.RECORDS), summary.validation_loss
+    followed = [plan for plan in summary.plans if plan.step < STEPS]
+    sent = _recorded(records, followed[-1].step if followed else STEPS - PLAN_EVERY)
+    if not followed:
+        return Ran(loss or math.nan, sent)
+    last, spent = followed[-1], [plan.seconds or 0.0 for plan in followed]
+    numbers = (
+        last.bytes_uniform,
+        last.bytes_after,
+        last.error,
+        last.error_uniform,
+        last.effect_uniform,
+        last.effect,
+    )
+    uniform, planned, error, error_uniform, lost_uniform, lost = (one or 0.0 for one in numbers)
+    return Ran(
+        loss or math.nan,
+        sent,
+        uniform,
+        planned,
+        error / error_uniform,
+        lost_uniform,
+        lost,
+        float(np.mean(spent)),
+    )
 
 
-def rows_of(session: Session, name: str) -> Iterator[tuple[str, ...]]:
-    """One for each method."""
-    plain = run(session, MODELS[name], {"method": "none"})
-    for method, values in METHODS.items():
-        together = run(session, MODELS[name], values)
-        uniform = run(session, MODELS[name], values | {"layers": {"*": _value(values)}})
-        planned = run(session, MODELS[name], values | {"plan": "l_greco", "plan_every": PLAN_EVERY})
-        yield (
-            name,
-            method,
-            *_bytes(uniform, planned),
-            *_losses(plain, uniform, planned, together),
-            *_cost(planned),
-        )
+def _recorded(records: RunRecords, first: int) -> float:
+    """Sent over the wire by a rank, a step from ``first`` on, by the calls that were recorded."""
+    steps = np.arange(first, STEPS)
+    tables = [records.table(rank, "comm") for rank in records.ranks()]
+    rows = communication_rows(tables, steps, len(steps) * len(tables), backend="gloo")
+    return sum(row.wire_bytes or 0.0 for row in rows if row.axis.startswith("dp"))
 
 
-def _bytes(uniform: Ran, planned: Ran) -> tuple[str, ...]:
-    """Of the last plan that steps followed, on both sides."""
-    last = [plan for plan in planned.summary.plans if plan.step < STEPS][-1]
-    assert last.bytes_uniform and last.bytes_after and last.budget and last.error is not None
-    one, many = uniform.recorded_bytes(last.step), planned.recorded_bytes(last.step)
-    sizes = (last.bytes_uniform, one, last.bytes_after, many)
-    return (*(f"{size / 1e6:.4f}" for size in sizes), f"{one / many:.2f}", f"{last.error / last.budget:.4f}")
+class Runs:
+    """What was measured, by model, compression and seed; kept in a file of one line a run."""
+
+    def __init__(self, session: Session, kept: Path | None) -> None:
+        self._session, self._kept, self._known = session, kept, dict[str, Ran]()
+        lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
+        for key, numbers in (json.loads(line) for line in lines):
+            self._known[key] = Ran(**numbers)
+
+    def of(self, model: str, compression: dict[str, Any], seed: int) -> Ran:
+        """Measured now, unless it is known."""
+        key = json.dumps([model, compression, seed])
+        if key not in self._known:
+            self._known[key] = run(self._session, MODELS[model], compression, seed)
+            print(key, self._known[key], file=sys.stderr, flush=True)
+            if self._kept is not None:
+                with self._kept.open("a") as file:
+                    file.write(json.dumps([key, asdict(self._known[key])]) + "\n")
+        return self._known[key]
 
 
-def _value(values: dict[str, Any]) -> float:
+def one_value(values: dict[str, Any]) -> dict[str, Any]:
+    """The same for each layer, on its own."""
     value = usual_value(Compression.model_validate(values))
     assert value is not None
-    return value
+    return values | {"layers": {"*": value}}
 
 
-def _losses(*runs: Ran) -> tuple[str, ...]:
-    """Of the runs without compression, with one value, with a plan, and with layers together."""
-    found = [one.summary.validation_loss or math.nan for one in runs]
-    plain, uniform, planned, together = (f"{loss:.4f}" for loss in found)
-    return plain, uniform, planned, f"{100 * (found[2] / found[1] - 1):+.1f} %", together
+def rows_of(runs: Runs, budgets: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """One for each model, method and budget."""
+    for budget in budgets:
+        asked = {"plan": "l_greco", "plan_every": PLAN_EVERY, "plan_budget": budget}
+        for model in MODELS:
+            for method, values in METHODS.items():
+                plain = [runs.of(model, PLAIN, seed) for seed in seeds]
+                uniform = [runs.of(model, one_value(values), seed) for seed in seeds]
+                planned = [runs.of(model, values | asked, seed) for seed in seeds]
+                yield (model, method, budget, *_bytes(uniform, planned), *_losses(plain, uniform, planned))
 
 
-def _cost(planned: Ran) -> tuple[str, str]:
-    spent = [plan.seconds or 0.0 for plan in planned.summary.plans]
-    return f"{np.mean(spent):.2f}", f"{sum(spent) / (sum(spent) + planned.seconds):.1%}"
+def _bytes(uniform: Sequence[Ran], planned: Sequence[Ran]) -> tuple[str, ...]:
+    """Means over seeds, of the last plan that steps followed; what it saves by formula for each seed."""
+    sizes = (
+        np.mean([one.uniform for one in planned]),
+        np.mean([one.recorded for one in uniform]),
+        np.mean([one.planned for one in planned]),
+        np.mean([one.recorded for one in planned]),
+    )
+    lost = (np.mean([one.lost_uniform for one in planned]), np.mean([one.lost for one in planned]))
+    return (
+        *(f"{size / 1e6:.4f}" for size in sizes),
+        ", ".join(f"{one.uniform / one.planned:.2f}" for one in planned),
+        f"{np.mean([one.errors for one in planned]):.3f}",
+        ", ".join(f"{share:.1%}" for share in lost),
+    )
+
+
+def _losses(plain: Sequence[Ran], uniform: Sequence[Ran], planned: Sequence[Ran]) -> tuple[str, ...]:
+    """For each seed; the differences as well, and their mean."""
+    columns = [", ".join(f"{one.loss:.4f}" for one in column) for column in (plain, uniform, planned)]
+    over = [100 * (b.loss / a.loss - 1) for a, b in zip(uniform, planned, strict=True)]
+    each = ", ".join(f"{one:+.1f}" for one in over)
+    return *columns, f"{np.mean(over):+.1f} % ({each})", f"{np.mean([one.seconds for one in planned]):.2f}"
 
 
 def main() -> None:
     """Print the table."""
-    arguments = table.parser(__doc__).parse_args()
+    parser = table.parser(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--budgets", nargs="+", default=list(BUDGETS), choices=BUDGETS)
+    parser.add_argument("--runs", type=Path, help="file of what was measured, to go on from")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home, Session(Path(home)) as session:
-        rows = []
-        for name in MODELS:
-            for row in rows_of(session, name):
-                print(*row, sep=" | ", file=sys.stderr, flush=True)
-                rows.append(row)
-    title = f"L-GreCo: a plan every {PLAN_EVERY} steps against one value for all layers, after {STEPS} steps"
+        rows = list(rows_of(Runs(session, arguments.runs), arguments.budgets, arguments.seeds))
+    seeds = ", ".join(map(str, arguments.seeds))
+    title = f"L-GreCo: plans every {PLAN_EVERY} steps against one value, after {STEPS} steps, seeds {seeds}"
     table.show("l_greco", title, HEADER, rows, arguments.save)
 
 

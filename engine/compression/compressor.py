@@ -64,6 +64,11 @@ class GradientCompressor:
         self._prepared: dict[int, _Prepared] = {}
 
     @property
+    def one_way(self) -> bool:
+        """Whether a rank gets the average of its own slice alone."""
+        return self._one_way
+
+    @property
     def settings(self) -> Settings:
         """Those in use."""
         return self._settings

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from engine.config.compression import Settings, candidates
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -134,43 +132,3 @@ def _errors(layers: Sequence[Layer], picked: Sequence[int]) -> float:
 
 def _bytes(layers: Sequence[Layer], picked: Sequence[int]) -> float:
     return float(sum(layer.bytes[one] for layer, one in zip(layers, picked, strict=True)))
-
-
-#: What one rank adds to a layer's squared errors and bytes, for each candidate.
-Row = dict[str, list[float]]
-
-
-def share_of(errors: Sequence[float], sizes: Sequence[float], copies: int) -> Row:
-    """A rank's row, so that the sum over all ranks is the mean over those with copies and the sum over the parts that
-    other ranks hold: squared errors and bytes of the whole layer.
-    """
-    return {"squares": [one * one / copies for one in errors], "bytes": [one / copies for one in sizes]}
-
-
-def chosen(told: Sequence[dict[str, Row]], settings: Settings, alpha: float) -> dict[str, Any]:
-    """The value of each layer, the sum of errors with them and with the default, and the budget."""
-    table = layers_of(told, settings)
-    values = candidates(settings)
-    choice = choose(list(table.values()), alpha)
-    named = zip(table, choice.candidates, strict=True)
-    return {
-        "layers": {} if choice.kept_default else {name: values[one] for name, one in named},
-        "error": choice.error,
-        "error_uniform": float(sum(layer.errors[layer.default] for layer in table.values())),
-        "budget": choice.budget,
-    }
-
-
-def layers_of(told: Sequence[dict[str, Row]], settings: Settings) -> dict[str, Layer]:
-    """Layers by name, in the order in which ranks name them; each with the Frobenius norm of its error."""
-    default, layers = candidates(settings).index(settings.value), dict[str, Layer]()
-    for name in dict.fromkeys(name for rows in told for name in rows):
-        rows = [rows[name] for rows in told if name in rows]
-        squares, sizes = (np.sum([row[key] for row in rows], axis=0) for key in ("squares", "bytes"))
-        layers[name] = Layer(np.sqrt(squares), sizes, default)
-    return layers
-
-
-def means(told: Sequence[Sequence[float]]) -> list[float]:
-    """Of each number, over the ranks."""
-    return [float(one) for one in np.mean(told, axis=0)]

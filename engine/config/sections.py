@@ -134,7 +134,8 @@ class Compression(Section):
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
     alone. topk picks from each of them by itself, and from all others of a bucket together. With the ``plan`` l_greco
     the other layers get theirs by what they cost and what they lose: before step 10 and every ``plan_every`` steps
-    the fewest bytes are chosen whose errors add up to at most ``plan_alpha`` times those of the one value for all.
+    the fewest bytes are chosen whose effects on the ``plan_budget``, loss, add up to at most ``plan_alpha`` times those
+    of the one value for all; with the budget error, as the paper has it, the errors themselves do.
 
     zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
     gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
@@ -150,6 +151,7 @@ class Compression(Section):
     layers: dict[str, Annotated[float, Field(gt=0)] | Literal["none"]] = {}
     plan: Literal["none", "l_greco"] = "none"
     plan_every: Count = 200
+    plan_budget: Literal["loss", "error"] = "loss"
     plan_alpha: Annotated[float, Field(gt=0)] = 1.0
     weights: Literal["none", "int8"] = "none"
     experts: Literal["none", "bf16", "int8"] = "none"

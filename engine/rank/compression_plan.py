@@ -8,83 +8,24 @@ of the compressors' own formulas.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from engine.checkpoint.resume import ResumePoint
-from engine.comm.channel import Group
 from engine.comm.context import RankContext
 from engine.comm.store import RankStore
-from engine.compression.compressor import GradientCompressor, errors_of
-from engine.compression.interface import Content, Message, content_of
-from engine.compression.l_greco import Row, chosen, means, share_of
+from engine.compression.compressor import errors_of
+from engine.compression.interface import Content, Part
+from engine.compression.plan_table import Row, chosen, means, share_of
+from engine.compression.randomness import sum_of_squares
 from engine.config.compression import NO_PLAN, Plan, Settings, candidates, settings_of, settings_with
-from engine.config.compression_methods import Value
 from engine.config.sections import Compression
-from engine.parallel.data.averaging import AveragedParameters
-from engine.parallel.data.replica import Replica
-from engine.parallel.data.replicated import DataParallel
-from profilers.collectives.wire_bytes import sent_share, wire_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """A layer's bytes with each candidate, and whether it is left alone then."""
-
-    bytes: list[float]
-    alone: list[bool]
-
-
-class Prices:
-    """Layers of one shape are priced once. Bytes are a rank's, a step, once compression has started."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[int, ...], Value], tuple[float, bool]] = {}
-
-    def of_layer(
-        self, group: Group, shape: tuple[int, ...], settings: Settings, values: Sequence[Value]
-    ) -> Price:
-        """A layer on its own: its payload's part of what is sent, without what the backend adds to a message."""
-        found = [self._one(group, shape, replace(settings, value=value, values={})) for value in values]
-        return Price([size for size, _ in found], [alone for _, alone in found])
-
-    def of_bucket(self, group: Group, content: Content, settings: Settings) -> float:
-        """All that is sent for a bucket."""
-        compressor, content = _unsent(group, content, settings)
-        return sum(_on_the_wire(group, message) for message in compressor.messages(content))
-
-    def _one(self, group: Group, shape: tuple[int, ...], settings: Settings) -> tuple[float, bool]:
-        key = group.size(), shape, settings.value
-        if key not in self._known:
-            compressor, content = _unsent(group, content_of(0, torch.empty(0), {"layer": shape}), settings)
-            size = sum(_payload(group, message) for message in compressor.messages(content))
-            self._known[key] = size, bool(compressor.uncompressed(content))
-        return self._known[key]
-
-
-def _unsent(group: Group, content: Content, settings: Settings) -> tuple[GradientCompressor, Content]:
-    """A compressor that is only asked; its buffers take no memory."""
-    flat = torch.empty(max(part.stop for part in content.parts), device="meta")
-    compressor = GradientCompressor(settings, group, 0, lambda: settings.start_step, torch.device("cpu"))
-    return compressor, replace(content, flat=flat)
-
-
-def _payload(group: Group, message: Message) -> float:
-    share = sent_share(message.operation, dist.get_backend(group), None, group.size())
-    return message.bytes * (1.0 if share is None else share)
-
-
-def _on_the_wire(group: Group, message: Message) -> float:
-    sent = wire_bytes(
-        message.operation, dist.get_backend(group), None, group.size(), np.array([message.bytes])
-    )
-    return float(message.bytes if sent is None else sent[0])
+from engine.parallel.data.replica import Compressed, Replica
+from engine.rank.compression_prices import Prices
 
 
 def report_uncompressed(rank: RankContext, replicas: Iterable[Replica]) -> None:
@@ -105,9 +46,8 @@ class Planner:
 
     def __init__(self, rank: RankContext, replicas: Collection[Replica]) -> None:
         self._rank, self._replicas, self._store = rank, replicas, RankStore(rank, "plans")
-        whole = [replica for replica in replicas if isinstance(replica, DataParallel)]
-        self._parts = [part for replica in whole for part in replica.parts if part.compressor is not None]
-        self._sums, self._steps = dict[str, Tensor](), 0
+        self._parts = [part for replica in replicas for part in replica.compressed()]
+        self._watched, self._steps = Watched(), 0
 
     def adopt(self, point: ResumePoint) -> None:
         """Go on with the plan of the checkpoint that the run continues from, if it was made for these settings."""
@@ -125,7 +65,7 @@ class Planner:
         config = self._config
         soon = config.plan != "none" and next_plan(step, config.plan_every) - step <= WATCHED
         if not soon:
-            self._sums, self._steps = {}, 0
+            self._watched, self._steps = Watched(), 0
         for part in self._parts:
             part.watch = self._add if soon else None
         self._steps += soon
@@ -134,76 +74,71 @@ class Planner:
         """Plan if it is time; ``step`` is the next one to do."""
         if self._steps and next_plan(step - 1, self._config.plan_every) == step:
             self._plan(step)
-            self._sums, self._steps = {}, 0
+            self._watched, self._steps = Watched(), 0
 
     @property
     def _config(self) -> Compression:
         return self._rank.config.compression
 
     def _add(self, content: Content) -> None:
-        settings = settings_of(self._config)
-        for part in content.parts:
-            gradient = content.flat[part.start : part.stop]
-            if part.name in self._sums:
-                self._sums[part.name].add_(gradient)
-            elif not settings.gives(part.name):
-                self._sums[part.name] = gradient.clone()
+        self._watched.add(content, settings_of(self._config))
 
     def _plan(self, step: int) -> None:
         began, store, prices = time.monotonic(), self._store, Prices()
         self._rank.state("planning")
-        settings, alpha = settings_of(self._config), self._config.plan_alpha
+        config, settings = self._config, settings_of(self._config)
         rows = store.gather(f"{step}.rows", self._rows(settings, prices))
-        choice = store.broadcast(f"{step}.plan", lambda: chosen(rows, settings, alpha))
+        choice = store.broadcast(f"{step}.plan", lambda: self._choice(rows))
         plan = Plan(settings.method, settings.value, choice["layers"])
         mine = [self._bytes(one, prices) for one in (NO_PLAN, self._rank.plan, plan)]
         totals = store.gather(f"{step}.bytes", mine)
         uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
-        if alpha >= 1 and after >= uniform:
+        if config.plan_alpha >= 1 and after >= uniform:
             plan, after = NO_PLAN, uniform
-            choice |= {"layers": {}, "error": choice["error_uniform"]}
+            choice |= {"layers": {}} | {key: choice[f"{key}_uniform"] for key in ("error", "effect")}
         self._follow(plan)
         if self._rank.rank == 0:
             sizes = {"bytes_uniform": uniform, "bytes_before": before, "bytes_after": after}
             about = {"method": settings.method, "default": settings.value} | choice | sizes
             self._rank.writer.event(PLAN_EVENT, step=step, **about, seconds=time.monotonic() - began)
 
+    def _choice(self, rows: list[dict[str, Row]]) -> dict[str, Any]:
+        config = self._config
+        return chosen(rows, settings_of(config), config.plan_alpha, config.plan_budget)
+
     def _rows(self, settings: Settings, prices: Prices) -> dict[str, Row]:
         """This rank's share of the table, of the layers that some candidate compresses."""
         rows = dict[str, Row]()
         for part in self._parts:
-            for one in (one for content in part.contents for one in content.parts):
-                if one.name in self._sums:
-                    row = self._row(part, one.shape, self._sums[one.name], settings, prices)
-                    rows |= {} if row is None else {one.name: row}
+            for name, slices in (one for content in part.contents for one in by_layer(content).items()):
+                if name in self._watched.sums:
+                    row = self._row(part, slices, self._watched.sums[name], settings, prices)
+                    rows |= {} if row is None else {name: row}
         return rows
 
     def _row(
-        self,
-        part: AveragedParameters,
-        shape: tuple[int, ...],
-        gradient: Tensor,
-        settings: Settings,
-        prices: Prices,
+        self, part: Compressed, slices: list[Part], gradient: Tensor, settings: Settings, prices: Prices
     ) -> Row | None:
-        """A layer that is left alone loses nothing."""
+        """A slice that is left alone loses nothing."""
         values = candidates(settings)
-        price = prices.of_layer(_group(part), shape, settings, values)
-        coded = [value for value, alone in zip(values, price.alone, strict=True) if not alone]
-        if not coded:
+        price = prices.of_layer(part, tuple(one.shape for one in slices), settings, values)
+        if all(map(all, price.alone)):
             return None
-        errors = iter(errors_of(gradient, shape, settings, coded))
-        return share_of(
-            [0.0 if alone else next(errors) for alone in price.alone], price.bytes, part.shared.ranks
-        )
+        squares = np.zeros(len(values))
+        for place, (one, own) in enumerate(
+            zip(slices, gradient.split([s.count for s in slices]), strict=True)
+        ):
+            coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
+            lost = errors_of(own, one.shape, settings, [values[at] for at in coded]) if coded else []
+            squares[coded] += np.square(lost)
+        energy, magnitude = float(sum_of_squares(gradient)), float(gradient.abs().sum(dtype=torch.float64))
+        return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)
 
     def _bytes(self, plan: Plan, prices: Prices) -> float:
         """Sent by this rank in a step under a plan."""
         settings = settings_with(self._config, plan)
         return sum(
-            prices.of_bucket(_group(part), content, settings)
-            for part in self._parts
-            for content in part.contents
+            prices.of_bucket(part, content, settings) for part in self._parts for content in part.contents
         )
 
     def _follow(self, plan: Plan) -> None:
@@ -214,12 +149,34 @@ class Planner:
             report_uncompressed(self._rank, self._replicas)
 
 
+class Watched:
+    """A rank's gradients, summed over steps, each layer whole and flat: slices of it in the order of ranks."""
+
+    def __init__(self) -> None:
+        self.sums = dict[str, Tensor]()
+
+    def add(self, content: Content, settings: Settings) -> None:
+        """A bucket's gradients, of layers whose values ``settings`` leave open."""
+        for name, slices in by_layer(content).items():
+            if settings.gives(name):
+                continue
+            views = [content.flat[one.start : one.stop] for one in slices]
+            if name not in self.sums:
+                self.sums[name] = torch.cat(views)
+                continue
+            for part, view in zip(self.sums[name].split([one.count for one in slices]), views, strict=True):
+                part.add_(view)
+
+
+def by_layer(content: Content) -> dict[str, list[Part]]:
+    """A bucket's parts by name: one, or where slices go to their owners one for each rank that gets some."""
+    found = dict[str, list[Part]]()
+    for part in content.parts:
+        found.setdefault(part.name, []).append(part)
+    return found
+
+
 def next_plan(step: int, every: int) -> int:
     """The first step after ``step`` before which there is a plan: every so many steps, and before step ``WATCHED``."""
     regular = (step // every + 1) * every
     return min(regular, WATCHED) if step < WATCHED else regular
-
-
-def _group(part: AveragedParameters) -> Any:
-    assert part.shared.group is not None, "without a group nothing is compressed"
-    return part.shared.group

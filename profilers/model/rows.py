@@ -205,8 +205,10 @@ class PlanRow:
 
     Bytes go over the wire in a step, by formula and as the mean over ranks: with the default everywhere, with what held
     before, and with this plan. ``error`` is the sum over layers of what they lose of the gradients that the plan was
-    made for, ``budget`` what it may be. Without layers the default was kept. A plan that was taken over from the run
-    ``taken_from`` was made there; its numbers are there too.
+    made for; ``effect`` is the share of gradients' squares that is lost, layers by their weight for the loss; beside
+    them both with the default. ``budget`` is what the effect may be, or the error: ``budget_of`` loss or error. Without
+    layers the default was kept. A plan that was taken over from the run ``taken_from`` was made there; its numbers are
+    there too.
     """
 
     step: int
@@ -218,7 +220,11 @@ class PlanRow:
     bytes_after: float | None = None
     error: float | None = None
     error_uniform: float | None = None
+    effect: float | None = None
+    effect_uniform: float | None = None
     budget: float | None = None
+    #: "loss" or "error".
+    budget_of: str = "error"
     #: That training waited for it.
     seconds: float | None = None
     taken_from: str | None = None

@@ -351,33 +351,59 @@ def plan(row: PlanRow) -> str:
     """One plan of compression: what it chose, and what that saves."""
     values, since = list(row.layers.values()), f"from step {row.step:,} on {row.method}"
     if not values:
-        return f"{since} stays at {row.default:.3g} for every layer: no other choice sends less"
+        kept = "the loss" if row.budget_of == "loss" else "the error"
+        return f"{since} stays at {row.default:.3g} for every layer: nothing sends less without costing {kept} more"
     text = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
     if row.taken_from:
         return f"{text}, as in {row.taken_from}"
     sizes = (row.bytes_after, row.bytes_uniform)
     sent, uniform = (words.NOTHING if size is None else f"{size / 1e6:,.3f}" for size in sizes)
-    share = words.percent(_error_share(row), 1)
     return (
-        f"{text}: {sent} MB a step where {row.default:.3g} for all sends {uniform}, with {share} of the error "
-        f"allowed; planned in {words.seconds(row.seconds)}"
+        f"{text}: {sent} MB a step where {row.default:.3g} for all sends {uniform}, {_plan_budget(row)}; "
+        f"planned in {words.seconds(row.seconds)}"
     )
 
 
+def _plan_budget(row: PlanRow) -> str:
+    """What of its budget a plan uses."""
+    if row.budget_of != "loss":
+        return f"with {words.percent(_budget_share(row), 1)} of the error allowed"
+    lost, uniform = (words.percent(one, 1) for one in (row.effect, row.effect_uniform))
+    return (
+        f"with errors {_times(_error_share(row))} as large, but {lost} lost of what counts for the loss where one "
+        f"value loses {uniform}"
+    )
+
+
+def _times(ratio: float | None) -> str:
+    return words.NOTHING if ratio is None else f"{ratio:.2f} times"
+
+
 def _error_share(row: PlanRow) -> float | None:
-    return row.error / row.budget if row.error is not None and row.budget else None
+    """The ``plan_alpha`` that a plan comes to: its errors over those of one value."""
+    return row.error / row.error_uniform if row.error is not None and row.error_uniform else None
+
+
+def _budget_share(row: PlanRow) -> float | None:
+    used = row.effect if row.budget_of == "loss" else row.error
+    return used / row.budget if used is not None and row.budget else None
 
 
 def plan_columns(rows: Sequence[PlanRow]) -> list[Column]:
     """Every plan of compression that a run followed."""
     finely = MEGABYTES._replace(format="%,.3f")
     by_formula, same = "On the wire, by formula, of a rank.", "With the same value for every layer."
-    budget = "The sum of what layers lose; the budget comes from one value for all."
+    budget = "Of the loss or the error that one value for all costs."
+    error = "What layers lose, as a sum, over that with one value for all."
+    effect = "The share of gradients' squares that is lost, layers by their weight for the loss."
     return [
         Column("from step", [row.step for row in rows], COUNT),
         Column("sent per step", [row.bytes_after for row in rows], finely, by_formula),
         Column("with one value", [row.bytes_uniform for row in rows], finely, same),
-        Column("error / budget", [_error_share(row) for row in rows], RATIO, budget),
+        Column("budget used", [_budget_share(row) for row in rows], RATIO, budget),
+        Column("error / one value's", [_error_share(row) for row in rows], RATIO, error),
+        Column("lost of what counts", [row.effect for row in rows], PERCENT, effect),
+        Column("with one value's", [row.effect_uniform for row in rows], PERCENT, effect),
         Column("planned in", [row.seconds for row in rows], SECONDS),
     ]
 

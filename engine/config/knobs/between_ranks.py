@@ -34,8 +34,10 @@ COMPRESSION_DETAILS: tuple[
      "each layer its own value by what it costs and loses, time to plan"),
     ("plan_every", "Steps between plans", rules.plans, (50, 200), _SPEED_LOSS,
      "plans follow the training, time to plan"),
-    ("plan_alpha", "Error allowed by a plan", rules.plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
-     "fewer bytes, more error than one value for all"),
+    ("plan_budget", "Budget of a plan", rules.plans, ("loss", "error"), _SPEED_LOSS,
+     "the effect on the loss of one value for all, or as much error: fewer bytes, a higher loss"),
+    ("plan_alpha", "Budget of a plan, times", rules.plans, (0.5, 1.0, 2.0), _SPEED_LOSS,
+     "fewer bytes, more is lost than with one value for all"),
 )  # fmt: skip
 #: The same of the section ``outer``: name, title, the word for no value, values, and the trade.
 OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (

@@ -192,7 +192,7 @@ def is_planned(now: Values) -> bool:
 
 
 def plans(now: Values) -> bool:
-    return is_planned(now) and now["parallel.zero_stage"] == 0 and now["compression.plan"] != "none"
+    return is_planned(now) and now["compression.plan"] != "none"
 
 
 def has_uneven_links(search: Search) -> bool:

@@ -21,9 +21,6 @@ def compression_problems(config: RunConfig, shape: ModelShape) -> Iterator[Layou
             f"method {method} has no value to choose for each layer; set plan to none, or method to one of "
         )
         yield LayoutError("compression.plan", config.compression.plan, remedy + ", ".join(planned()))
-    if config.compression.plan != "none" and config.parallel.zero_stage:
-        remedy = "chooses for whole gradient buckets; set it to none, or zero_stage to 0"
-        yield LayoutError("compression.plan", config.compression.plan, remedy)
     if method == "none":
         return
     if layout.inner == 1:

@@ -140,6 +140,8 @@ class SharedParameters:
 class AveragedParameters:
     """Sent per step: an all-reduce per bucket, in total 4 bytes a parameter without compression."""
 
+    #: Gradients are sent once a step.
+    turns = 1
     #: Whether new values go to other ranks beside the next forward.
     arrives_later = False
     _needs_slices = False
@@ -165,6 +167,17 @@ class AveragedParameters:
         self.contents = self._contents()
         if shared.group is not None:
             self.compressor = self._compressor(shared.group)
+
+    @property
+    def group(self) -> Group:
+        """Over which gradients are averaged."""
+        assert self.shared.group is not None, "a single copy is averaged with no other"
+        return self.shared.group
+
+    @property
+    def copies(self) -> int:
+        """Ranks whose gradients of a parameter are averaged."""
+        return self.shared.ranks
 
     def pieces(self) -> list[Piece]:
         """What this rank updates; the same objects at every call."""
@@ -295,13 +308,16 @@ class AveragedParameters:
         return GradientCompressor(settings, group, seed, lambda: self._timer.step, device, one_way)
 
     def _average(self, bucket: Bucket) -> Reduction:
+        self._see(bucket)
+        if self.compressor is not None:
+            yield from self.compressor.reduce(self.contents[bucket.index])
+
+    def _see(self, bucket: Bucket) -> None:
+        """A rank's gradient as it is averaged, for who watches."""
         if self.shared.spread > 1:
             bucket.flat.div_(self.shared.spread)
-        if self.compressor is not None:
-            content = self.contents[bucket.index]
-            if self.watch is not None:
-                self.watch(content)
-            yield from self.compressor.reduce(content)
+        if self.watch is not None:
+            self.watch(self.contents[bucket.index])
 
     def _wait(self, under_way: Waitable) -> None:
         with self._timer.phase("communication_exposed"):

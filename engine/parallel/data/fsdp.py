@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,15 @@ from engine.model.mixture import ExpertLinear
 from engine.parallel.data.averaging import Masters
 from engine.parallel.data.fsdp_comm import Reductions
 from engine.parallel.data.fsdp_units import CoarseGradients, Unit, prefetch
-from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, extent, is_expert, partial_over_tp
+from engine.parallel.data.replica import (
+    Compressed,
+    Piece,
+    ReplicaMemory,
+    Wave,
+    extent,
+    is_expert,
+    partial_over_tp,
+)
 from engine.parallel.data.replicated import DataParallel
 from profilers.steps.timer import StepTimer
 
@@ -129,6 +137,10 @@ class FullyShardedReplica:
     def uncompressed(self) -> dict[str, str]:
         """Parameters whose slices are too small."""
         return self._coarse.uncompressed()
+
+    def compressed(self) -> Sequence[Compressed]:
+        """Units by group, then what is not sharded."""
+        return [*self._coarse.groups, *self._rest.compressed()]
 
     def reconfigure(self, config: RunConfig) -> None:
         """What is sent from the next step on, and how far ahead; the slices have no buckets."""

@@ -171,6 +171,8 @@ class Reduce(_Messages):
     """
 
     compressor: GradientCompressor | None = None
+    #: Sees a rank's gradients before they are compressed.
+    watch: Callable[[Content], None] | None = None
 
     def __init__(self, channel: Channel, spread: int, reductions: Reductions, index: int) -> None:
         super().__init__(channel)
@@ -183,6 +185,8 @@ class Reduce(_Messages):
         if self._spread > 1:
             input_tensor.div_(self._spread)
         compressor, content = self.compressor, self.content(input_tensor)
+        if self.watch is not None:
+            self.watch(content)
         if compressor is not None and not compressor.is_idle(content):
             self._reductions.add(self._coarse(compressor, content, output_tensor, op))
         elif self._reductions.depth or async_op:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from engine.comm.channel import Channel, Group
 from engine.compression.compressor import GradientCompressor
 from engine.compression.interface import Content, Part
-from engine.config.compression import settings_of
+from engine.config.compression import NO_PLAN, Plan, settings_of, settings_with
+from engine.config.layout import accumulation
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
 from engine.model.mixture import ExpertLinear
@@ -61,8 +62,8 @@ class Unit:
         if mesh.size() == 1 and spread > 1:  # then nothing is scattered, and FSDP2 divides by itself
             self.sharded.set_gradient_divide_factor(spread)
         self.parameters: tuple[UnitParameter, ...] = ()
-        #: Of this rank among all that hold copies of slices.
-        self.place = f"{_place(mesh)}of{mesh.size()}"
+        #: Of this rank among all that hold copies of slices, and their number.
+        self.place, self.copies = f"{_place(mesh)}of{mesh.size()}", mesh.size()
 
     def name(self, names: Mapping[nn.Parameter, str]) -> None:
         """Learn what it holds; ``names`` of the parameters that sharding made."""
@@ -123,45 +124,95 @@ def _members(block: nn.Module) -> Sequence[FSDPModule]:
     return [one for one in (block, *experts) if isinstance(one, FSDPModule)]
 
 
-class CoarseGradients:
-    """Sets the compressors of units; ``over_tp`` tells copies of a parameter apart by name."""
+class CoarseGroup:
+    """Units whose slices go over the same ranks, and their compressor; a replica's part as ``Compressed``."""
 
-    def __init__(
-        self, units: Sequence[Unit], config: RunConfig, timer: StepTimer, over_tp: Mapping[str, str]
-    ) -> None:
-        self._units = [unit for unit in units if unit.channel.size > 1 and unit.parameters]
-        self._over_tp, self._config = over_tp, config
-        self._compressors: dict[Group, GradientCompressor] = {}
+    def __init__(self, units: Sequence[Unit], config: RunConfig, timer: StepTimer) -> None:
+        channel = units[0].channel
+        self.units, self.group, self.copies = units, channel.group, units[0].copies
+        self._config, self._plan = config, NO_PLAN
         settings, seed = settings_of(config.compression), config.train.seed
-        for unit in self._units:
-            group, device = unit.channel.group, unit.channel.device
-            if group not in self._compressors:
-                self._compressors[group] = GradientCompressor(
-                    settings, group, seed, lambda: timer.step, device, one_way=True
-                )
-            unit.reduce.compressor = self._compressors[group]
+        self.compressor: GradientCompressor | None
+        self.compressor = self.coder = GradientCompressor(
+            settings, channel.group, seed, lambda: timer.step, channel.device, one_way=True
+        )
+        for unit in units:
+            unit.reduce.compressor = self.coder
+
+    @property
+    def watch(self) -> Callable[[Content], None] | None:
+        """Sees each unit's gradient before it is compressed."""
+        return self.units[0].reduce.watch
+
+    @watch.setter
+    def watch(self, see: Callable[[Content], None] | None) -> None:
+        for unit in self.units:
+            unit.reduce.watch = see
+
+    @property
+    def contents(self) -> list[Content]:
+        """Without values."""
+        return [content_of_unit(unit, torch.device("meta")) for unit in self.units]
+
+    @property
+    def turns(self) -> int:
+        """How often a step sends them."""
+        return accumulation(self._config) if self._config.parallel.reduce_every_micro_batch else 1
+
+    def follow(self, plan: Plan) -> None:
+        """Between two steps: compress as a plan says where the configuration leaves it to one."""
+        self._plan = plan
+        self.coder.use(settings_with(self._config.compression, plan))
 
     def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: as this configuration says from now on."""
         before, self._config = self._config, config
         if config.compression != before.compression:
-            for compressor in self._compressors.values():
-                compressor.use(settings_of(config.compression))
+            self.coder.use(settings_with(config.compression, self._plan))
 
     def uncompressed(self) -> dict[str, str]:
         """Parameters with slices that are sent as they are though a method is chosen, and why."""
-        reasons = dict[str, str]()
-        for unit in self._units:
-            reasons |= self._compressors[unit.channel.group].uncompressed(self._content(unit))
-        return reasons
+        # A compressor prepares for a bucket once: not for one without values.
+        contents = [content_of_unit(unit, unit.channel.device) for unit in self.units]
+        return {name: why for one in contents for name, why in self.coder.uncompressed(one).items()}
+
+
+class CoarseGradients:
+    """The compressors of units; ``over_tp`` tells copies of a parameter apart by name."""
+
+    def __init__(
+        self, units: Sequence[Unit], config: RunConfig, timer: StepTimer, over_tp: Mapping[str, str]
+    ) -> None:
+        sent = [unit for unit in units if unit.channel.size > 1 and unit.parameters]
+        of_group: dict[Group, list[Unit]] = {}
+        for unit in sent:
+            of_group.setdefault(unit.channel.group, []).append(unit)
+        self.groups = [CoarseGroup(members, config, timer) for members in of_group.values()]
+        self._over_tp = over_tp
+
+    def reconfigure(self, config: RunConfig) -> None:
+        """Between two steps: as this configuration says from now on."""
+        for group in self.groups:
+            group.reconfigure(config)
+
+    def uncompressed(self) -> dict[str, str]:
+        """Parameters with slices that are sent as they are though a method is chosen, and why."""
+        return {name: why for group in self.groups for name, why in group.uncompressed().items()}
 
     def memories(self, extents: Mapping[str, Extent]) -> list[ReplicaMemory]:
         """Of each parameter one for every rank that gets a slice of it."""
-        return [memory for unit in self._units for memory in self._memories_of(unit, extents)]
+        return [
+            memory
+            for group in self.groups
+            for unit in group.units
+            for memory in self._memories_of(unit, group.coder, extents)
+        ]
 
-    def _memories_of(self, unit: Unit, extents: Mapping[str, Extent]) -> Iterator[ReplicaMemory]:
-        content = self._content(unit)
-        errors = self._compressors[unit.channel.group].memory(content)
+    def _memories_of(
+        self, unit: Unit, compressor: GradientCompressor, extents: Mapping[str, Extent]
+    ) -> Iterator[ReplicaMemory]:
+        content = content_of_unit(unit, unit.channel.device)
+        errors = compressor.memory(content)
         if errors is None:
             return
         each, ranks = len(content.flat) // unit.channel.size, unit.channel.size
@@ -174,7 +225,8 @@ class CoarseGradients:
             whole = Extent((part.count,), (0,), (part.count,))
             yield ReplicaMemory(name, errors[part.start : part.stop], whole)
 
-    def _content(self, unit: Unit) -> Content:
-        """As large as its gradients, without their values."""
-        size = sum(one.padded for one in unit.parameters) * unit.channel.size
-        return unit.reduce.content(torch.empty(size, device=unit.channel.device))
+
+def content_of_unit(unit: Unit, device: torch.device) -> Content:
+    """As large as its gradients, without their values."""
+    size = sum(one.padded for one in unit.parameters) * unit.channel.size
+    return unit.reduce.content(torch.empty(size, device=device))

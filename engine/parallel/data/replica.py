@@ -5,12 +5,16 @@ A ``Piece`` says where a rank's part of a parameter lies in the undivided model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from engine.comm.channel import Group
+from engine.compression.compressor import GradientCompressor
+from engine.compression.interface import Content
+from engine.config.compression import Plan
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder, Linear, Norm
 from engine.model.mixture import Mixture, Router
@@ -83,6 +87,35 @@ class Wave:
     send: Callable[[], None] | None = None
 
 
+class Compressed(Protocol):
+    """Gradients of a replica that are compressed over one group of ranks, ``copies`` of which hold each parameter: what
+    a planner watches and steers.
+    """
+
+    compressor: GradientCompressor | None
+    #: Sees each bucket's gradient before it is compressed.
+    watch: Callable[[Content], None] | None
+
+    @property
+    def group(self) -> Group:
+        """Over which they go."""
+
+    @property
+    def copies(self) -> int:
+        """Ranks whose gradients of a parameter are averaged."""
+
+    @property
+    def contents(self) -> Sequence[Content]:
+        """What is sent, ``turns`` times a step; the values are of no interest."""
+
+    @property
+    def turns(self) -> int:
+        """One, or one for each micro-batch."""
+
+    def follow(self, plan: Plan) -> None:
+        """Between two steps: compress as a plan says where the configuration leaves it to one."""
+
+
 class Replica(Protocol):
     """A stage that can run forward and backward micro-batch by micro-batch."""
 
@@ -121,6 +154,9 @@ class Replica(Protocol):
 
     def uncompressed(self) -> dict[str, str]:
         """Parameters that compression leaves alone though it is on, and why."""
+
+    def compressed(self) -> Sequence[Compressed]:
+        """Gradients that compression can act on, group by group."""
 
     def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: average gradients from now on as this configuration says."""

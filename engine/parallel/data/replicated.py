@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from engine.config.run_config import RunConfig
 from engine.model.decoder import Decoder
 from engine.parallel.data.averaging import AveragedParameters
-from engine.parallel.data.replica import Piece, ReplicaMemory, Wave, run_backward
+from engine.parallel.data.replica import Compressed, Piece, ReplicaMemory, Wave, run_backward
 
 
 class DataParallel:
@@ -71,6 +71,9 @@ class DataParallel:
 
     def uncompressed(self) -> dict[str, str]:
         return {name: reason for part in self.parts for name, reason in part.uncompressed().items()}
+
+    def compressed(self) -> Sequence[Compressed]:
+        return [part for part in self.parts if part.compressor is not None]
 
     def reconfigure(self, config: RunConfig) -> None:
         for part in self.parts:

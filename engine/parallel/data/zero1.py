@@ -49,7 +49,7 @@ class SlicedParameters(AveragedParameters):
     @cached_property
     def _channel(self) -> Channel:
         """Made at the first call: a dry run has groups that carry no meta tensors."""
-        return Channel(self._group, self._weights[0].device)
+        return Channel(self.group, self._weights[0].device)
 
     def waves(self) -> list[Wave]:
         """One, or one for each bucket."""
@@ -76,20 +76,15 @@ class SlicedParameters(AveragedParameters):
         for index, weights in enumerate(self._weights):
             if index not in self._arriving:
                 self._masters_of[index].write_back()
-                mine = _slice(weights, self._group).clone()
+                mine = _slice(weights, self.group).clone()
                 with self._timer.phase("communication_exposed"):
-                    all_gather_single(weights, mine, group=self._group)
+                    all_gather_single(weights, mine, group=self.group)
 
     def _cut(self) -> list[Piece]:
         """The part of each parameter that lies in this rank's slice of its bucket."""
         both = zip(self.buckets.averaged, self._weights, strict=True)
         self._pieces_by_bucket = [self._pieces_of(bucket, weights) for bucket, weights in both]
         return [piece for pieces in self._pieces_by_bucket for piece in pieces]
-
-    @property
-    def _group(self) -> Group:
-        assert self.shared.group is not None, "nothing to slice without a group"
-        return self.shared.group
 
     def _padding(self) -> int:
         return self.shared.ranks
@@ -98,9 +93,9 @@ class SlicedParameters(AveragedParameters):
         def send() -> None:
             self._masters_of[index].write_back()
             weights = self._weights[index]
-            mine = _slice(weights, self._group).clone()
+            mine = _slice(weights, self.group).clone()
             with recorder.beside_steps() as calls:
-                work = all_gather_single(weights, mine, group=self._group, async_op=True)
+                work = all_gather_single(weights, mine, group=self.group, async_op=True)
             self._arriving[index] = _Arriving(work, mine, calls)
 
         return send
@@ -113,8 +108,8 @@ class SlicedParameters(AveragedParameters):
 
     def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
         names = {parameter: name for name, parameter in self.shared.named.items()}
-        each = len(weights) // self._group.size()
-        first, offset, pieces = self._group.rank() * each, 0, []
+        each = len(weights) // self.group.size()
+        first, offset, pieces = self.group.rank() * each, 0, []
         for parameter in bucket.parameters:
             start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
             if start < stop:
@@ -131,8 +126,9 @@ class SlicedParameters(AveragedParameters):
         if self.compressor is not None and not self.compressor.is_idle(content):
             yield from super()._average(bucket)
             return
-        flat = bucket.flat.div_(self._group.size() * self.shared.spread)
-        yield self._channel.start_reduce_scatter_into(_slice(flat, self._group), flat)
+        self._see(bucket)
+        flat = bucket.flat.div_(self.group.size())
+        yield self._channel.start_reduce_scatter_into(_slice(flat, self.group), flat)
 
 
 def _constant(gradient: Tensor) -> Callable[[], Tensor]:

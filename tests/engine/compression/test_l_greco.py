@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.compression.compressor import errors_of
-from engine.compression.l_greco import Layer, choose, chosen, share_of
+from engine.compression.l_greco import Layer, choose
 from engine.compression.methods.row_codec import Integers, RowCodec, pack, unpack
 from engine.compression.methods.sparsify import largest
+from engine.compression.plan_table import chosen, share_of
 from engine.compression.randomness import Draws
 from engine.config.compression import Plan, Settings, candidates, settings_with
 from engine.config.compression_methods import Value
@@ -202,8 +203,9 @@ def test_a_plan_fills_what_the_configuration_leaves_open() -> None:
 
 def test_ranks_with_copies_count_once_and_parts_of_a_layer_together() -> None:
     """Two tp halves of one layer on two dp ranks each, and a layer of another stage."""
-    halves = [{"a": share_of([4.0, 3.0, 1.0], [1.0, 2.0, 9.0], 2)} for _ in range(4)]
-    told = [*halves, *({"b": share_of([5.0, 5.0, 0.0], [1.0, 4.0, 5.0], 2)} for _ in range(2))]
-    found = chosen(told, Settings("powersgd", 2), 1.0)
+    halves = [{"a": share_of([16.0, 9.0, 1.0], [1.0, 2.0, 9.0], 50.0, 20.0, 2)} for _ in range(4)]
+    others = [{"b": share_of([25.0, 25.0, 0.0], [1.0, 4.0, 5.0], 50.0, 20.0, 2)} for _ in range(2)]
+    told = [*halves, *others]
+    found = chosen(told, Settings("powersgd", 2), 1.0, "error")
     assert found["error_uniform"] == pytest.approx(math.sqrt(18) + 5)
     assert found["layers"] == {"a": 2, "b": 1}

@@ -23,6 +23,7 @@ LAYERS: dict[str, float] = {
 }
 SENT = {"bytes_uniform": 4e6, "bytes_before": 4e6, "bytes_after": 2.5e6}
 ERRORS = {"error": 9.9, "error_uniform": 10.0, "budget": 10.0, "seconds": 0.5}
+EFFECTS = {"effect": 0.0495, "effect_uniform": 0.05, "budget": 0.05, "budget_of": "loss"}
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -41,7 +42,20 @@ def row(**values: Any) -> dict[str, Any]:
             row(layers=LAYERS, taken_from="a-run"),
             "from step 10 on topk has 0.01 to 0.04 for 3 layers, as in a-run",
         ),
-        (row(), "from step 10 on topk stays at 0.02 for every layer: no other choice sends less"),
+        (
+            row(layers=LAYERS, **SENT, **ERRORS | EFFECTS | {"error": 13.1}),
+            "from step 10 on topk has 0.01 to 0.04 for 3 layers: 2.500 MB a step where 0.02 for all sends 4.000, "
+            "with errors 1.31 times as large, but 5.0 % lost of what counts for the loss where one value loses 5.0 %; "
+            "planned in 500.0 ms",
+        ),
+        (
+            row(),
+            "from step 10 on topk stays at 0.02 for every layer: nothing sends less without costing the error more",
+        ),
+        (
+            row(budget_of="loss"),
+            "from step 10 on topk stays at 0.02 for every layer: nothing sends less without costing the loss more",
+        ),
     ],
 )
 def test_a_plan_in_words(plan: dict[str, Any], text: str) -> None:
@@ -52,16 +66,24 @@ def test_a_run_shows_its_plans_and_the_values_of_the_last(home: Path) -> None:
     full_home(home)
     folder = next(one for one in runs.run_folders(home) if runs.load(one).summary)
     found = json.loads((folder / run_folder.SUMMARY).read_text())
-    plans = [row(layers={}, taken_from="a-run"), row(layers=LAYERS, **SENT, **ERRORS) | {"step": 200}]
+    plans = [
+        row(layers={}, taken_from="a-run"),
+        row(layers=LAYERS, **SENT, **ERRORS) | {"step": 200},
+        row(layers=LAYERS, **SENT, **ERRORS | EFFECTS) | {"step": 300},
+    ]
     (folder / run_folder.SUMMARY).write_text(json.dumps(found | {"plans": plans}))
-    assert [one["step"] for one in runs.document(runs.load(folder))["plans"]] == [10, 200]
+    assert [one["step"] for one in runs.document(runs.load(folder))["plans"]] == [10, 200, 300]
     app = visit("runs", id=folder.name)
     assert not app.exception
     assert "Compression plan" in texts(app)
     assert run_text.plan(PlanRow(**plans[-1])) in texts(app)
     (listed,) = [one.value for one in app.dataframe if "with one value, MB" in one.value]
-    assert list(listed["from step"]) == [10, 200]
-    assert list(listed["error / budget"])[1] == pytest.approx(0.99)
+    assert list(listed["from step"]) == [10, 200, 300]
+    assert list(listed["budget used"])[1:] == pytest.approx([0.99, 0.99])
+    assert list(listed["error / one value's"])[1] == pytest.approx(0.99)
+    assert list(listed["lost of what counts, %"])[2] == pytest.approx(4.95)
+    told = runs.document(runs.load(folder))["plans"][2]
+    assert {key: told[key] for key in EFFECTS} == EFFECTS
     (layers,) = [one.value for one in app.dataframe if "layer" in one.value]
     assert dict(zip(layers["layer"], layers["topk"], strict=True)) == {
         name: f"{one:.3g}" for name, one in LAYERS.items()
