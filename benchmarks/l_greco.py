@@ -2,10 +2,11 @@
 
 Two gloo ranks train decoders on the text that comes with Python: each method with one value for each layer, as the
 paper has it, and with plans from the same default, whose budget is the loss of the one value, or its error as in the
-paper; all from the same seed and over the same data, besides a run without compression. The same seed gives the same
-bits, so that a plan that keeps the one value ends at its loss; what seeds do is in the column of each seed. "Embedding"
-has two large ones beside small blocks; the text has 256 kinds of tokens, so that rows of all other tokens get no
-gradient at the input and a small one at the output. In "blocks" all layers are alike.
+paper; all from the same seed and over the same data, besides a run without compression, and for top-k one in which the
+layers of a bucket are compressed together: that is what a plan without layers falls back to. What seeds do is in the
+columns of losses, one number for each. "Embedding" has two large ones beside small blocks; the text has 256 kinds of
+tokens, so that rows of all other tokens get no gradient at the input and a small one at the output. In "blocks" all
+layers are alike.
 
     python -m benchmarks.l_greco --save --runs runs.jsonl
 
@@ -46,6 +47,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 PLAIN: dict[str, Any] = {"method": "none"}
 BUDGETS = ("loss", "error")
+#: They pick the largest values of all layers of a bucket, unless layers have values of their own.
+METHODS_THAT_PICK = {"topk"}
 PLAN_EVERY = 100
 STEPS = 300
 HEADER = (
@@ -60,6 +63,7 @@ HEADER = (
     "errors, times",
     "lost of what counts: one value, plan",
     "validation loss, plain",
+    "layers together",
     "one value",
     "plan",
     "plan over one value",
@@ -185,7 +189,10 @@ def rows_of(runs: Runs, budgets: Sequence[str], seeds: Sequence[int]) -> Iterato
                 plain = [runs.of(model, PLAIN, seed) for seed in seeds]
                 uniform = [runs.of(model, one_value(values), seed) for seed in seeds]
                 planned = [runs.of(model, values | asked, seed) for seed in seeds]
-                yield (model, method, budget, *_bytes(uniform, planned), *_losses(plain, uniform, planned))
+                picks = METHODS_THAT_PICK.intersection(values.values())
+                together = [runs.of(model, values, seed) for seed in seeds] if picks else uniform
+                losses = _losses(plain, uniform, planned, together)
+                yield (model, method, budget, *_bytes(uniform, planned), *losses)
 
 
 def _bytes(uniform: Sequence[Ran], planned: Sequence[Ran]) -> tuple[str, ...]:
@@ -205,9 +212,12 @@ def _bytes(uniform: Sequence[Ran], planned: Sequence[Ran]) -> tuple[str, ...]:
     )
 
 
-def _losses(plain: Sequence[Ran], uniform: Sequence[Ran], planned: Sequence[Ran]) -> tuple[str, ...]:
+def _losses(
+    plain: Sequence[Ran], uniform: Sequence[Ran], planned: Sequence[Ran], together: Sequence[Ran]
+) -> tuple[str, ...]:
     """For each seed; the differences as well, and their mean."""
-    columns = [", ".join(f"{one.loss:.4f}" for one in column) for column in (plain, uniform, planned)]
+    all_ = (plain, together, uniform, planned)
+    columns = [", ".join(f"{one.loss:.4f}" for one in column) for column in all_]
     over = [100 * (b.loss / a.loss - 1) for a, b in zip(uniform, planned, strict=True)]
     each = ", ".join(f"{one:+.1f}" for one in over)
     return *columns, f"{np.mean(over):+.1f} % ({each})", f"{np.mean([one.seconds for one in planned]):.2f}"

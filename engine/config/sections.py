@@ -134,8 +134,9 @@ class Compression(Section):
     ``layers`` gives parameters another ratio, rank or number of bits, by their name or a glob; "none" leaves them
     alone. topk picks from each of them by itself, and from all others of a bucket together. With the ``plan`` l_greco
     the other layers get theirs by what they cost and what they lose: before step 10 and every ``plan_every`` steps
-    the fewest bytes are chosen whose effects on the ``plan_budget``, loss, add up to at most ``plan_alpha`` times those
-    of the one value for all; with the budget error, as the paper has it, the errors themselves do.
+    the fewest bytes are chosen that keep ``plan_alpha`` times the budget of the one value for all. With ``plan_budget``
+    error, as the paper has it, errors add up; with loss what counts is the share of a layer's gradient that is lost, by
+    the layer's weight for the loss, and a plan that saves less than 5 % of the bytes is none.
 
     zero_stage 1 to 3 send gradients as int8 or int4 to the rank that needs them. ``weights`` is what zero_stage 2 and 3
     gather parameters in, and ``experts`` what ep sends tokens and their gradients in, forward and backward.
