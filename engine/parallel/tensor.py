@@ -9,7 +9,7 @@ all-gathers where only slices are kept (tensor_chunked.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,17 +23,24 @@ from engine.parallel.collectives import all_gather, reduce_scatter
 from engine.parallel.tensor_chunked import Cut, chunked_columns, chunked_rows, regathered_products
 
 
+@dataclass(slots=True)
+class Chunks:
+    """In how many parts products are computed; all that refer to it follow a change."""
+
+    count: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
     """This rank's place on the tp axis; with size 1 every operation is the identity.
 
     With ``regathers`` what products keep for backward is this rank's slice of their input, gathered again then. With
-    ``chunks`` above 1 they are computed in so many parts, beside what is sent.
+    more than one of the ``chunks`` they are computed in so many parts, beside what is sent.
     """
 
     channel: Channel | None = None
     regathers: bool = False
-    chunks: int = 1
+    chunks: Chunks = field(default_factory=Chunks)
 
     @property
     def size(self) -> int:
@@ -51,8 +58,8 @@ class TensorParallel:
 
     def column_products(self, x: Tensor, matrices: Sequence[Matrix]) -> tuple[Tensor, ...]:
         """[sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix; one gather for all of them."""
-        if self.channel is not None and self.chunks > 1:
-            return chunked_columns(x, Cut(self.channel, self.chunks, self.regathers), matrices)
+        if self.channel is not None and self.chunks.count > 1:
+            return chunked_columns(x, Cut(self.channel, self.chunks.count, self.regathers), matrices)
         if self.channel is not None and self.regathers:
             return regathered_products(x, self.channel, matrices)
         whole = self.gather_sequence(x)
@@ -60,8 +67,8 @@ class TensorParallel:
 
     def row_product(self, x: Tensor, matrix: Matrix) -> Tensor:
         """[sequence, ..., in / tp] -> the sum over ranks, of which each keeps [sequence / tp, ..., out]."""
-        if self.channel is not None and self.chunks > 1:
-            return chunked_rows(x, Cut(self.channel, self.chunks), matrix)
+        if self.channel is not None and self.chunks.count > 1:
+            return chunked_rows(x, Cut(self.channel, self.chunks.count), matrix)
         return self.scatter_sequence(matrix(x))
 
     def keeping_gathered(self) -> TensorParallel:

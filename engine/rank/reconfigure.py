@@ -11,6 +11,7 @@ from engine.config.validation.live_changes import Change
 from engine.model.activation_memory import activations_of
 from engine.parallel.build import messages_of, plan_of, set_micro_batches
 from engine.parallel.pipeline import PipelineExecutor
+from engine.parallel.tensor import TensorParallel
 from engine.rank.compression_plan import report_uncompressed
 from engine.rank.step_log import StepLog
 from engine.run import run_folder
@@ -81,6 +82,13 @@ def _activations(rank: RankContext, stages: PipelineExecutor) -> None:
         replica.decoder.keep(activations_of(rank.config))
 
 
+def _products(rank: RankContext, stages: PipelineExecutor) -> None:
+    for replica in stages.stages.values():
+        axis = replica.decoder.tp
+        if isinstance(axis, TensorParallel):
+            axis.chunks.count = rank.config.overlap.tp_chunks
+
+
 def _rounds(rank: RankContext, stages: PipelineExecutor) -> None:
     """An outer loop asks for the period after every step."""
 
@@ -91,4 +99,5 @@ PARTS: dict[str, Callable[[RankContext, PipelineExecutor], None]] = {
     facts.SCHEDULE: _schedule,
     facts.ACTIVATIONS: _activations,
     facts.ROUNDS: _rounds,
+    facts.PRODUCTS: _products,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.compression_methods import METHODS
 from engine.config.knobs import facts as rules
-from engine.config.knobs.facts import GRADIENTS, ROUNDS, UNSAID, Change, KnobFacts, Values
+from engine.config.knobs.facts import GRADIENTS, PRODUCTS, ROUNDS, UNSAID, Change, KnobFacts, Values
 from engine.config.outer_methods import OUTER_METHODS
 
 #: The word for no value of what a method sets by itself.
@@ -233,6 +233,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         plain=1,
         offered=rules.between_ranks(1, 2, 4),
         usual=rules.never,
+        live=PRODUCTS,
         changes=("speed",),
         trade="messages beside computation, smaller products",
     ),

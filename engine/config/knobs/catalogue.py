@@ -216,6 +216,7 @@ KNOBS: dict[str, KnobFacts] = {
             [name for name, kind in KINDS.items() if kind.offered] if search.ranks > 1 else None
         ),
         rare=rules.not_offered(KINDS),
+        live=SCHEDULE,
         decides=5,
         changes=("speed", "memory"),
         trade="how long pipeline ranks wait, and how many activations they keep",

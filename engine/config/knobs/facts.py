@@ -25,6 +25,7 @@ AUTO = "auto"
 UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
+PRODUCTS = "products"
 
 #: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.
 LONG_SEQUENCE = 8_192

@@ -10,6 +10,7 @@ from engine.config.errors import InputError, LayoutError
 from engine.config.knobs.catalogue import live_parts
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
+from engine.schedules.registry import KINDS
 
 #: The kind of the event in which rank 0 tells of one changed value.
 EVENT = "changed"
@@ -62,6 +63,7 @@ def parts(found: list[Change]) -> list[str]:
 
 
 def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+    yield from _schedule_problems(before, after)
     zero, size = after.parallel.zero_stage, after.overlap.bucket_mb
     if size == before.overlap.bucket_mb or not zero:
         return
@@ -71,3 +73,14 @@ def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
         else "reduces gradients block by block, without buckets"
     )
     yield LayoutError("overlap.bucket_mb", size, f"zero_stage {zero} {why}; start a new run with this size")
+
+
+def _schedule_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+    """Stages stay on their ranks, and compiled code keeps its kind of backward."""
+    old, new = (KINDS[config.schedule.kind] for config in (before, after))
+    if old.placement != new.placement:
+        why = f"deals stages to ranks another way than {before.schedule.kind}; start a new run with this schedule"
+        yield LayoutError("schedule.kind", after.schedule.kind, why)
+    elif after.compile and old.splits_backward != new.splits_backward:
+        why = f"and {before.schedule.kind} do not both split the backward, and the model is compiled"
+        yield LayoutError("schedule.kind", after.schedule.kind, f"{why}; start a new run with this schedule")

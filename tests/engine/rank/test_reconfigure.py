@@ -68,6 +68,21 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"parallel__pp": 2, "schedule__kind": "zb_h1", "batch__micro_batch": 4},
         {"batch.micro_batch": 2, "memory.recompute": "selective"},
     ),
+    "another schedule": ({"parallel__pp": 2, "batch__micro_batch": 2}, {"schedule.kind": "gpipe"}),
+    "from now on a split backward": ({"parallel__pp": 2, "batch__micro_batch": 2}, {"schedule.kind": "zb_h1"}),
+    "no split backward any more": (
+        {"parallel__pp": 2, "schedule__kind": "zb_h1", "batch__micro_batch": 2}, {"schedule.kind": "1f1b"},
+    ),
+    "other chunks of a rank": (
+        {"parallel__pp": 2, "schedule__kind": "interleaved", "schedule__chunks": 2, "batch__micro_batch": 2},
+        {"schedule.kind": "layered"},
+    ),
+    "tensor parallel in chunks": (
+        {"parallel__tp": 2, "batch__micro_batch": 4}, {"overlap.tp_chunks": 2},
+    ),
+    "in one piece again": (
+        {"parallel__tp": 2, "batch__micro_batch": 4, "overlap__tp_chunks": 4}, {"overlap.tp_chunks": 1},
+    ),
     "sharded": (
         {"parallel__dp": 2, "parallel__zero_stage": 3, "batch__micro_batch": 2},
         {"batch.micro_batch": 1, "memory.recompute": "full"},
@@ -227,3 +242,21 @@ def test_methods_and_their_values_change_between_saves_in_the_background(session
     assert resumed.resumed is not None
     assert resumed.resumed.changed == {}
     assert not [note for note in resumed.notes if "starts anew" in note]
+
+
+@pytest.mark.parametrize(
+    ("base", "kind", "words"),
+    [
+        (
+            {"schedule__kind": "interleaved", "schedule__chunks": 2},
+            "zb_v",
+            "deals stages to ranks another way than",
+        ),
+        ({"schedule__kind": "1f1b", "compile": True}, "zb_h1", "the model is compiled"),
+        ({"schedule__kind": "1f1b"}, "zb_v", "schedule.chunks"),
+    ],
+)
+def test_a_schedule_that_needs_other_stages_is_refused(base: dict[str, Any], kind: str, words: str) -> None:
+    config = small(**STEPS | base | {"parallel__pp": 2, "batch__micro_batch": 2, "model__layers": 4})
+    with pytest.raises(InputError, match=words):
+        live_changes.changed(config, {"schedule.kind": kind})
