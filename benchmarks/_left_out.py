@@ -103,7 +103,7 @@ def left_out(table: Table) -> Iterator[LeftOut]:
             out = groups == name
             rest = calibrate.select(table.rows, ~out)
             train = published.joined(rest, table.also) if table.also else rest
-            constants = calibrate.fitted(train if (~out).any() else table.also or train)
+            constants = calibrate.fitted(train if (~out).any() else table.also or train, most=calibrate.MOST)
             own = calibrate.select(table.rows, out)
             predicted[out] = step_time.step(own.cases, own.machine, constants).seconds
         low, high = _ranges(np.log(predicted / seconds), groups, table)
@@ -120,7 +120,7 @@ def _ranges(left: Array, groups: Names, table: Table) -> tuple[Array, Array]:
         others = left[~out]
         if not len(others):
             assert table.also is not None, "a table of one group is predicted from another"
-            others = calibrate.held_out(table.also)
+            others = calibrate.held_out(table.also, most=calibrate.MOST)
         ends = np.percentile(others, [5, 95])
         low[out], high[out] = np.exp(-ends[1]), np.exp(-ends[0])
     return low, high

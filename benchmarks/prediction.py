@@ -96,7 +96,9 @@ def vtrain_single() -> Iterator[Split]:
         rows = np.random.default_rng(seed).permutation(len(one.seconds))
         train, test = rows[:SINGLE_ROWS], rows[SINGLE_ROWS:]
         rest = select(one, test)
-        parts.append((predicted(rest, calibrate.fitted(select(one, train))), rest.seconds))
+        parts.append(
+            (predicted(rest, calibrate.fitted(select(one, train), most=calibrate.MOST)), rest.seconds)
+        )
         plain.append(_plain(one, train, test))
     found, wanted = map(np.concatenate, zip(*parts, strict=True))
     fitted_to = f"{SINGLE_ROWS} rows, {DRAWS} draws"
@@ -106,7 +108,7 @@ def vtrain_single() -> Iterator[Split]:
 def vtrain_multi() -> Iterator[Split]:
     """Fitted to one node alone, and with ten rows of other model sizes."""
     one, many = (getattr(published, n)(published.FILES[f"vtrain_{n}"]) for n in ("single", "multi"))
-    single = calibrate.fitted(one)
+    single = calibrate.fitted(one, most=calibrate.MOST)
     sizes, every = np.unique(many.groups), np.arange(len(many.seconds))
     plain = [_plain(many, every[many.groups != s], every[many.groups == s]) for s in sizes]
     weights = [np.mean(many.groups == size) for size in sizes]
@@ -118,7 +120,11 @@ def vtrain_multi() -> Iterator[Split]:
     for size, seed in itertools.product(sizes if len(sizes) > 1 else [], range(DRAWS)):
         others = np.random.default_rng(seed).permutation(every[many.groups != size])[:ROWS_OF_OTHERS]
         rest = select(many, many.groups == size)
-        found.append(predicted(rest, calibrate.fitted(published.joined(one, select(many, others)))))
+        found.append(
+            predicted(
+                rest, calibrate.fitted(published.joined(one, select(many, others)), most=calibrate.MOST)
+            )
+        )
         wanted.append(rest.seconds)
     if found:
         name = f"its 1 node and {ROWS_OF_OTHERS} rows of other sizes"
@@ -157,7 +163,7 @@ def fsdp() -> Iterator[Split]:
     """llm-foundry, one kind of device or one model size left out."""
     for by in ("accelerator", "model"):
         every = published.fsdp(published.FILES["llmfoundry"], by)
-        left = calibrate.held_out(every)
+        left = calibrate.held_out(every, most=calibrate.MOST)
         rows = np.arange(len(left))
         plain = [_plain(every, rows[every.groups != g], rows[every.groups == g]) for g in every.groups]
         found = every.seconds * np.exp(left)
@@ -176,7 +182,7 @@ def held_share() -> Iterator[Split]:
     many = published.multi(published.FILES["vtrain_multi"])
     known = published.recomputation(published.FILES["megatron_2205_table3_table5"])
     for share in (0.74, 0.78, 0.82):
-        constants = calibrate.fitted(one, START.put(gemm_share=share))
+        constants = calibrate.fitted(one, START.put(gemm_share=share), most=calibrate.MOST)
         for name, other in (("vTrain, 64 to 512", many), ("Megatron 2205", known)):
             found = predicted(other, constants)
             yield Split(name, f"vTrain's 1 node, gemm_share {share}", found, other.seconds)

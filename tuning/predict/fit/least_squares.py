@@ -41,12 +41,15 @@ def fit(
     rows: Rows[K] | None = None,
     guess: K | None = None,
     steps: int = _STEPS,
+    *,
     limits: Mapping[str, tuple[float, float]] | None = None,
+    most: float = np.inf,
 ) -> Fitted[K]:
     """The best constants. ``free``: those that may move, with the standard deviation of the belief in their start,
     as a natural logarithm (0.7 is a factor of two). ``rows`` tells slopes faster than ``residuals`` one by one. It
     begins at ``guess``, and at ``start`` without one. No constant leaves its ``limits``, except that one which starts
-    outside may stay there.
+    outside may stay there. Observations count as ``most`` at the most: what formulas leave out, many rows of a table
+    share, so that they say less than as many independent ones.
 
     Raises:
         ValueError: there is nothing to fit to, or nothing to fit.
@@ -54,7 +57,9 @@ def fit(
     if not free or not len(residuals(start)):
         raise ValueError("a fit needs observations and free constants")
     ends = _ends(start, tuple(free), limits or {})
-    problem = _Problem(residuals, start, tuple(free), 1 / np.array(list(free.values())), rows, ends)
+    stiffness = np.array([1 / deviation for deviation in free.values()])
+    stiffness = stiffness * np.sqrt(max(1.0, len(residuals(start)) / most))
+    problem = _Problem(residuals, start, tuple(free), stiffness, rows, ends)
     place, damping = problem.place(guess or start), _DAMPING
     now = problem.loss(place)
     for _ in range(steps):

@@ -15,6 +15,7 @@ class Constants:
 
     - ``gemm_share``: of the peak rate, for a product so large that nothing else counts.
     - ``gemm_half_width``: inner or outer width of a product at which half of that is reached.
+    - ``odd_share``: of that rate, for a product whose rows have an odd number of values.
     - ``attention_share``: of the peak rate, for attention that never writes its scores (FlashAttention).
     - ``memory_share``: of the memory's bandwidth, for element by element work.
     - ``block_passes``: times a block's hidden values go to memory and back, forward.
@@ -35,6 +36,7 @@ class Constants:
 
     gemm_share: float = 0.65
     gemm_half_width: float = 200.0
+    odd_share: float = 0.6
     attention_share: float = 0.4
     memory_share: float = 0.8
     block_passes: float = 10.0
@@ -64,9 +66,14 @@ NAMES = tuple(field.name for field in fields(Constants))
 
 #: ``gemm_share`` is held, not fitted: a fit to small models alone would trade it for their launches and extrapolate
 #: to more than a device can do. 0.78 of the peak is what large products reach on an A100; benchmarks/prediction.py
-#: prints what another value does to its tables.
+#: prints what another value does to its tables. A block in eager mode is some 60 launches of about 10 us.
 START = Constants(
-    gemm_share=0.78, gemm_half_width=150.0, block_passes=8.0, attention_share=0.35, shard_edge=0.3
+    gemm_share=0.78,
+    gemm_half_width=150.0,
+    block_passes=8.0,
+    attention_share=0.35,
+    block_seconds=6e-4,
+    shard_edge=0.3,
 )
 
 #: Ends between which each constant means something, whatever rows say: a share of a figure is 1 at the most and a
@@ -74,6 +81,7 @@ START = Constants(
 LIMITS: Mapping[str, tuple[float, float]] = {
     "gemm_share": (0.01, 1.0),
     "gemm_half_width": (1.0, 2000.0),
+    "odd_share": (0.05, 1.0),
     "attention_share": (0.01, 1.0),
     "memory_share": (0.01, 1.0),
     "block_passes": (0.5, 60.0),
@@ -81,7 +89,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "block_seconds": (1e-6, 0.05),
     "inside_share": (0.01, 1.0),
     "between_share": (0.01, 1.0),
-    "inside_seconds": (1e-7, 1e-2),
+    "inside_seconds": (1e-7, 3e-5),
     "between_seconds": (1e-7, 1e-2),
     "hop_seconds": (1e-7, 1e-3),
     "message_share": (0.01, 1.0),
@@ -94,19 +102,22 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "spread": (1e-6, 0.5),
 }
 
-#: The same where figures were measured and not taken from a data sheet: what is reached may be twice a share of them.
+#: The same where figures were measured and not taken from a data sheet: what is reached may be twice a share of them,
+#: and a collective among processes on CPUs starts slower than one of GPUs.
 MEASURED_LIMITS: Mapping[str, tuple[float, float]] = {
-    name: (low, 2 * high if name.endswith("_share") else high) for name, (low, high) in LIMITS.items()
+    **{name: (low, 2 * high if name.endswith("_share") else high) for name, (low, high) in LIMITS.items()},
+    "inside_seconds": LIMITS["between_seconds"],
 }
 
 #: Standard deviation of each belief as a natural logarithm: 0.7 is a factor of two.
 FREE: Mapping[str, float] = {
     "gemm_half_width": 0.4,
+    "odd_share": 0.15,
     "attention_share": 0.3,
     "memory_share": 0.1,
     "block_passes": 0.3,
     "score_passes": 0.3,
-    "block_seconds": 1.0,
+    "block_seconds": 0.7,
     "inside_share": 0.15,
     "between_share": 0.3,
     "inside_seconds": 1.0,

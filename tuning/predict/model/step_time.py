@@ -75,14 +75,17 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     device, links = machine
     ahead = compute.forward(cases, device, constants)
     back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
-    tensor = _tensor_parallel(cases, links, constants)
-    launches = _lifted(ahead) + _lifted(back) + _lifted(again)
+    pair = _tensor_parallel(cases, links, constants)
+    repeated = np.where(cases.recompute == FULL, pair, 0.0)
+    tensor = 2 * pair + repeated
+    lifted = _lifted(back, pair) + _lifted(again, repeated)
+    launches = _lifted(ahead, pair) + lifted
     context = _context_parallel(cases, ahead, links, constants)
     block = ahead.device + back.device + again.device + launches + tensor + context
     whole_head = 3 * compute.head_forward(cases, device, constants)
     layers, head = _slowest(cases, block, whole_head)
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
-    backwards = layers * (back.device + again.device + _lifted(back) + _lifted(again) + tensor / 2)
+    backwards = layers * (back.device + again.device + lifted + pair + repeated)
     through = cases.layers * block + whole_head
     return Breakdown(
         products=turns * layers * (ahead.products + back.products),
@@ -131,24 +134,24 @@ def updated_elements(cases: Cases) -> Array:
     return rank_elements(cases) / np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
 
 
-def _lifted(block: BlockSeconds) -> Array:
-    """What the host's floor adds to the device's time."""
-    larger: Array = (block.device**_SOFT + block.floor**_SOFT) ** (1 / _SOFT)
-    return larger - block.device
+def _lifted(block: BlockSeconds, messages: float | Array = 0.0) -> Array:
+    """What the host's floor adds to the time of what waits in the device's queue: kernels, and ``messages`` too."""
+    device = block.device + messages
+    larger: Array = (device**_SOFT + block.floor**_SOFT) ** (1 / _SOFT)
+    return larger - device
 
 
 def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
-    """Four all-reduces of hidden values a block, or as many pairs of all-gather and reduce-scatter; two more where
-    blocks are computed again.
+    """Of one pass through a block, forward, backward or again: two all-reduces of hidden values, or as many pairs of
+    all-gather and reduce-scatter.
     """
     group = network.reach(cases, cases.tp, np.ones(len(cases)))
     bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
-    times = np.where(cases.recompute == FULL, 6.0, 4.0)
     piped = np.where(cases.tp > 1, constants.piped_seconds * cases.tp * network.far_hops(cases), 0.0)
     reduced = network.ring(group, bytes_, links, constants)
     halves = 2 * network.ring(group, bytes_, links, constants, 1.0)
     each: Array = np.where(cases.sequence_parallel > 0, halves, reduced) + piped
-    return times * each
+    return 2 * each
 
 
 def _context_parallel(cases: Cases, ahead: BlockSeconds, links: Links, constants: Constants) -> Array:

@@ -209,3 +209,30 @@ def test_a_gather_for_each_tensor_costs_as_many_starts() -> None:
     one, six = (seconds(case(**layout, gathers=calls))[0] for calls in (1, 6))
     hops = 64 / 8 - 1
     assert six - one == pytest.approx(5 * 24 * hops * USUAL.hop_seconds, rel=1e-6)
+
+
+def test_a_host_that_is_behind_hides_messages_of_tensor_parallelism() -> None:
+    """Their calls wait in the device's queue like kernels do; with a fast host they cost all of their time."""
+    slow, fast = USUAL.put(block_seconds=0.05), USUAL.put(block_seconds=1e-6)
+    near, far = (
+        Machine(Device(312e12, 2e12), Links(300e9, 25e9)),
+        Machine(Device(312e12, 2e12), Links(30e9, 25e9)),
+    )
+    cases = case(tp=8)
+    ahead, behind = (
+        step_time.step(cases, far, one).seconds - step_time.step(cases, near, one).seconds
+        for one in (fast, slow)
+    )
+    assert ahead > 0.1 and abs(behind[0]) < 0.01 * ahead[0]
+
+
+def test_a_product_of_odd_width_is_slower_and_of_half_odd_width_less_so() -> None:
+    device, one = MACHINE.device, USUAL.put(odd_share=0.5)
+    even, four, two, odd = (
+        float(compute.head_forward(case(vocabulary=words), device, one)[0])
+        - float(compute.head_forward(case(vocabulary=words), device, one.put(odd_share=1.0))[0])
+        for words in (51200, 51204, 51202, 51201)
+    )
+    product = 2 * 2 * 1024 * 2048 * 51200 / (312e12 * 0.65)
+    assert even == 0 and 0 < four < two < odd
+    assert product < odd < 1.3 * product
