@@ -22,7 +22,10 @@ def main() -> int:
     asked = json.loads(sys.stdin.readline())
     config = run_config.parse(asked["config"])
 
+    begun = list[Path]()
+
     def began(folder: Path) -> None:
+        begun.append(folder)
         print(folder.name, flush=True)
 
     with Interruption() as interruption, Session(Path(sys.argv[1])) as session:
@@ -31,6 +34,9 @@ def main() -> int:
         except InputError as problem:
             print(f"{REFUSED}{problem}", flush=True)
             return 2
+    if not begun:
+        print(f"{REFUSED}{outcome.reason}", flush=True)
+        return 2
     return 0 if outcome.good else 1
 
 

@@ -8,6 +8,7 @@ its last checkpoint with the values that held before the window that it died in.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
+from engine.config.knobs.catalogue import is_lossy
 from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
@@ -29,6 +31,8 @@ from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.execution.live.starter import Starter
 
 _POLL_SECONDS = 0.1
+#: If no window begins for so long, the run is given the fastest values so far.
+IDLE_SECONDS = 2.0
 _OVER = "the run has done all of its steps"
 #: What is copied from the run's status to that of a window.
 _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
@@ -36,14 +40,34 @@ _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "
 
 
 class LiveWindows:
-    """Measures trials on one run; use it as a context manager."""
+    """Measures trials on one run. :meth:`rest` or :meth:`leave` when the search is over."""
 
     def __init__(self, home: Path, starter: Starter, ledger: Ledger) -> None:
         self._home, self._starter, self._ledger = home, starter, ledger
         self._next = 0
+        self._fastest: tuple[float, RunConfig] | None = None
+        self._measuring = threading.Lock()
+        self._idle = threading.Timer(0, lambda: None)
 
     def __call__(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart = None, /
+    ) -> Ran:
+        self._idle.cancel()
+        with self._measuring:
+            ran = self._window(config, labels, should_stop, on_start)
+        self._idle = threading.Timer(IDLE_SECONDS, self._rest_meanwhile, [labels["study"]])
+        self._idle.daemon = True
+        self._idle.start()
+        return ran
+
+    def _rest_meanwhile(self, study: str) -> None:
+        """Nobody measures, say while the study is paused: the run goes on with the fastest values so far."""
+        with self._measuring:
+            if self._fastest is not None:
+                self._give(self._fastest[1], f"study {study}, the fastest so far")
+
+    def _window(
+        self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
         run = self._starter.run(config)
         folder = run_folder.create(self._home, config, labels)
@@ -61,7 +85,11 @@ class LiveWindows:
             raise OverError(_OVER)
         if run.outcome() is not None:
             self._starter.died(before)
-        return outcome, self._end(folder, run, outcome, first)
+        summary = self._end(folder, run, outcome, first)
+        rate = summary.tokens_per_second
+        if rate is not None and not is_lossy(config.flat()) and rate > (self._fastest or (0.0,))[0]:
+            self._fastest = rate, config
+        return outcome, summary
 
     def _end(self, folder: Path, run: OngoingRun, outcome: RunOutcome, first: int) -> RunSummary:
         """Write what the window measured, and what of the run it covers."""
@@ -87,11 +115,18 @@ class LiveWindows:
         return summary
 
     def leave(self, config: RunConfig, name: str) -> None:
-        """Give the run the values that the search ended with, and leave it alone."""
+        """Give the run the values that the search ended with, and leave it alone: what is set by hand from now on
+        stays.
+        """
+        self._idle.cancel()
+        self._starter.died(config)
+        self._give(config, f"study {name}, what it ended with")
+
+    def _give(self, config: RunConfig, by: str) -> None:
         run = self._starter.current
         if run is not None and run.outcome() is None and (values := live_values(run.config, config)):
             with contextlib.suppress(InputError):  # it ended meanwhile
-                run.turn(values, f"study {name}, what it ended with")
+                run.turn(values, by)
 
     def rest(self, config: RunConfig, name: str, should_stop: Callable[[], bool]) -> RunOutcome | None:
         """Give the run the values that the search ended with, and wait for its end; ``should_stop`` ends it sooner.
@@ -102,14 +137,13 @@ class LiveWindows:
         run = self._starter.current
         if run is None:
             return None
+        self.leave(config, name)
         while (outcome := run.outcome()) is None or outcome.ending is not Ending.COMPLETED:
             if should_stop():
                 self._starter.stop()
                 return run.outcome()
             try:
                 run = self._starter.run(config)
-                if values := live_values(run.config, config):
-                    run.turn(values, f"study {name}, what it ended with")
             except OverError:
                 return run.outcome()
             time.sleep(_POLL_SECONDS)
@@ -130,6 +164,8 @@ class LiveWindows:
         while True:
             ended = run.outcome()
             run.refresh()
+            if others := live_values(run.config, config):
+                return RunOutcome(Ending.STOPPED, f"{', '.join(others)} was set by hand within the window")
             if self._is_whole(run, config, first):
                 return RunOutcome(Ending.COMPLETED)
             if ended is not None:

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ import pytest
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import live_parts
 from engine.config.run_config import RunConfig, load
-from engine.run import run_folder
-from engine.run.outcome import Ending
+from engine.run import commands, run_folder
+from engine.run.outcome import Ending, RunOutcome
 from engine.session import Session
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
@@ -24,8 +26,9 @@ from tests.support.waiting import wait_until
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.starter import Starter
-from tuning.execution.live.windows import LiveWindows
+from tuning.execution.live.windows import IDLE_SECONDS, LiveWindows
 from tuning.spec.study_file import StudyFile, parse
+from tuning.storage import commands as inbox
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
 
@@ -178,3 +181,46 @@ def test_what_cannot_be_tuned_live_is_refused(changes: dict[str, Any], words: tu
 def test_a_live_study_that_names_no_space_turns_what_can_be_turned() -> None:
     keys = {knob.key for knob in live_study(space=None).knobs}
     assert {"batch.micro_batch", "memory.recompute"} <= keys <= set(live_parts())
+
+
+@pytest.mark.timeout(240)
+def test_between_windows_the_run_has_the_fastest_values_and_what_is_set_by_hand_counts(
+    tmp_path: Path,
+) -> None:
+    """A window in which somebody set a value measures nothing; what is set after the search stays."""
+    live = Live(tmp_path / "home", live_study(live={"steps": 100_000, "max_slowdown": 100.0}))
+    live.folder.mkdir(parents=True)
+
+    def window(should_stop: Callable[[], bool] = lambda: False, **values: Any) -> RunOutcome:
+        config = live.file.config.with_values({"parallel.dp": 2} | values)
+        return live.windows(config, {"study": "live", "trial": "0"}, should_stop)[0]
+
+    def by_hand() -> bool:
+        run = live.starter.current
+        assert run is not None
+        if not sent:
+            sent.append(inbox.send(run.folder, commands.SET, {"memory.recompute": "none"}, "somebody"))
+        return False
+
+    sent: list[str] = []
+    try:
+        rates = {size: window(**{"batch.micro_batch": size}).ending for size in (4, 1)}
+        assert set(rates.values()) == {Ending.COMPLETED}
+        run = live.starter.current
+        assert run is not None
+        fastest = live.windows._fastest
+        assert fastest is not None
+        size = fastest[1].batch.micro_batch
+        assert wait_until(lambda: run.config.batch.micro_batch == size, PATIENCE_SECONDS)
+        outcome = window(by_hand, **{"memory.recompute": "full", "train.steps": 100_000})
+        assert (outcome.ending, "memory.recompute was set by hand" in outcome.reason) == (
+            Ending.STOPPED,
+            True,
+        )
+        live.windows.leave(live.file.config.with_values({"parallel.dp": 2, "batch.micro_batch": 2}), "live")
+        assert run.config.batch.micro_batch == 2
+        assert run.turn({"batch.micro_batch": 4}, "somebody").changed
+        time.sleep(2 * IDLE_SECONDS)
+        assert run.config.batch.micro_batch == 4
+    finally:
+        live.starter.stop()
