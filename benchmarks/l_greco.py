@@ -180,9 +180,10 @@ def one_value(values: dict[str, Any]) -> dict[str, Any]:
     return values | {"layers": {"*": value}}
 
 
-def rows_of(runs: Runs, budgets: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """One for each model, method and budget."""
+def rows_of(runs: Runs, budgets: Sequence[str], all_seeds: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """One for each model, method and budget; that of the paper with the first seed alone."""
     for budget in budgets:
+        seeds = all_seeds if budget == "loss" else all_seeds[:1]
         asked = {"plan": "l_greco", "plan_every": PLAN_EVERY, "plan_budget": budget}
         for model in MODELS:
             for method, values in METHODS.items():

@@ -40,6 +40,7 @@ ALONG: dict[str, dict[str, Any]] = {
     "compression.stochastic": {"compression.method": "int8"},
     "compression.error_feedback": {"compression.method": "randomk"},
     "compression.plan": {"compression.method": "powersgd"},
+    "compression.plan_budget": {"compression.plan": "l_greco", "compression.method": "int8"},
     "compression.weights": {"compression.method": "int8"},
     "memory.parameters": {"precision": "bf16"},
     "memory.recompute_layers": {"memory.recompute": "full"},
