@@ -131,7 +131,7 @@ class Planner:
             coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
             lost = errors_of(own, one.shape, settings, [values[at] for at in coded]) if coded else []
             squares[coded] += np.square(lost)
-        energy, magnitude = float(sum_of_squares(gradient)), float(gradient.abs().sum(dtype=torch.float64))
+        energy, magnitude = float(sum_of_squares(gradient)), float(torch.linalg.vector_norm(gradient, 1))
         return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)
 
     def _bytes(self, plan: Plan, prices: Prices) -> float:

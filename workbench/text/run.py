@@ -351,8 +351,8 @@ def plan(row: PlanRow) -> str:
     """One plan of compression: what it chose, and what that saves."""
     values, since = list(row.layers.values()), f"from step {row.step:,} on {row.method}"
     if not values:
-        kept = "the loss" if row.budget_of == "loss" else "the error"
-        return f"{since} stays at {row.default:.3g} for every layer: nothing sends less without costing {kept} more"
+        better = "sends 5 % less and keeps the loss" if row.budget_of == "loss" else "sends less"
+        return f"{since} stays at {row.default:.3g} for every layer: no other choice {better}"
     text = f"{since} has {min(values):.3g} to {max(values):.3g} for {len(values):,} layers"
     if row.taken_from:
         return f"{text}, as in {row.taken_from}"
