@@ -23,11 +23,16 @@ from engine.run import commands, run_folder
 from engine.run.answers import Waiting
 from engine.run.commands import SET
 from tuning.storage.commands import send
+from tuning.storage.study_folder import STUDIES
 from workbench.home import control, traces
 from workbench.home.inputs import assignments
+from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
+from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.shared import guarded, home, pressed, table
+from workbench.services import jobs
+from workbench.services.study_of_run import PREFIX, study_of_run
 from workbench.text import words
 
 REFRESH_SECONDS = 1.0
@@ -239,6 +244,7 @@ def _live_parts(folder: Path, going: bool) -> None:
     st.markdown("**Changed while running**" if going else "**Changed while it was running**")
     if going:
         _form(folder)
+        _tune(folder)
     answers = run_orders.of_run(folder)
     _commands_table(
         folder, {answer.id: answer for answer in reversed(answers) if answer.command == commands.SET}
@@ -262,6 +268,23 @@ def _form(folder: Path) -> None:
     run, refused = st.session_state.get(_REFUSED, ("", ""))
     if run == folder.name:  # stays until something else is sent: this part is drawn again each second
         st.error(refused, icon=":material/error:")
+
+
+def _tune(folder: Path) -> None:
+    """A search on this run, by a process of its own; a link to its study once there is one."""
+    labels = run_folder.RunStatus.of(folder).labels
+    study = labels.get("live") or f"{PREFIX}{folder.name}"
+    if (home() / STUDIES / study).is_dir():
+        st.page_link(
+            PAGES["Tune"], label=f"tuned by {study}", icon=":material/tune:", query_params={"study": study}
+        )
+    elif "study" not in labels:
+        about = (
+            "Search for the fastest values of all that can be changed while it runs, and leave it with them."
+        )
+        if pressed(st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=about):
+            study_of_run(home(), Target("run", folder.name, folder))
+            jobs.start(home(), ["live", "attach", folder.name])
 
 
 def _send(folder: Path, key: str, text: str) -> None:

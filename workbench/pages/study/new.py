@@ -10,6 +10,7 @@ import streamlit as st
 import yaml
 
 from engine.config.errors import InputError, WorkbenchError
+from engine.config.knobs.catalogue import live_parts
 from engine.config.presets import PRESETS, resolve
 from engine.config.run_config import RunConfig
 from engine.run.devices import selection
@@ -47,7 +48,7 @@ def form() -> None:
     """Every section of the form; nothing is written before the button is pressed."""
     tree = _fixed()
     base = tree["base"]
-    tree |= new_options.aims(base)
+    tree |= new_options.live() | new_options.aims(base)
     searched = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
         base |= _nested(forms.changed(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
@@ -57,6 +58,9 @@ def form() -> None:
     with searched:
         in_time = isinstance(tree.get("objective"), dict) or "time_to_loss" in (tree.get("objectives") or [])
         offered, usual = (make(config, ranks, in_time) for make in (offered_space, default_space))
+        if "live" in tree:
+            hot = live_parts()
+            offered, usual = ({key: one[key] for key in one if key in hot} for one in (offered, usual))
         turned = new_knobs.knobs(offered, usual, rare_values(config, ranks))
     tree["space"] = turned | variables
     file = _checked(tree)

@@ -14,7 +14,7 @@ from engine.config.run_config import RunConfig
 from tuning.execution import device_slices
 from tuning.spec.objectives import KNOWN
 from tuning.spec.study_file import StudyFile
-from tuning.spec.terms import Budget, Constraints, Racing
+from tuning.spec.terms import Budget, Constraints, Live, Racing
 from workbench.pages.study import new_knobs
 from workbench.pages.widgets import forms
 from workbench.pages.widgets.shared import study_rows, wrong_value
@@ -31,6 +31,7 @@ FIELDS = {
     "equal_within": None,
     "loss_guard.threshold": None,
 }
+LIVE = {"steps": None, "checkpoint_every": None, "max_slowdown": None, "over_steps": None}
 RACING = {"settle": None, "least_steps": None, "spread": None}
 COLUMNS = 3
 
@@ -41,6 +42,17 @@ def advanced(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, A
         found = forms.changed(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
         found |= _racing() | _side_by_side(config, ranks) | _inherit()
         return found, new_knobs.environment_knobs(config, ranks)
+
+
+def live() -> dict[str, Any]:
+    """The terms of a study that tunes one run while it goes; nothing of one whose trials are runs."""
+    on = st.toggle(
+        "Tune one run while it goes",
+        False,
+        key="new-live",
+        help="Each trial is a window of its steps; afterwards the run trains on with what was found. (`live`)",
+    )
+    return {"live": forms.section(Live, LIVE, "new-live", 4)} if on else {}
 
 
 def _racing() -> dict[str, Any]:

@@ -80,3 +80,19 @@ def test_a_real_run_is_changed_from_the_page_and_shows_where(home: Path) -> None
     assert "Changed while it was running" in texts(app)
     assert "a step took" in texts(app)
     assert [title for title in charts(app) if title.startswith("Step time")]
+
+
+def test_a_run_is_tuned_from_its_page(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process of its own; a trial of a study is not, and once there is a study the page leads to it."""
+    folder = home / full_home(home)
+    started: list[list[str]] = []
+    monkeypatch.setattr("workbench.services.jobs.start", lambda home, arguments: started.append(arguments))
+    app = opened(folder.name)
+    assert not [button for button in app.button if button.key == "tune-this-run"]
+    run_folder.update_status(folder, labels={"purpose": "train"})
+    app = opened(folder.name)
+    next(button for button in app.button if button.key == "tune-this-run").click().run()
+    assert started == [["live", "attach", folder.name]]
+    (home / "studies" / f"live-{folder.name}").mkdir()
+    app.run()
+    assert not [button for button in app.button if button.key == "tune-this-run"]

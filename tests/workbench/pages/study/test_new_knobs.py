@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.config.knobs.catalogue import live_parts
 from engine.config.run_config import RunConfig
 from tests.support.gpu.torch_gpus import torch_can_use
 from tests.workbench.pages.test_pages import texts, visit
@@ -125,3 +126,15 @@ def test_trials_side_by_side_are_dealt_what_the_host_has(home: Path) -> None:
     assert "more than this host's 8 cores; at most 4" in app.error[0].value
     assert "at most 4" in texts(app).replace(app.error[0].value, "")
     assert app.button(key="start").disabled
+
+
+def test_a_run_that_is_tuned_while_it_goes_turns_what_can_be_turned(home: Path) -> None:
+    app = on_the_cpu(2)
+    app.toggle(key="new-live").set_value(True).run()
+    app.number_input(key="new-live-steps").set_value(500).run()
+    file = study_file.parse(draft(app))
+    assert file.live is not None and file.live.steps == 500
+    assert {knob.key for knob in file.knobs} <= set(live_parts())
+    chooser: Any = app.multiselect(key=new_knobs.CHOSEN)
+    assert not any("Tensor parallel" in option for option in chooser.options)
+    assert not app.exception
