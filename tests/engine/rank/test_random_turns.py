@@ -1,0 +1,85 @@
+"""Many random turns of exact knobs in one run: it learns as a run that nobody turned, step by step."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from engine.config.knobs.catalogue import live_parts
+from engine.config.run_config import RunConfig
+from engine.config.validation import live_changes
+from engine.session import Session
+from tests.engine.rank.test_reconfigure import run
+from tests.support import drawn
+from tests.support.runs import small
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "replicated": {"parallel__dp": 2},
+    "sliced": {"parallel__dp": 2, "parallel__zero_stage": 1},
+    "sharded": {"parallel__dp": 2, "parallel__zero_stage": 3},
+    "pipeline": {"parallel__pp": 2},
+    "pipeline of chunks": {"parallel__pp": 2, "schedule__kind": "interleaved", "schedule__chunks": 2},
+    "tensor parallel": {"parallel__tp": 2},
+}
+#: Values of the knobs that turn while a run goes and change nothing of what is learned.
+VALUES: dict[str, list[Any]] = {
+    "batch.micro_batch": [1, 2, 4, 8],
+    "memory.recompute": ["none", "selective", "full"],
+    "memory.recompute_layers": [None, 1, 2],
+    "overlap.bucket_mb": [0.02, 0.3, 25.0],
+    "overlap.prefetch": [0, 1, 2],
+    "overlap.tp_chunks": [1, 2, 4],
+    "schedule.kind": ["1f1b", "gpipe", "zb_h1", "interleaved", "layered", "breadth_first"],
+}
+TURNS, MANY = 6, 50
+
+
+def turns(config: RunConfig, count: int, draw: random.Random) -> list[dict[str, Any]]:
+    """Legal changes one after the other, each of one or two keys, and each of something."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        keys = draw.sample(sorted(VALUES), draw.choice([1, 2]))
+        values = {key: draw.choice(VALUES[key]) for key in keys}
+        try:
+            after = live_changes.changed(config, values)
+        except InputError:
+            continue
+        if live_changes.changes(config, after):
+            config, found = after, [*found, values]
+    return found
+
+
+def check(session: Session, name: str, count: int) -> None:
+    steps = 4 * count + 10
+    base = {"batch__global_batch": 8, "batch__micro_batch": 2, "model__layers": 4, "train__steps": steps,
+            "train__warmup": 2, "train__validation_batches": 2}  # fmt: skip
+    config = small(**base | LAYOUTS[name])
+    wanted = turns(config, count, random.Random(f"{drawn.SEED} {name}"))
+    plain, turned = run(session, config), run(session, config, *wanted)
+    assert turned.losses == pytest.approx(plain.losses, abs=1e-5), wanted
+    assert turned.gradient_norms == pytest.approx(plain.gradient_norms, rel=1e-4), wanted
+    assert turned.validation_loss == pytest.approx(plain.validation_loss, abs=1e-5), wanted
+    by_step: dict[int, dict[str, Any]] = {}
+    for row in turned.changes:
+        by_step.setdefault(row.step, {})[row.key] = row.new
+    assert len(by_step) == count, "every turn was made"
+
+
+def test_every_value_is_of_a_knob_that_turns() -> None:
+    assert set(VALUES) <= set(live_parts())
+
+
+@pytest.mark.drawn(2, of="layouts under random turns")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_few_random_turns(session: Session, name: str) -> None:
+    check(session, name, TURNS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_fifty_random_turns(session: Session, name: str) -> None:
+    check(session, name, MANY)
