@@ -45,6 +45,8 @@ from tuning.spec.terms import (  # fmt: skip
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 #: Configurations whose rates differ by less count as equally fast, so that the simpler one is preferred.
 EQUAL_WITHIN = 0.03
+#: Between the name of a live study and the number of a search that followed it.
+LOOK = "-look-"
 #: A study may grow: these can differ when the same study is started again.
 MAY_CHANGE = (
     "trials", "seed", "confirm_repeats", "confirm_runners_up", "equal_within", "racing", "budget_seconds", "budget",
@@ -169,6 +171,26 @@ class StudyFile(Section):
         again = StudyFile.model_validate(self._given() | {"live": {}})
         _check(again)
         return again
+
+    @property
+    def following(self) -> str:
+        """The name of the search that follows on the same run."""
+        look = self.live.look if self.live else 0
+        return f"{self.name.removesuffix(f'{LOOK}{look}')}{LOOK}{look + 1}"
+
+    def looking_again(self, leader: dict[str, Any]) -> StudyFile:
+        """The search that follows on the same run once conditions changed: its baseline is what leads now, and what was
+        best is measured first.
+        """
+        assert self.live is not None
+        given = self._given()
+        base = json.loads(json.dumps(given.get("base", {})))
+        for key, value in leader.items():
+            section, _, name = key.partition(".")
+            if key not in ("parallel.dp", "parallel.world_size"):
+                base.setdefault(section, {})[name] = value
+        live = self.live.model_dump(mode="json") | {"look": self.live.look + 1}
+        return parse(given | {"name": self.following, "base": base, "live": live, "inherit": [self.name]})
 
     def with_confirmation_of(self, known: dict[str, Any]) -> StudyFile:
         """The same file; what it leaves open of the confirmation stays as it was when the study began."""

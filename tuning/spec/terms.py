@@ -90,13 +90,16 @@ class Racing(Section):
 class Live(Section):
     """Trials are windows of one run that goes on, of ``steps`` steps in all; it saves after every ``checkpoint_every``
     where its own configuration does not say how often. The last ``over_steps`` may take so much longer than the
-    baseline's would have: 0.25 is 25 %. A window that would make it more ends early.
+    baseline's would have: 0.25 is 25 %. A window that would make it more ends early. Where steps take another time by
+    more than ``look_again`` after the search though nobody turned anything, another search follows; null: never.
     """
 
     steps: Count = 1000
     checkpoint_every: Count = 100
     max_slowdown: Positive = 0.25
     over_steps: Count = 200
+    look_again: Positive | None = 0.3
+    look: Annotated[int, Field(ge=0)] = 0
 
 
 class Simulated(Section):

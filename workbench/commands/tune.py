@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuning.controllers.status import Update
     from tuning.execution.device_slices import Slice
     from tuning.execution.executor import Execute
+    from tuning.execution.live.starter import Starter
     from tuning.report.study_result import StudyResult
     from tuning.spec.study_file import StudyFile
     from workbench.analysis.studies import StudyDocument
@@ -188,6 +189,8 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     from workbench.terminal.progress import LiveProgress, StudyProgress
 
     assert file.live is not None
+    file = _newest(home, file)
+    assert file.live is not None
     folder = home / STUDIES / file.name
     starter = Starter(home, folder, file.name, file.live, attached)
     windows = LiveWindows(home, starter, Ledger(file.live))
@@ -200,8 +203,36 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
         starter.stop()
     else:
         with Interruption() as interruption, LiveProgress(starter, file.live.steps, interruption) as going:
-            windows.rest(best, file.name, going.should_stop)
+            changed = windows.rest(best, file.name, going.should_stop, file.live.look_again)
+        if isinstance(changed, str):
+            return _look_again(home, file, result, changed, starter)
     return result
+
+
+def _newest(home: Path, file: StudyFile) -> StudyFile:
+    """The last of the searches that followed this one on its run."""
+    from tuning.spec import study_file
+    from tuning.storage.study_folder import STUDIES, STUDY_GIVEN
+
+    while (given := home / STUDIES / file.following / STUDY_GIVEN).is_file():
+        file = study_file.load(given)
+    return file
+
+
+def _look_again(
+    home: Path, file: StudyFile, result: StudyResult, changed: str, starter: Starter
+) -> StudyResult:
+    """Conditions changed: another search on the same run, with what was best first."""
+    from tuning.storage.study_folder import STUDIES
+    from workbench.text.output import say
+
+    leader = result.best.config if result.best else file.search_space.baseline[0]
+    following = file.looking_again(leader)
+    say(f"{changed}: looking again, as study {following.name}")
+    folder = home / STUDIES / following.name
+    folder.mkdir(parents=True, exist_ok=True)
+    starter.hand_over(folder)
+    return _search_live(home, following, None)
 
 
 live_app = typer.Typer(name="live", no_args_is_help=True, help="Tune a run that is going already.")

@@ -16,7 +16,9 @@ from engine.config.run_config import load
 from engine.run import run_folder
 from tests.support.engine.torchrun import at_step, tiny
 from tests.support.waiting import wait_until
+from tests.tuning.execution.live.test_live_study import live_study
 from tests.workbench.conftest import Furnished, Run
+from tuning.execution.live import windows
 from workbench.home import runs
 
 
@@ -59,3 +61,25 @@ def test_a_run_that_is_going_is_tuned_and_left_with_the_best(
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
     assert wait_until(lambda: runs.load(folder).state == "ended", 30)
+
+
+@pytest.mark.timeout(240)
+def test_where_conditions_change_it_looks_again_on_the_same_run(
+    command: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed and asked again, it goes on with the search that followed."""
+    told = ["a step takes 50 % longer than when the search ended"]
+    monkeypatch.setattr(windows, "drifted", lambda seconds, share: told.pop() if told else "")
+    monkeypatch.setattr(windows, "LOOK_SECONDS", 0.2)
+    file = tmp_path / "study.yaml"
+    tree = live_study(trials=2, live={"steps": 260, "checkpoint_every": 20})._given()
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    done = command("tune", "--live", file, "--json")
+    assert done.code == 0, done
+    assert "50 % longer than when the search ended: looking again, as study live-look-1" in done.err
+    found = done.document
+    assert (found["study"], found["state"], found["live"]["step"]) == ("live-look-1", "ended", 260)
+    first = command("show", "live", "--json").document
+    assert first["live"]["runs"] == found["live"]["runs"] and len(first["live"]["runs"]) == 1
+    assert max(row["end"] for row in first["live"]["windows"]) <= found["live"]["windows"][0]["first"]
+    assert command("tune", "--live", file, "--json").document["study"] == "live-look-1"

@@ -111,6 +111,11 @@ class OngoingRun:
         whole = steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
         return Stretch(since, len(whole.steps), len(whole.measured().steps), float(wall_seconds(whole).sum()))
 
+    def step_seconds(self, since: int) -> list[float]:
+        """Wall seconds of each measured step from ``since`` on, by the last :meth:`refresh`."""
+        steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
+        return list(map(float, wall_seconds(steps.between(since, None).measured())))
+
     def summary(self, since: int) -> RunSummary:
         """What the same steps amount to, under the configuration that the run has now."""
         backend, found = str(self.status.backend), referred(self.folder)

@@ -64,6 +64,11 @@ class Starter:
         """The run as far as one is known."""
         return self._run or self._found()
 
+    def hand_over(self, folder: Path) -> None:
+        """The study of this folder goes on with the run."""
+        with run_folder.writable(self._home):
+            run_folder.write_json(folder / RUNS, {"runs": runs_of(self._folder)})
+
     def stop(self) -> None:
         """Ask the run to end at a common step, and wait for that."""
         run = self.current

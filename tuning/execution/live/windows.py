@@ -26,6 +26,7 @@ from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
 from engine.run.ownership import me
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
+from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.execution.live.starter import Starter
@@ -33,6 +34,8 @@ from tuning.execution.live.starter import Starter
 _POLL_SECONDS = 0.1
 #: If no window begins for so long, the run is given the fastest values so far.
 IDLE_SECONDS = 2.0
+#: How often a run that nobody turns is looked at.
+LOOK_SECONDS = 2.0
 _OVER = "the run has done all of its steps"
 #: What is copied from the run's status to that of a window.
 _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
@@ -128,16 +131,20 @@ class LiveWindows:
             with contextlib.suppress(InputError):  # it ended meanwhile
                 run.turn(values, by)
 
-    def rest(self, config: RunConfig, name: str, should_stop: Callable[[], bool]) -> RunOutcome | None:
+    def rest(
+        self, config: RunConfig, name: str, should_stop: Callable[[], bool], share: float | None = None
+    ) -> RunOutcome | str | None:
         """Give the run the values that the search ended with, and wait for its end; ``should_stop`` ends it sooner.
 
         Returns:
-            How it ended; None if no run was ever begun.
+            How it ended; what changed, where its steps take another time by more than this ``share`` though nobody
+            turned it: it goes on then; None if no run was ever begun.
         """
         run = self._starter.current
         if run is None:
             return None
         self.leave(config, name)
+        since, looked = run.step + 1, time.monotonic()
         while (outcome := run.outcome()) is None or outcome.ending is not Ending.COMPLETED:
             if should_stop():
                 self._starter.stop()
@@ -146,6 +153,11 @@ class LiveWindows:
                 run = self._starter.run(config)
             except OverError:
                 return run.outcome()
+            if share is not None and time.monotonic() - looked > LOOK_SECONDS:
+                run.refresh()
+                if words := drifted(run.step_seconds(since), share):
+                    return words
+                looked = time.monotonic()
             time.sleep(_POLL_SECONDS)
         return outcome
 
