@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from profilers.model.rows import ChangeRow
 from workbench.analysis.studies import StudyDocument
 from workbench.home.runs import RunView
 
@@ -49,39 +50,86 @@ def source(view: RunView, study: StudyDocument | None) -> Source:
     return Source(view, config.dumps(), study)
 
 
-def provenance(found: Source) -> dict[str, Any]:
-    """The document, plain values."""
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The run that another one went on from, and the step of the checkpoint, if that is known."""
+
+    run: str
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the run was measured on."""
+
+    world_size: int | None
+    backend: str | None
+    backend_reason: str | None
+    devices: list[str] | None
+    host: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where an exported configuration comes from. ``measured`` are keys of the run's summary, ``study_result`` those of
+    the study's document; ``turned`` are the values of the study's knobs.
+    """
+
+    run: str
+    outcome: str | None
+    study: str | None
+    trial: str | None
+    is_best_of_study: bool
+    is_recommended_by_study: bool
+    measured: dict[str, Any] | None
+    study_result: dict[str, Any] | None
+    turned: dict[str, Any] | None
+    continued: Continued | None
+    changes: list[ChangeRow]
+    config_sha256: str
+    measured_on: Machine
+    exported_on: dict[str, str]
+    versions: dict[str, str]
+    exported_unix: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document, plain values."""
+        return asdict(self)
+
+
+def provenance(found: Source) -> Provenance:
+    """Of a run that is exported now."""
     view, study = found.view, found.study.result if found.study else None
     best, recommended = (study.best, study.recommended) if study else (None, None)
     trials = study.trials if study else []
     plain = found.study.as_dict() if found.study else None
-    return {
-        "run": view.id,
-        "outcome": view.outcome,
-        "study": view.labels.get("study"),
-        "trial": view.labels.get("trial"),
-        "is_best_of_study": best is not None and best.run == view.id,
-        "is_recommended_by_study": recommended is not None and recommended.run == view.id,
-        "measured": _measured(view),
-        "study_result": plain and {name: plain.get(name) for name in _STUDY},
-        "turned": next((trial.config for trial in trials if trial.run == view.id), None),
-        "continued": continued(view),
-        "changes": [asdict(row) for row in view.changes],
-        "config_sha256": hashlib.sha256(found.config_text.encode()).hexdigest(),
-        "measured_on": _machine(view),
-        "exported_on": {"machine": platform.machine(), "system": f"{platform.system()} {platform.release()}"},
-        "versions": versions(),
-        "exported_unix": time.time(),
-    }
+    return Provenance(
+        run=view.id,
+        outcome=view.outcome,
+        study=view.labels.get("study"),
+        trial=view.labels.get("trial"),
+        is_best_of_study=best is not None and best.run == view.id,
+        is_recommended_by_study=recommended is not None and recommended.run == view.id,
+        measured=_measured(view),
+        study_result=None if plain is None else {name: plain.get(name) for name in _STUDY},
+        turned=next((trial.config for trial in trials if trial.run == view.id), None),
+        continued=continued(view),
+        changes=list(view.changes),
+        config_sha256=hashlib.sha256(found.config_text.encode()).hexdigest(),
+        measured_on=_machine(view),
+        exported_on={"machine": platform.machine(), "system": f"{platform.system()} {platform.release()}"},
+        versions=versions(),
+        exported_unix=time.time(),
+    )
 
 
-def continued(view: RunView) -> dict[str, Any] | None:
+def continued(view: RunView) -> Continued | None:
     """The run and the step that this one went on from; None if it started from the beginning."""
     found = view.summary and view.summary.resumed
     if found:
-        return {"run": found.run, "step": found.step}
+        return Continued(found.run, found.step)
     checkpoint = view.config().train.resume
-    return None if checkpoint is None else {"run": Path(checkpoint).parent.parent.name, "step": None}
+    return None if checkpoint is None else Continued(Path(checkpoint).parent.parent.name, None)
 
 
 def versions() -> dict[str, str]:
@@ -98,10 +146,10 @@ def _measured(view: RunView) -> dict[str, Any] | None:
     return {name: numbers[name] for name in names}
 
 
-def _machine(view: RunView) -> dict[str, Any]:
-    names = ("world_size", "backend", "backend_reason", "devices")
-    host = (view.status.owner or {}).get("host")
-    return {name: getattr(view.status, name) for name in names} | {"host": host}
+def _machine(view: RunView) -> Machine:
+    status = view.status
+    host = (status.owner or {}).get("host")
+    return Machine(status.world_size, status.backend, status.backend_reason, status.devices, host)
 
 
 def _version(package: str) -> str:

@@ -100,7 +100,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     files = {
         "config.json": found.config_text,
         "run.sh": _SCRIPT.format(**words),
-        "provenance.json": dumps(provenance(found)) + "\n",
+        "provenance.json": dumps(provenance(found).as_dict()) + "\n",
         "README.md": _README.format(**words),
     }
     return Bundle(words["name"], files, frozenset({"run.sh"}))
@@ -161,9 +161,9 @@ def _starts(view: RunView) -> str:
     origin = continued(view)
     if origin is None:
         return "from the beginning, with the losses of the run where the number of ranks is the same"
-    at = "" if origin["step"] is None else f" after {origin['step']:,} steps"
+    at = "" if origin.step is None else f" after {origin.step:,} steps"
     return (
-        f"from the beginning, though the run continued `{origin['run']}`{at}; to continue a checkpoint, set "
+        f"from the beginning, though the run continued `{origin.run}`{at}; to continue a checkpoint, set "
         "`train.resume` in `config.json` to its folder"
     )
 
