@@ -12,15 +12,15 @@ from benchmarks import _predict_memory as memory
 from benchmarks import _published as published
 from benchmarks.published import columns as columns_of
 from benchmarks.published import llmfoundry, nanotron, playbook
-from benchmarks.published.stalls import crowded, messages, stalled
+from benchmarks.published.stalls import crowded, stalled
 from tuning.predict.fit import calibrate
 from tuning.predict.fit.calibrate import Measured
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array, Cases
 
 Names = NDArray[np.str_]
-#: Half-width of a normal distribution's 90 %, and its deviation from the middle half.
-_NINETY, _QUARTILES = 1.645, 1.349
+#: A range holds this part of rows that are about as likely to stall: chances up to each of these, and above.
+_HELD, _CHANCES, _FEWEST = 0.9, (0.05, 0.15, 0.5, 0.85), 20
 
 
 class Table(NamedTuple):
@@ -35,7 +35,8 @@ class Table(NamedTuple):
 class LeftOut(NamedTuple):
     """Of one table and one way: each row's group, seconds predicted and measured, and the printed 90 % range.
 
-    ``usual`` are rows that did not stall, whose prediction is ``fast``.
+    ``usual`` are rows that did not stall, whose prediction is ``fast``. ``expected`` orders layouts: the median over
+    stalling and not does not tell a layout that often stalls from one that never does.
     """
 
     table: str
@@ -47,6 +48,7 @@ class LeftOut(NamedTuple):
     high: Array
     fast: Array
     usual: NDArray[np.bool_]
+    expected: Array
     cells: Names
 
     def take(self, rows: NDArray[np.bool_]) -> LeftOut:
@@ -109,7 +111,7 @@ def left_out(table: Table) -> Iterator[LeftOut]:
         low, high = _ranges(np.log(predicted / seconds), groups, table)
         usual = np.full(len(seconds), True)
         ends = predicted * low, predicted * high
-        yield LeftOut(table.name, way, groups, predicted, seconds, *ends, predicted, usual, groups)
+        yield LeftOut(table.name, way, groups, predicted, seconds, *ends, predicted, usual, predicted, groups)
 
 
 def _ranges(left: Array, groups: Names, table: Table) -> tuple[Array, Array]:
@@ -135,27 +137,47 @@ def playbook_left_out() -> Iterator[LeftOut]:
         parts = [_playbook_group(trials, own, refused, groups == name) for name in np.unique(groups[ran])]
         place = np.concatenate([np.flatnonzero((groups == name) & ran) for name in np.unique(groups[ran])])
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        predicted, low, high, fast, usual = columns
-        measured = trials["iteration_seconds"][place]
+        predicted, fast, likely, usual, expected = columns
+        measured, names = trials["iteration_seconds"][place], groups[place]
+        low, high = ends_by_chance(np.log(measured / predicted), likely, names)
+        ends, kind = (predicted * low, predicted * high), usual.astype(np.bool_)
         pairs = zip(trials["model"][place], trials["nodes"][place], strict=True)
         cells = np.array([f"{model} on {nodes}" for model, nodes in pairs])
-        ends, kind = (low, high), usual.astype(np.bool_)
-        yield LeftOut("playbook", way, groups[place], predicted, measured, *ends, fast, kind, cells)
+        yield LeftOut("playbook", way, names, predicted, measured, *ends, fast, kind, expected, cells)
+
+
+def ends_by_chance(off: Array, likely: Array, groups: Names) -> tuple[Array, Array]:
+    """Factors of a prediction between which its step is: the shortest range that holds 90 % of log(measured /
+    predicted) in other groups, of rows about as likely to stall; wider by how much one more group varies.
+    """
+    kinds, low, high = np.digitize(likely, _CHANCES), np.ones(len(off)), np.ones(len(off))
+    for name, kind in sorted(set(zip(groups.tolist(), kinds.tolist(), strict=True))):
+        own, others = (groups == name) & (kinds == kind), groups != name
+        alike = others & (kinds == kind)
+        wider = np.sqrt(1 + 1 / len(np.unique(groups[others])))
+        ends = shortest(off[alike if alike.sum() >= _FEWEST else others]) * wider
+        low[own], high[own] = np.exp(min(ends[0], 0.0)), np.exp(max(ends[1], 0.0))
+    return low, high
+
+
+def shortest(values: Array) -> Array:
+    """The two ends of the shortest range that holds 90 % of them."""
+    ordered = np.sort(values)
+    count = int(np.ceil(_HELD * len(ordered)))
+    first = int(np.argmin(ordered[count - 1 :] - ordered[: len(ordered) - count + 1]))
+    return ordered[[first, first + count - 1]]
 
 
 def _playbook_group(
     trials: columns_of.Columns, own: Cases, refused: NDArray[np.bool_], out: NDArray[np.bool_]
 ) -> tuple[Array, ...]:
+    """Of one group: seconds predicted, those of a run that does not stall, the chance that it does, whether it did
+    not, and the seconds that order layouts.
+    """
     fold = memory.learned(trials, own, refused, ~out)
-    known, asked = ~out & ~trials["failed"], out & ~trials["failed"]
+    asked = out & ~trials["failed"]
     left, measured = own.take(asked), trials["iteration_seconds"][asked]
     fast, full = fold.without[asked], crowded(left, fold.peaks)
-    predicted = fold.stalls.slowed(left, fast, full)
-    fitted = own.take(known)
-    off = np.log(trials["iteration_seconds"][known] / fold.without[known])
-    slower = np.log1p(fold.stalls.seconds * messages(fitted) / fold.without[known])
-    nearer = np.where((np.abs(off - slower) < np.abs(off)) & (fitted.pp > 1), off - slower, off)
-    spread = float(np.subtract(*np.quantile(nearer, [0.75, 0.25]))) / _QUARTILES
-    width = np.exp(_NINETY * spread)
-    usual = ~(stalled(left, measured, fast, fold.stalls.seconds) == 1)
-    return predicted, predicted / width, predicted * width, fast, usual.astype(np.float64)
+    usual = stalled(left, measured, fast, fold.stalls.seconds) == 0
+    predicted, expected = fold.stalls.median(left, fast, full), fold.stalls.slowed(left, fast, full)
+    return predicted, fast, fold.stalls.likely(left, full), usual.astype(np.float64), expected

@@ -4,7 +4,8 @@
 
 Each row is predicted by constants that were fitted without its group: its model size, node count, tp width, machine,
 format of numbers, or size with node count. A printed range is made of the errors of other groups, each of them left
-out in its turn. Regret is how much slower than the best of a cell the layout is that was predicted fastest.
+out in its turn. Regret is how much slower than the best of a cell the layout is that was expected to be
+fastest, stalls counted by their chance.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def regrets(one: LeftOut) -> dict[str, float]:
     for name in np.unique(one.cells):
         own = one.cells == name
         if own.sum() >= _FEWEST:
-            first = int(np.argmin(one.predicted[own]))
+            first = int(np.argmin(one.expected[own]))
             found[str(name)] = float(one.measured[own][first] / one.measured[own].min() - 1)
     return found
 

@@ -31,6 +31,37 @@ def test_the_worst_group_stands_beside_the_mean() -> None:
     names, seconds = np.array(["a", "a", "b", "b"]), rows.seconds
     predicted = seconds * np.array([1.0, 1.1, 1.2, 1.4])
     ends = seconds * 0.5, seconds * np.array([2.0, 2.0, 2.0, 0.9])
-    found = left_out.LeftOut("t", "w", names, predicted, seconds, *ends, predicted, names == "a", names)
+    found = left_out.LeftOut(
+        "t", "w", names, predicted, seconds, *ends, predicted, names == "a", seconds, names
+    )
     assert groups.line(found)[4:9] == ["17.5%", "15.0%", "b", "30.0%", "75%"]
     assert groups.without_stalls(found).groups.tolist() == ["a", "a"]
+
+
+def test_a_layout_is_chosen_by_what_is_expected_of_it_and_not_by_its_median() -> None:
+    seconds, names = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.full(5, "a")
+    medians = seconds[::-1].copy()
+    found = left_out.LeftOut(
+        "t", "w", names, medians, seconds, medians, medians, medians, names == "a", seconds, names
+    )
+    assert groups.regrets(found) == {"a": 0.0}
+    assert groups.regrets(found._replace(expected=medians)) == {"a": 4.0}
+
+
+def test_the_shortest_range_leaves_a_heavy_tail_out() -> None:
+    values = np.array([5.0, *np.linspace(-0.1, 0.1, 9)])
+    assert left_out.shortest(values) == pytest.approx([-0.1, 0.1])
+    assert left_out.shortest(-values) == pytest.approx([-0.1, 0.1])
+
+
+def test_ranges_are_of_rows_that_stall_as_often_in_other_groups() -> None:
+    draw = np.random.default_rng(4)
+    groups_, often = np.repeat(np.array(["a", "b", "c"]), 200), np.tile([0.01, 0.95], 300)
+    off = draw.normal(0, np.where(often > 0.5, 0.5, 0.05))
+    low, high = left_out.ends_by_chance(off, often, groups_)
+    inside = (np.log(low) <= off) & (off <= np.log(high))
+    assert 0.86 < inside.mean() < 0.99
+    assert np.median((high / low)[often > 0.5]) > 3 * np.median((high / low)[often < 0.5])
+    spoiled = left_out.ends_by_chance(np.where(groups_ == "a", 9.0, off), often, groups_)
+    assert (spoiled[0][groups_ == "a"] == low[groups_ == "a"]).all()
+    assert (spoiled[1][groups_ == "a"] == high[groups_ == "a"]).all()

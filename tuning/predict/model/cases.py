@@ -46,6 +46,7 @@ _USUAL: Mapping[str, float] = {
     "reduce_every_micro_batch": 0,
     "bucketed": 1,
     "scattered_boundary": 0,
+    "tensor_beside": 0,
     "gathers": 1,
     "value_bytes": 2,
     "devices_per_node": 8,
@@ -69,7 +70,8 @@ class Cases:
 
     ``weight_bytes``, ``gradient_bytes``, ``optimizer_bytes`` (with fp32 weights, if there are some) and
     ``reduce_bytes`` are of one parameter, ``value_bytes`` of one value between blocks. ``bucketed`` gradients leave
-    beside backward. ``scattered_boundary``: each tp rank sends its slice to the next stage. ``gathers``: calls that
+    beside backward. ``scattered_boundary``: each tp rank sends its slice to the next stage.
+    ``tensor_beside``: tp's messages leave beside products. ``gathers``: calls that
     gather a block's parameters, one or one for each tensor. ``last_layers`` are those of the last pipeline rank, which
     has the head, and ``other_layers`` the most of any other; 0 deals them evenly.
     ``bubble_scale``: a schedule's bubble in times of 1F1B's or interleaved 1F1B's. cp is a ring, or ``ulysses``.
@@ -105,6 +107,7 @@ class Cases:
     reduce_every_micro_batch: Array
     bucketed: Array
     scattered_boundary: Array
+    tensor_beside: Array
     gathers: Array
     value_bytes: Array
     devices_per_node: Array

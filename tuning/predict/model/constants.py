@@ -26,6 +26,7 @@ class Constants:
     - ``hop_seconds``: of one hop of a gather or scatter over nodes, which passes its ranks one after the other.
     - ``message_share``: of the links' rates, for point-to-point messages.
     - ``hidden_share``: of a backward, how much of it can have gradients' messages beside it.
+    - ``tensor_hidden_share``: of a block's products, how much of them can have tp's messages beside them.
     - ``shard_hidden_share``: of a micro-batch's computation, how much of it can hide sharded parameters' messages.
     - ``shard_edge``: of those messages, what nothing hides: the first gather and the last scatter.
     - ``update_passes``: times the optimizer's bytes go to memory and back in an update.
@@ -49,6 +50,7 @@ class Constants:
     hop_seconds: float = 2e-5
     message_share: float = 0.6
     hidden_share: float = 0.5
+    tensor_hidden_share: float = 0.3
     shard_hidden_share: float = 0.9
     shard_edge: float = 0.05
     update_passes: float = 2.0
@@ -94,6 +96,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "hop_seconds": (1e-7, 1e-3),
     "message_share": (0.01, 1.0),
     "hidden_share": (0.01, 1.0),
+    "tensor_hidden_share": (0.01, 1.0),
     "shard_hidden_share": (0.01, 1.0),
     "shard_edge": (0.001, 1.0),
     "update_passes": (0.1, 20.0),
@@ -125,6 +128,7 @@ FREE: Mapping[str, float] = {
     "hop_seconds": 1.0,
     "message_share": 0.4,
     "hidden_share": 0.5,
+    "tensor_hidden_share": 0.5,
     "shard_hidden_share": 0.3,
     "shard_edge": 0.7,
     "update_passes": 0.4,

@@ -76,16 +76,17 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     ahead = compute.forward(cases, device, constants)
     back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
     pair = _tensor_parallel(cases, links, constants)
-    repeated = np.where(cases.recompute == FULL, pair, 0.0)
-    tensor = 2 * pair + repeated
-    lifted = _lifted(back, pair) + _lifted(again, repeated)
-    launches = _lifted(ahead, pair) + lifted
+    waits = [_exposed(cases, pair, one, constants) for one in (ahead, back, again)]
+    waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
+    tensor = waits[0] + waits[1] + waits[2]
+    lifted = _lifted(back, waits[1]) + _lifted(again, waits[2])
+    launches = _lifted(ahead, waits[0]) + lifted
     context = _context_parallel(cases, ahead, links, constants)
     block = ahead.device + back.device + again.device + launches + tensor + context
     whole_head = 3 * compute.head_forward(cases, device, constants)
     layers, head = _slowest(cases, block, whole_head)
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
-    backwards = layers * (back.device + again.device + lifted + pair + repeated)
+    backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
     through = cases.layers * block + whole_head
     return Breakdown(
         products=turns * layers * (ahead.products + back.products),
@@ -152,6 +153,12 @@ def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
     halves = 2 * network.ring(group, bytes_, links, constants, 1.0)
     each: Array = np.where(cases.sequence_parallel > 0, halves, reduced) + piped
     return 2 * each
+
+
+def _exposed(cases: Cases, messages: Array, block: BlockSeconds, constants: Constants) -> Array:
+    """What products do not hide of tp's messages, where they are sent piece by piece beside them."""
+    room = np.where(cases.tensor_beside > 0, constants.tensor_hidden_share * block.products, 0.0)
+    return np.maximum(messages - room, 0.0)
 
 
 def _context_parallel(cases: Cases, ahead: BlockSeconds, links: Links, constants: Constants) -> Array:

@@ -236,3 +236,12 @@ def test_a_product_of_odd_width_is_slower_and_of_half_odd_width_less_so() -> Non
     product = 2 * 2 * 1024 * 2048 * 51200 / (312e12 * 0.65)
     assert even == 0 and 0 < four < two < odd
     assert product < odd < 1.3 * product
+
+
+def test_messages_of_tp_beside_products_cost_what_products_do_not_hide() -> None:
+    known = USUAL.put(block_seconds=1e-6, tensor_hidden_share=0.1)
+    each = [step_time.step(case(tp=8, tensor_beside=beside), MACHINE, known) for beside in (0, 1)]
+    hidden = each[0].tensor_parallel - each[1].tensor_parallel
+    assert hidden == pytest.approx(0.1 * each[0].products)
+    whole = step_time.step(case(tp=8, tensor_beside=1), MACHINE, known.put(tensor_hidden_share=50.0))
+    assert whole.tensor_parallel == pytest.approx([0.0])
