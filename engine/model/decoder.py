@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from engine.config.presets import ModelShape
 from engine.model.activation_memory import Activations, Offload, Recompute, again
 from engine.model.axes import Axes, Deferral, TensorAxis
-from engine.model.linear import DeferredGradients, apply, linear
+from engine.model.linear import apply, linear
 from engine.model.mixture import Mixture, MixtureShape, initial_values, initialize_mixture
 
 _ROTARY_BASE = 10000.0
@@ -273,10 +273,3 @@ def _rotate(x: Tensor, rotary: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return rotated.to(x.dtype)
-
-
-def defer_gradients(model: nn.Module, deferred: DeferredGradients | None) -> None:
-    """From now on products leave their weights' gradients to ``deferred``; None: they compute them at once."""
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.deferred = deferred

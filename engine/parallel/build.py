@@ -13,7 +13,7 @@ from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
 from engine.model.activation_memory import activations_of
 from engine.model.axes import Axes, LocalExperts
-from engine.model.decoder import Decoder, initialize
+from engine.model.decoder import Decoder, Linear, initialize
 from engine.model.linear import DeferredGradients
 from engine.model.mixture import Mixture, MixtureShape
 from engine.parallel import compiler_cache
@@ -43,8 +43,9 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
     chosen, shape = plan_of(config), resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
+    late = deferred if chosen.splits_backward else None
     stages = {
-        stage: _replica(rank, _decoder(rank, shape, layers[stage], on_meta))
+        stage: _replica(rank, _decoder(rank, shape, layers[stage], late, on_meta))
         for stage in chosen.stages_of(at.pp)
     }
     set_micro_batches({stage: replica.decoder for stage, replica in stages.items()}, config, chosen)
@@ -74,7 +75,9 @@ def compute_dtype(config: RunConfig) -> torch.dtype:
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
-def _decoder(rank: RankContext, shape: ModelShape, layers: range, on_meta: bool) -> Decoder:
+def _decoder(
+    rank: RankContext, shape: ModelShape, layers: range, late: DeferredGradients | None, on_meta: bool
+) -> Decoder:
     config = rank.config
     with torch.device("meta" if on_meta else "cpu"):
         decoder = Decoder(
@@ -90,6 +93,10 @@ def _decoder(rank: RankContext, shape: ModelShape, layers: range, on_meta: bool)
         initialize(decoder, config.train.seed)
         decoder = decoder.to(rank.device)
         decoder.rotary = decoder.rotary.to(rank.device)
+    if late is not None:
+        for module in decoder.modules():
+            if isinstance(module, Linear):
+                module.deferred = late
     if config.compile:
         for block in decoder.blocks.values():
             block.compile()

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from engine.comm import host_values
 from engine.comm.channel import Channel, Message
-from engine.model.decoder import defer_gradients
 from engine.model.linear import DeferredGradients
 from engine.parallel.data.replica import Replica
 from engine.schedules.actions import Action, Plan, Work, result_of, sent
@@ -156,10 +155,10 @@ class PipelineExecutor:
         return next(iter(self.stages.values())).decoder.positions
 
     def follow(self, plan: Plan, messages: PipelineMessages) -> None:
-        """From the next step on work by this plan, which has the same stages on the same ranks."""
+        """From the next step on work by this plan, which has the same stages on the same ranks, and the
+        same kind of backward.
+        """
         self._plan, self._messages = plan, messages
-        for replica in self.stages.values():
-            defer_gradients(replica.decoder, self._deferred if plan.splits_backward else None)
         self._actions = plan.actions[self._rank]
         self._completing = _completing(self._actions)
 

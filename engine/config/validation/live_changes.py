@@ -76,11 +76,11 @@ def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
 
 
 def _schedule_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
-    """Stages stay on their ranks, and compiled code keeps its kind of backward."""
+    """Stages stay on their ranks; buckets of gradients are dealt for one kind of backward."""
     old, new = (KINDS[config.schedule.kind] for config in (before, after))
     if old.placement != new.placement:
         why = f"deals stages to ranks another way than {before.schedule.kind}; start a new run with this schedule"
         yield LayoutError("schedule.kind", after.schedule.kind, why)
-    elif after.compile and old.splits_backward != new.splits_backward:
-        why = f"and {before.schedule.kind} do not both split the backward, and the model is compiled"
-        yield LayoutError("schedule.kind", after.schedule.kind, f"{why}; start a new run with this schedule")
+    elif old.splits_backward != new.splits_backward:
+        why = f"and {before.schedule.kind} do not both split the backward; start a new run with this schedule"
+        yield LayoutError("schedule.kind", after.schedule.kind, why)

@@ -69,9 +69,9 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"batch.micro_batch": 2, "memory.recompute": "selective"},
     ),
     "another schedule": ({"parallel__pp": 2, "batch__micro_batch": 2}, {"schedule.kind": "gpipe"}),
-    "from now on a split backward": ({"parallel__pp": 2, "batch__micro_batch": 2}, {"schedule.kind": "zb_h1"}),
-    "no split backward any more": (
-        {"parallel__pp": 2, "schedule__kind": "zb_h1", "batch__micro_batch": 2}, {"schedule.kind": "1f1b"},
+    "another schedule of replicas": (
+        {"parallel__pp": 2, "parallel__dp": 2, "batch__global_batch": 8, "batch__micro_batch": 1},
+        {"schedule.kind": "gpipe", "batch.micro_batch": 2},
     ),
     "other chunks of a rank": (
         {"parallel__pp": 2, "schedule__kind": "interleaved", "schedule__chunks": 2, "batch__micro_batch": 2},
@@ -252,7 +252,8 @@ def test_methods_and_their_values_change_between_saves_in_the_background(session
             "zb_v",
             "deals stages to ranks another way than",
         ),
-        ({"schedule__kind": "1f1b", "compile": True}, "zb_h1", "the model is compiled"),
+        ({"schedule__kind": "1f1b"}, "zb_h1", "do not both split the backward"),
+        ({"schedule__kind": "zb_h1"}, "gpipe", "do not both split the backward"),
         ({"schedule__kind": "1f1b"}, "zb_v", "schedule.chunks"),
     ],
 )
