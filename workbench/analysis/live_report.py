@@ -46,8 +46,8 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveReport:
-    """The run that a live study tunes. ``runs`` has more than one where it died and went on from a checkpoint; what was
-    done twice then took ``repeated_seconds``.
+    """The run that a live study tunes. ``runs`` has more than one where it died or was stopped, and was started again;
+    what was done twice then took ``repeated_seconds``.
 
     ``saved_seconds`` is what the baseline would have taken for the same steps, minus what they took: ``gained`` in
     steps that were faster than the baseline, ``invested`` in windows that were slower. ``break_even_step`` is the step
@@ -201,10 +201,9 @@ def standing(report: LiveReport) -> str:
     if report.state == "ended":
         text += ", ended"
     if len(report.runs) > 1:
-        text += (
-            f"; it died {len(report.runs) - 1} times and went on from a checkpoint, "
-            f"{report.repeated_seconds:.1f} s were done again"
-        )
+        again = len(report.runs) - 1
+        times = "once" if again == 1 else f"{again:,} times"
+        text += f"; started again {times}, {report.repeated_seconds:.1f} s of steps were done twice"
     return text
 
 

@@ -70,7 +70,19 @@ def tune(
     file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
     if live and file.live is None:
         file = file.tuned_live()
+    if file.live is not None:
+        _check_alone(join, storage)
     return searched(home, file, json, join, storage)
+
+
+def _check_alone(join: bool, storage: str | None) -> None:
+    """One controller turns a run; its study is in the home that has the run."""
+    from engine.config.errors import InputError
+
+    for key, value in {"join": join or None, "storage": storage}.items():
+        if value is not None:
+            remedy = "a live study has one run, and one controller turns it; leave it out"
+            raise InputError(key, value, remedy)
 
 
 def searched(

@@ -34,6 +34,13 @@ def test_what_cannot_be_attached_to_is_refused(own_home: Furnished, command: Run
     command("live", "attach", own_home.live).refused(own_home.live, "tuned by other already")
 
 
+def test_what_takes_several_controllers_is_refused(command: Run, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(yaml.safe_dump(live_study()._given()), encoding="utf-8")
+    command("tune", "--live", file, "--join").refused("join", "one controller turns it")
+    command("tune", file, "--storage", "postgresql://a@localhost/b").refused("storage", "leave it out")
+
+
 @pytest.mark.timeout(240)
 def test_a_run_that_is_going_is_tuned_and_left_with_the_best(
     command: Run, home: Path, tmp_path: Path

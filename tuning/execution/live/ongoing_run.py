@@ -109,7 +109,10 @@ class OngoingRun:
         steps = join_steps({rank: self.records.table(rank, "step") for rank in self.records.ranks()})
         steps = steps.between(since, None)
         whole = steps.chosen(~np.ma.getmaskarray(steps.values["step_seconds"]).any(axis=0))
-        return Stretch(since, len(whole.steps), len(whole.measured().steps), float(wall_seconds(whole).sum()))
+        first = (
+            int(whole.steps[0]) if len(whole.steps) else since
+        )  # a run that went on has none of the steps before
+        return Stretch(first, len(whole.steps), len(whole.measured().steps), float(wall_seconds(whole).sum()))
 
     def step_seconds(self, since: int) -> list[float]:
         """Wall seconds of each measured step from ``since`` on, by the last :meth:`refresh`."""

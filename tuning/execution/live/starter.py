@@ -23,7 +23,7 @@ TRAINER = "tuning.execution.live.trainer"
 REFUSED = "refused: "
 #: What the ranks print goes here.
 LOG = "live.log"
-#: A run that died so often without a step between is not started again.
+#: A run that died so often and came no further is not started again.
 MOST_DEATHS = 3
 _POLL_SECONDS = 0.1
 #: Runs that go on whatever becomes of this process; nobody waits for their end.
@@ -39,6 +39,8 @@ class Starter:
         self._run: OngoingRun | None = None
         self._safe: RunConfig | None = None
         self._deaths = 0
+        self._reached = -1
+        self._seen_going = False
 
     def run(self, first: RunConfig) -> OngoingRun:
         """The run that goes on; ``first`` is what a new one begins with.
@@ -50,14 +52,14 @@ class Starter:
         if self._run is None:
             self._run = self._found()
         outcome = self._run.outcome() if self._run else None
-        self._deaths = 0 if self._run is not None and outcome is None else self._deaths
+        self._seen_going |= self._run is not None and outcome is None
         if self._run is None or (outcome is not None and self._may_go_on(outcome.ending, outcome.reason)):
-            self._run = self._started(self._run, self._safe or first)
+            self._run, self._seen_going = self._started(self._run, self._safe or first), True
         return self._run
 
     def died(self, safe: RunConfig) -> None:
         """The run is over; if it is started again, then with this configuration."""
-        self._safe = safe
+        self._safe, self._reached = safe, -1
 
     @property
     def current(self) -> OngoingRun | None:
@@ -87,7 +89,11 @@ class Starter:
     def _may_go_on(self, ending: Ending, reason: str) -> bool:
         if ending is Ending.COMPLETED:
             raise OverError("the run has done all of its steps")
-        self._deaths += 1
+        if ending is Ending.STOPPED and self._seen_going:
+            raise OverError("the run was stopped")
+        step = -1 if self._run is None else self._run.step
+        self._deaths = 1 if step > self._reached else self._deaths + 1
+        self._reached = max(step, self._reached)
         if self._attached or self._deaths > MOST_DEATHS:
             raise OverError(f"the run ended: {reason or ending.value}")
         return True

@@ -98,13 +98,13 @@ class LiveWindows:
         """Write what the window measured, and what of the run it covers."""
         run.refresh()
         stretch = run.stretch(first)
-        self._next = first + stretch.steps
+        self._next = stretch.first + stretch.steps
         found = run.summary(first) if outcome.good else summary_of(run.config, "", "none", None)
         summary = replace(found, id=folder.name)
         if outcome.good:
             self._ledger.note(stretch)
         copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
-        covered = {"run": run.id, "first": first, "end": self._next}
+        covered = {"run": run.id, "first": stretch.first, "end": self._next}
         with run_folder.writable(self._home):
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(
@@ -153,9 +153,12 @@ class LiveWindows:
                 run = self._starter.run(config)
             except OverError:
                 return run.outcome()
-            if share is not None and time.monotonic() - looked > LOOK_SECONDS:
+            if time.monotonic() - looked > LOOK_SECONDS:
+                if live_values(run.config, config):  # a person's choice is no drift, and outlives a death
+                    config, share = run.config, None
+                    self._starter.died(config)
                 run.refresh()
-                if words := drifted(run.step_seconds(since), share):
+                if share is not None and (words := drifted(run.step_seconds(since), share)):
                     return words
                 looked = time.monotonic()
             time.sleep(_POLL_SECONDS)

@@ -18,11 +18,13 @@ from engine.config.knobs.catalogue import live_parts
 from engine.config.run_config import RunConfig, load
 from engine.run import commands, run_folder
 from engine.run.outcome import Ending, RunOutcome
+from engine.run.run_folder import RunStatus
 from engine.session import Session
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.records.reader import RunRecords
 from tests.support.waiting import wait_until
+from tuning.execution.executor import OverError
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.starter import Starter
@@ -224,3 +226,28 @@ def test_between_windows_the_run_has_the_fastest_values_and_what_is_set_by_hand_
         assert run.config.batch.micro_batch == 4
     finally:
         live.starter.stop()
+
+
+@pytest.mark.timeout(240)
+def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path) -> None:
+    """The same command goes on where the run was stopped; one that somebody stops meanwhile stays stopped."""
+    file = live_study(live={"steps": 100_000})
+    before, after = (Live(tmp_path / "home", file) for _ in range(2))
+    before.folder.mkdir(parents=True)
+    config, labels = file.config.with_values({"parallel.dp": 2}), {"study": "live", "trial": "0"}
+    before.windows(config, labels, lambda: False)
+    before.starter.stop()
+    folders: list[Path] = []
+    try:
+        assert after.windows(config, labels, lambda: False, folders.append)[0].ending is Ending.COMPLETED
+        covered = json.loads((folders[0] / run_folder.STATUS).read_text())["window"]
+        recorded = losses(after.run)
+        assert after.run.name == covered["run"]
+        assert covered["first"] == min(recorded) >= 12 and covered["end"] - covered["first"] >= 12
+        inbox.send(after.run, "stop")
+        assert wait_until(lambda: RunStatus.of(after.run).state == "ended", PATIENCE_SECONDS)
+        with pytest.raises(OverError, match="was stopped"):
+            after.windows(config, labels, lambda: False)
+        assert len(json.loads((after.folder / RUNS).read_text())["runs"]) == 2
+    finally:
+        after.starter.stop()

@@ -1,0 +1,57 @@
+"""How often the run of a live study is started again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.run.outcome import Ending, RunOutcome
+from tests.tuning.execution.live.test_live_study import live_study
+from tuning.execution.executor import OverError
+from tuning.execution.live import starter as module
+from tuning.execution.live.starter import MOST_DEATHS, Starter
+
+
+@dataclass
+class Mortal:
+    """A run that goes on for one look after each start, then it is dead at the next of these steps."""
+
+    reached: list[int]
+    starts: int = 0
+    looks: list[RunOutcome | None] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        return self.reached[min(self.starts, len(self.reached)) - 1]
+
+    def outcome(self) -> RunOutcome | None:
+        return self.looks.pop(0) if self.looks else RunOutcome(Ending.LOST, "gone")
+
+    def started(self, *_: Any) -> Mortal:
+        self.starts += 1
+        self.looks = [None]
+        return self
+
+
+def starts_of(reached: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a run is started that dies at these steps, and at the last one for ever."""
+    file, run = live_study(), Mortal(reached)
+    assert file.live is not None
+    starter = Starter(folder, folder, file.name, file.live)
+    monkeypatch.setattr(module.Starter, "_started", run.started)
+    with pytest.raises(OverError, match="gone"):
+        for _ in range(200):
+            starter.run(file.config)
+    return run.starts
+
+
+def test_a_run_that_comes_no_further_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert starts_of([-1], tmp_path, monkeypatch) == MOST_DEATHS + 1
+    assert starts_of([40], tmp_path, monkeypatch) == MOST_DEATHS + 1
+
+
+def test_a_run_that_comes_further_each_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert starts_of(list(range(0, 100, 10)), tmp_path, monkeypatch) == 10 + MOST_DEATHS
