@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 import psutil
 
 
-def identity(pid: int) -> dict[str, Any]:
+class Owner(TypedDict):
+    """A process for good: its number, when it began (Unix time), and its host."""
+
+    pid: int
+    start_time: float
+    host: str
+
+
+def identity(pid: int) -> Owner:
     """What names a process for good: pids come back, so the start time is part of it."""
     return {"pid": pid, "start_time": psutil.Process(pid).create_time(), "host": socket.gethostname()}
 
 
-def me() -> dict[str, Any]:
+def me() -> Owner:
     """This process as an owner."""
     return identity(os.getpid())
 
 
-def alive(owner: dict[str, Any] | None) -> bool:
-    """Whether an owner is still running; one on another host is believed to be."""
+def alive(owner: Mapping[str, Any] | None) -> bool:
+    """Whether an owner, as some file has it, is still running; one on another host is believed to be."""
     if not owner:
         return False
     if owner.get("host") != socket.gethostname():

@@ -116,7 +116,7 @@ def begin_journal(opened: Journal, folder: Path, file: StudyFile) -> None:
         _write_text(folder / study_folder.STUDY_GIVEN, file.text)
 
 
-def lease() -> dict[str, Any]:
+def lease() -> ownership.Owner:
     """This process, as a trial's lease names it."""
     return ownership.me()
 

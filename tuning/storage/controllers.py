@@ -242,7 +242,7 @@ def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
             status = StudyStatus.of(folder)
-            others, owner = present(folder), ownership.me()
+            others, owner = present(folder), dict(ownership.me())
             if status.alive and not others:
                 others = [status.owner or {}]
             if others and not join:

@@ -133,7 +133,7 @@ def last_error(job: Job) -> str:
 
 def _identity(pid: int) -> dict[str, Any]:
     try:
-        return ownership.identity(pid)
+        return dict(ownership.identity(pid))
     except psutil.Error:
         return {"pid": pid, "start_time": 0.0}
 
