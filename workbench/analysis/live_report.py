@@ -49,10 +49,10 @@ class LiveReport:
     """The run that a live study tunes. ``runs`` has more than one where it died or was stopped, and was started again;
     what was done twice then took ``repeated_seconds``.
 
-    ``saved_seconds`` is what the baseline would have taken for the same steps, minus what they took: ``gained`` in
-    steps that were faster than the baseline, ``invested`` in windows that were slower. ``break_even_step`` is the step
-    from which on the whole is positive; None while it is not. A curve has the mean rate and the sum that was saved up
-    to its steps.
+    ``saved_seconds`` is what the baseline would have taken for the same steps, minus what they took: ``invested`` in
+    windows of other values that were slower than the baseline, ``gained`` in all other steps. ``break_even_step`` is
+    the step from which on the whole is positive; None while it is not. A curve has the mean rate and the sum that was
+    saved up to its steps.
     """
 
     run: str
@@ -94,7 +94,9 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.of(last)
     slow = [_saved(row, timeline, base) for row in windows]
-    invested = None if base is None else -sum(min(0.0, one or 0.0) for one in slow)
+    invested = (
+        None if base is None or result.baseline is None else _invested(windows, slow, result.baseline.trial)
+    )
     total = None if saved is None else float(saved.sum())
     places = _thinned(len(timeline.steps))
     return LiveReport(
@@ -174,6 +176,14 @@ def _baseline_seconds(windows: Sequence[WindowRow], result: StudyResult, timelin
 def _saved(row: WindowRow, timeline: _Timeline, base: float | None) -> float | None:
     inside = (timeline.steps >= row.first) & (timeline.steps < row.end)
     return None if base is None else float((base - timeline.seconds[inside]).sum())
+
+
+def _invested(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:
+    """Seconds lost in slow windows; those of the baseline stray about their own mean, which costs nothing."""
+    others = (
+        one for row, one in zip(windows, saved, strict=True) if baseline not in (row.trial, row.confirms)
+    )
+    return sum(max(0.0, -(one or 0.0)) for one in others)
 
 
 def _now(flat: Mapping[str, Any], result: StudyResult) -> dict[str, Any]:

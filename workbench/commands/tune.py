@@ -195,8 +195,9 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     from tuning.execution.live.starter import Starter
     from tuning.execution.live.windows import LiveWindows
     from tuning.execution.signals import Interruption
-    from tuning.storage.study_folder import STUDIES
+    from tuning.storage.study_folder import STUDIES, STUDY
     from tuning.study import run_study
+    from workbench.analysis import studies
     from workbench.services.predictions import foresight_of
     from workbench.terminal.progress import LiveProgress, StudyProgress
 
@@ -205,7 +206,8 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     assert file.live is not None
     folder = home / STUDIES / file.name
     starter = Starter(home, folder, file.name, file.live, attached)
-    windows = LiveWindows(home, starter, Ledger(file.live))
+    before = studies.document(folder).live if (folder / STUDY).is_file() else None
+    windows = LiveWindows(home, starter, Ledger(file.live, before.baseline_step_seconds if before else None))
     with StudyProgress(file) as shown:
         result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
     best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])

@@ -8,11 +8,12 @@ from tuning.spec.terms import Live
 
 
 class Ledger:
-    """Windows of a run, each beside as many steps of the first one, the baseline."""
+    """Windows of a run, each beside as many steps of the baseline: of the first one, unless it is known what a step of
+    the ``baseline`` took (seconds), as it is when a search goes on.
+    """
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._baseline: float | None = None
+    def __init__(self, live: Live, baseline: float | None = None) -> None:
+        self._live, self._baseline = live, baseline
         self._windows: list[Stretch] = []
 
     def note(self, stretch: Stretch) -> None:

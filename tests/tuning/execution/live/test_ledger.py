@@ -46,3 +46,9 @@ def test_steps_that_do_not_count_yet_decide_nothing() -> None:
     ledger = Ledger(TERMS)
     ledger.note(stretch(0, 20, 20.0))
     assert ledger.too_dear(Stretch(20, 2, 0, 60.0)) is None
+
+
+def test_a_search_that_goes_on_knows_its_baseline() -> None:
+    ledger = Ledger(TERMS, baseline=1.0)
+    ledger.note(stretch(100, 20, 5.0))
+    assert ledger.too_dear(stretch(120, 10, 20.5)) is not None
