@@ -184,9 +184,16 @@ def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[
     }
 
 
+_NO_DETAIL = "none of the measured steps was recorded in detail (profile.budget)"
+
+
 def _in_detail(
     measured: JoinedSteps, detailed: JoinedSteps, records: RunRecords, facts: RunFacts, used: RankGpus
 ) -> dict[str, Any]:
+    if not len(
+        detailed.steps
+    ):  # recording costs too much for every step, and these few are none of those drawn
+        return {"wire_bytes_reason": _NO_DETAIL, "peak_bandwidth_reason": _NO_DETAIL}
     calls = _calls(detailed, records, facts)
     rows = calls["communication"]
     return {

@@ -270,6 +270,18 @@ def test_a_run_killed_after_one_measured_step_has_no_interval(tmp_path: Path) ->
     assert sum(found.phases.values()) == about(found.step_seconds.mean)
 
 
+def test_measured_steps_without_one_in_detail_have_times_and_say_so(tmp_path: Path) -> None:
+    """As in the few steps of a window, where every step in detail would cost too much."""
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step in range(4):
+            times: dict[str, Any] = {f"{phase}_seconds": None for phase in PHASES}
+            writer.write(replace(step_sample(step, measured=step >= 2), **times))
+    found = summary(tmp_path, world_size=1)
+    assert (found.measured_steps, found.detailed_steps, found.step_seconds is None) == (2, 0, False)
+    assert (found.phases, found.communication, found.verdicts, found.slowest_rank) == ({}, [], [], None)
+    assert "in detail" in str(found.wire_bytes_reason)
+
+
 def test_a_half_written_end_changes_nothing(tmp_path: Path) -> None:
     write_run(tmp_path)
     before = summary(tmp_path)

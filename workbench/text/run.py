@@ -77,7 +77,8 @@ def _step_lines(summary: RunSummary) -> Iterator[Line]:
         mean = f"mean {words.seconds(seconds.mean)}{around}"
         yield "step", f"{mean}, median {median}, p95 {p95}, {summary.measured_steps} measured{since}"
     yield "speed", speed(summary)
-    yield "phases", step.phases(summary.phases, summary.between_seconds or 0.0)
+    if summary.phases:
+        yield "phases", step.phases(summary.phases, summary.between_seconds or 0.0)
     if summary.exposed_seconds_by_axis:
         yield "exposed", step.by_axis(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
     if summary.slowest_rank_share is not None:

@@ -27,13 +27,20 @@ from workbench.text import words
 FRESH_SECONDS = 2.0
 
 
+def _nothing(summary: RunSummary, recorded: str) -> str:
+    """Why a chart of the steps in detail is empty; ``recorded`` where there were such steps."""
+    if not summary.measured_steps:
+        return "no step was measured yet"
+    return recorded if summary.detailed_steps else str(summary.wire_bytes_reason)
+
+
 def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
     """Lanes first, then what they come to over the whole run."""
     _one_step(home() / snapshot.id / run_folder.RECORDS, snapshot)
     left, right = st.columns(2)
     with left:
         exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
-        none = "no communication was recorded" if summary.measured_steps else "no step was measured yet"
+        none = _nothing(summary, "no communication was recorded")
         figure = lanes.exposed_by_axis(exposed, hidden, snapshot.id, none)
         chart(figure, "run-axes", "Exposed and hidden communication by axis")
         st.caption(f":material/info: {step_text.AXES}")
@@ -94,16 +101,17 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
             st.caption(f":material/tune: Changed {text}.")
     with right:
         st.markdown("**Where the mean step goes**")
-        _phase_table(step_text.with_between(summary.phases, summary.between_seconds or 0.0))
+        none = _nothing(summary, "no phase was recorded")
+        _phase_table(step_text.with_between(summary.phases, summary.between_seconds or 0.0), none)
         if summary.mfu_reason:
             st.caption(f"MFU: {summary.mfu_reason}.")
         for _, note in run_text.note_lines(summary):
             st.caption(f":material/info: {note}.")
 
 
-def _phase_table(phases: dict[str, float]) -> None:
+def _phase_table(phases: dict[str, float], none: str) -> None:
     if not phases:
-        st.caption("No step was measured yet.")
+        st.caption(f"{none[0].upper()}{none[1:]}.")
         return
     whole = sum(phases.values())
     named = [phase for phase in phases if phases[phase]]
