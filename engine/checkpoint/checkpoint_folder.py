@@ -137,6 +137,16 @@ def discard(run: Path, step: int) -> None:
     shutil.rmtree(scratch_of(run, step), ignore_errors=True)
 
 
+def forget_after(run: Path, step: int) -> None:
+    """Remove the checkpoints of later steps, which were undone, if there is one to go on from instead."""
+    later = [path for path in complete(run) if path.name > name_of(step)]
+    if len(later) < len(complete(run)):
+        for path in later:
+            with contextlib.suppress(OSError):
+                path.rename(path.with_name(_OLD + path.name))
+        _remove_unfinished(run)
+
+
 @contextlib.contextmanager
 def writing(run: Path) -> Iterator[None]:
     """Around a rank's part of a save: until it ends, or the process does, :func:`sweep` leaves the run alone."""

@@ -96,6 +96,17 @@ class Checkpoints:
             self._rank.state("checkpoint")
         self._wait(None)
 
+    def forget_after(self, step: int) -> None:
+        """The run went back to ``step``: what was saved since is not what it goes on from. The state of this step is
+        saved before that is removed.
+        """
+        if self._settings.every_steps is None or self._saved_step <= step:
+            return
+        self._save(step)
+        self._wait(None)
+        if self._rank.rank == 0:
+            checkpoint_folder.forget_after(self._rank.folder, step)
+
     @property
     def _gloo(self) -> Group:
         assert self._group is not None, "a run without checkpoints neither saves nor loads"

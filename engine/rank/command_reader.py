@@ -11,10 +11,10 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -179,15 +179,25 @@ class _Running:
     first: int
 
 
-#: Changes values from a step on; returns what to tell. InputError if that is not possible: then nothing was changed.
-Change = Callable[[Order, int], str]
+class Done(NamedTuple):
+    """What was done between two steps, in words; the ``step`` to go on with where that is an earlier one; and the
+    ``loss`` on held-out text, if that was asked for.
+    """
+
+    note: str | None
+    step: int | None = None
+    loss: float | None = None
+
+
+#: What is done between two steps, by the order's command. InputError if that is not possible: all is as it was then.
+Between = Mapping[str, Callable[[Order, int], Done]]
 
 
 class CommandReader:
     """``before(step)`` between any two steps; at the end of a ``with`` block a task that still goes on is ended."""
 
-    def __init__(self, rank: RankContext, first: int, change: Change) -> None:
-        self._rank, self._change = rank, change
+    def __init__(self, rank: RankContext, first: int, between: Between) -> None:
+        self._rank, self._between = rank, between
         self._store = RankStore(rank, "orders")
         self._control = OrderControl(rank.progress, rank.rank)
         self._running: _Running | None = None
@@ -200,11 +210,11 @@ class CommandReader:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def before(self, step: int) -> bool:
+    def before(self, step: int) -> tuple[int, bool]:
         """End what has had its steps, and begin what is ordered from this one on.
 
-        Whether the step takes longer than others: while a task goes on, and right after it, since ranks do not end
-        it at the same moment.
+        The step to do: an earlier one where the run went back to it. And whether it takes longer than others: while a
+        task goes on, and right after it, since ranks do not end it at the same moment.
         """
         self._step = step
         disturbed = self._running is not None
@@ -215,12 +225,12 @@ class CommandReader:
                 self._record(self._running)
         number = self._control.due(step, busy=self._running is not None)
         order = None if number is None else self._read(number)
-        if order is not None and order.command == commands.SET:
-            self._set(order)
-            return disturbed
-        if order is not None:
-            self._begin(order)
-        return disturbed or order is not None
+        if order is None or order.command in self._between:
+            if order is not None:
+                self._do(order)
+            return self._step, disturbed
+        self._begin(order)
+        return step, True
 
     def _read(self, number: int) -> Order | None:
         """The order as rank 0 reads it: a rank that could not would go on without what the others change."""
@@ -233,12 +243,24 @@ class CommandReader:
             return commands.read(self._rank.folder, number)
         return commands.from_document(self._store.broadcast(str(number), document))
 
-    def _set(self, order: Order) -> None:
+    def _do(self, order: Order) -> None:
         try:
-            self._tell(order, note=self._change(order, self._step))
-            self._widen()
+            done = self._between[order.command](order, self._step)
         except InputError as problem:
             self._tell(order, problem=str(problem))
+            return
+        if done.step is not None:
+            self._go_back(done.step)
+        self._tell(order, note=done.note, loss=done.loss)
+        self._widen()
+
+    def _go_back(self, first: int) -> None:
+        """Ranks agree on moments by how many steps they did, those that are done again included."""
+        again, self._step = self._step - first, first
+        self._control.redo(again)
+        self._rank.control.redo(again)
+        if self._rank.progress is not None and self._rank.rank == 0:
+            self._rank.progress.redo(again)
 
     def _widen(self) -> None:
         apart = apart_of(self._rank.config)

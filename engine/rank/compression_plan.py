@@ -55,7 +55,7 @@ class Planner:
         plan = Plan(**saved) if saved else NO_PLAN
         if self._config.plan == "none" or not plan.fits(settings_of(self._config)):
             return
-        self._follow(plan)
+        self.follow(plan)
         if self._rank.rank == 0 and plan != NO_PLAN:
             about = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
             self._rank.writer.event(PLAN_EVENT, step=point.manifest.step, **about, taken_from=point.run)
@@ -96,7 +96,7 @@ class Planner:
         if config.plan_alpha >= 1 and after >= uniform:
             plan, after = NO_PLAN, uniform
             choice |= {"layers": {}} | {key: choice[f"{key}_uniform"] for key in ("error", "effect")}
-        self._follow(plan)
+        self.follow(plan)
         if self._rank.rank == 0:
             sizes = {"bytes_uniform": uniform, "bytes_before": before, "bytes_after": after}
             about = {"method": settings.method, "default": settings.value} | choice | sizes
@@ -141,7 +141,8 @@ class Planner:
             prices.of_bucket(part, content, settings) for part in self._parts for content in part.contents
         )
 
-    def _follow(self, plan: Plan) -> None:
+    def follow(self, plan: Plan) -> None:
+        """Compress by this plan from the next step on."""
         if plan != self._rank.plan:
             self._rank.plan = plan
             for part in self._parts:

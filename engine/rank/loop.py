@@ -11,17 +11,19 @@ from torch import Tensor
 
 from engine.checkpoint.checkpointer import Checkpoints
 from engine.comm.context import RankContext
-from engine.config.errors import WorkbenchError
+from engine.config.errors import InputError, WorkbenchError
 from engine.model.data import Corpus, Tokens, open_corpus
 from engine.parallel.build import build_stages
 from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.local_sgd.outer_optimizer import optimizer_of
 from engine.parallel.pipeline import MicroBatches, PipelineExecutor
-from engine.rank.command_reader import CommandReader
+from engine.rank.command_reader import CommandReader, Done
 from engine.rank.compression_plan import Planner, report_uncompressed
 from engine.rank.environment_report import HostClocks, report_offset
 from engine.rank.reconfigure import Reconfiguration
+from engine.rank.rollback import RollbackPoint
 from engine.rank.step_log import StepLog
+from engine.run.commands import BACK, EVALUATE, SET, TRY, Order
 from profilers.collectives.recorder import unrecorded
 
 
@@ -61,16 +63,19 @@ def _steps(
     planner = Planner(rank, stages.stages.values())
     first = checkpoints.resume(planner.adopt)
     divergence = DivergenceCheck(rank.config.train.steps - first)
-    with (
-        StepLog(rank, first) as log,
-        CommandReader(rank, first, Reconfiguration(rank, stages, log).apply) as commands,
-    ):
-        for step in range(first, rank.config.train.steps):
+    with contextlib.ExitStack() as opened:
+        log = opened.enter_context(StepLog(rank, first))
+        turning = Reconfiguration(rank, stages, log)
+        copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning)
+        between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
+        commands = opened.enter_context(CommandReader(rank, first, between))
+        step = first
+        while step < rank.config.train.steps:
             if rank.control.should_stop(step):
                 checkpoints.finish(step)
                 return False
             with rank.timer.aside():
-                disturbed = commands.before(step)
+                step, disturbed = commands.before(step)
             if disturbed:
                 log.leave_out(step)
             planner.watch(step)
@@ -79,6 +84,7 @@ def _steps(
             with rank.timer.aside():
                 checkpoints.after(step + 1)
                 validation.after(step + 1)
+            step += 1
         checkpoints.finish(rank.config.train.steps)
     return True
 
@@ -133,24 +139,45 @@ class Validation:
         if train.validate_every is not None and step % train.validate_every == 0 and step < train.steps:
             self.run(step)
 
+    def on_order(self, order: Order, step: int) -> Done:
+        """Now, before ``step``; the loss is told where it is computed. One that is not finite ends nothing.
+
+        Raises:
+            InputError: the run has no held-out text.
+        """
+        count = self._rank.config.train.validation_batches
+        if not count:
+            raise InputError(
+                "train.validation_batches", 0, f"{order.command} needs held-out text; start a new run"
+            )
+        loss = self._measured(step, count)
+        return Done(None if loss is None else f"held-out loss {loss:.4f} before step {step:,}", loss=loss)
+
     def run(self, step: int) -> None:
         """Mean loss over held-out windows, the same ones each time; recorded by the ranks of the last stage.
 
         Raises:
             DivergedError: it is not finite.
         """
-        rank, count = self._rank, self._rank.config.train.validation_batches
-        if not count:
-            return
+        if count := self._rank.config.train.validation_batches:
+            loss = self._measured(step, count)
+            if loss is not None:
+                check_validation_loss(step, loss)
+
+    def _measured(self, step: int, count: int) -> float | None:
+        """None on ranks that do not compute it."""
+        rank = self._rank
         rank.state("validation")
         began = time.monotonic()
         with unrecorded():
             losses = [loss for batch in range(count) if (loss := self._loss(batch)) is not None]
-        if losses:
-            seconds = time.monotonic() - began
-            loss = sum(losses) / len(losses)
-            check_validation_loss(step, loss)
+        if not losses:
+            return None
+        seconds = time.monotonic() - began
+        loss = sum(losses) / len(losses)
+        if math.isfinite(loss):
             rank.writer.event("validation", step=step, loss=loss, batches=len(losses), seconds=seconds)
+        return loss
 
     def _loss(self, batch: int) -> float | None:
         rank, batch_size = self._rank, self._rank.config.batch.global_batch

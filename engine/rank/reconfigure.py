@@ -6,17 +6,20 @@ from collections.abc import Callable
 
 from engine.comm.context import RankContext
 from engine.config.knobs import facts
+from engine.config.run_config import RunConfig
 from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
 from engine.model.activation_memory import activations_of
 from engine.parallel.build import messages_of, plan_of, set_micro_batches
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.tensor import TensorParallel
+from engine.rank.command_reader import Done
 from engine.rank.compression_plan import report_uncompressed
 from engine.rank.step_log import StepLog
 from engine.run import run_folder
 from engine.run.commands import Order
 
+NOTHING = "nothing to change: these are the values already"
 _UNWRITTEN = (
     "the changed configuration could not be written to the run's folder: config.json is still the old one"
 )
@@ -28,7 +31,7 @@ class Reconfiguration:
     def __init__(self, rank: RankContext, stages: PipelineExecutor, log: StepLog) -> None:
         self._rank, self._stages, self._log = rank, stages, log
 
-    def apply(self, order: Order, step: int) -> str:
+    def apply(self, order: Order, step: int) -> Done:
         """Change what an order asks for before ``step``; says what was changed.
 
         Raises:
@@ -38,22 +41,40 @@ class Reconfiguration:
         before, after = rank.config, live_changes.changed(rank.config, order.values)
         changes = live_changes.changes(before, after)
         if not changes:
-            return "nothing to change: these are the values already"
-        rank.config = after
-        for part in live_changes.parts(changes):
-            PARTS[part](rank, self._stages)
+            return Done(NOTHING)
+        self._turn(after, changes)
         self._log.start_anew(step)
         if rank.rank == 0:
             self._note(order, step, changes)
         changed_keys = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in changes)
-        return f"{changed_keys} from step {step:,} on"
+        return Done(f"{changed_keys} from step {step:,} on")
+
+    def restore(self, config: RunConfig) -> None:
+        """A configuration that this run had before."""
+        self._turn(config, live_changes.changes(self._rank.config, config))
+
+    def go_on_from(self, first: int, step: int, order: Order) -> None:
+        """Steps from ``first`` on are done again instead of going on with ``step``."""
+        rank = self._rank
+        self._log.undo(first)
+        rank.writer.undo(first, end=step, by=order.by, id=order.id)
+        if rank.rank == 0:
+            self._write()
+
+    def _turn(self, after: RunConfig, changes: list[Change]) -> None:
+        self._rank.config = after
+        for part in live_changes.parts(changes):
+            PARTS[part](self._rank, self._stages)
+
+    def _write(self) -> None:
+        try:
+            run_folder.change_config(self._rank.folder, self._rank.config)
+        except OSError:
+            self._rank.note(_UNWRITTEN)
 
     def _note(self, order: Order, step: int, changes: list[Change]) -> None:
         rank = self._rank
-        try:
-            run_folder.change_config(rank.folder, rank.config)
-        except OSError:
-            rank.note(_UNWRITTEN)
+        self._write()
         for one in changes:
             about = {"key": one.key, "old": one.old, "new": one.new}
             rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)

@@ -81,6 +81,12 @@ class StepLog:
         memory.reset_peak(self._rank.device)
         self._reader.forget_peak()
 
+    def undo(self, first: int) -> None:
+        """Steps from ``first`` on are done again; what the device has not passed yet is of those that were undone."""
+        self._flush(wait=True)
+        self._left_out = {step for step in self._left_out if step < first}
+        self.start_anew(first)
+
     def before(self, step: int) -> None:
         """Forget actions between steps, and choose how much of this one to record."""
         closely = step in self._left_out or self._choice.wants(step)

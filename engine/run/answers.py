@@ -27,6 +27,8 @@ class Answer:
     #: The first step that was recorded, and how many were; None for what is done between steps.
     first: int | None = None
     recorded: int | None = None
+    #: On held-out text before the step, where this rank computes it and was asked for it.
+    loss: float | None = None
 
     @property
     def told(self) -> str:
@@ -120,17 +122,18 @@ def _answer(rank: int, told: dict[str, Any]) -> Answer:
         problem=told.get("problem"),
         first=told.get("first"),
         recorded=told.get("recorded"),
+        loss=told.get("loss"),
     )
 
 
 def written(found: list[Answer]) -> list[Answer]:
     """Answers about files; what was changed is told by itself, and once for all ranks."""
-    return [answer for answer in found if answer.command != commands.SET]
+    return [answer for answer in found if answer.command not in commands.BETWEEN]
 
 
 def refusals(found: list[Answer]) -> list[str]:
-    """Changes that were asked for and refused, each once."""
-    turned = [answer for answer in found if answer.command == commands.SET and answer.problem]
+    """What was asked for between two steps and refused, each once."""
+    turned = [answer for answer in found if answer.command in commands.BETWEEN and answer.problem]
     first = {answer.id: answer for answer in reversed(turned)}
     return [f"before step {one.step:,}: {one.problem}" for one in reversed(first.values())]
 

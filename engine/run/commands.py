@@ -24,7 +24,13 @@ WARM_UP = {"snapshot": 0, "trace": 1}
 BOUNDS = {"snapshot": (0, 1000), "trace": (1, 100)}
 #: Changes values of the configuration between two steps; the keys and values are the command's arguments.
 SET = "set"
-KINDS = (*STEPS, SET)
+#: The same, with a copy of what held before, to which ``BACK`` returns: weights, optimizer, values and step.
+TRY, BACK = "try", "back"
+#: Takes the loss on held-out text between two steps.
+EVALUATE = "evaluate"
+#: What is done between two steps; those that change values have them as their arguments.
+BETWEEN, TURNING = (SET, TRY, BACK, EVALUATE), (SET, TRY)
+KINDS = (*STEPS, *BETWEEN)
 #: The kind of the event in which a rank tells what it did.
 EVENT = "order"
 
@@ -86,8 +92,8 @@ class OrderBook:
             return
         arguments = given if isinstance(given, dict) else {}
         number = self._number + 1
-        if command == SET:
-            order = Order(number, path.stem, SET, 0, arguments, str(document.get("by", "")))
+        if command in BETWEEN:
+            order = Order(number, path.stem, command, 0, arguments, str(document.get("by", "")))
         else:
             steps = arguments.get("steps")
             order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
@@ -144,7 +150,11 @@ class _Control:
 
     def __init__(self, progress: Progress | None, rank: int) -> None:
         self._progress, self._rank = progress, rank
-        self._apart = 0
+        self._apart = self._redone = 0
+
+    def redo(self, steps: int) -> None:
+        """So many steps are done again: moments are counted in all that were done."""
+        self._redone += steps
 
     def widen(self, apart: int) -> None:
         """From now on ranks may be this far apart."""
@@ -158,6 +168,7 @@ class StopControl(_Control):
         """Whether this rank must not run ``step`` any more."""
         if self._progress is None:
             return False
+        step += self._redone
         if self._rank == 0:
             self._progress.settle()
         announced = self._progress.stop_at()
@@ -178,6 +189,7 @@ class OrderControl(_Control):
         """The number of the order that applies from ``step`` on; ``busy`` while one before it still goes on."""
         if self._progress is None:
             return None
+        step += self._redone
         if self._rank == 0:
             self._progress.settle()
         number, first = self._progress.announced_order()

@@ -28,6 +28,7 @@ _DUMP_WORD = 7
 _ORDER_REQUEST_WORD = 4
 #: Number and first step of an order in one word, so that no rank sees one without the other.
 _ORDER_WORD = 5
+_REDONE_WORD = 6
 _ORDER_STEP_BITS = 40
 _NEVER = -1
 
@@ -132,6 +133,14 @@ class Progress:
         number, step = divmod(self._words[_ORDER_WORD], 1 << _ORDER_STEP_BITS)
         return number, step
 
+    def redo(self, steps: int) -> None:
+        """Rank 0 tells that the run went back by so many steps: announced ones are counted in all that were done."""
+        self._words[_REDONE_WORD] += steps
+
+    def redone(self) -> int:
+        """How many steps were done again so far."""
+        return int(self._words[_REDONE_WORD])
+
     def settle(self) -> None:
         """Wait until every host has heard what was announced; on one host it has at once."""
 
@@ -149,7 +158,8 @@ def announced(folder: Path) -> tuple[int, int]:
     except (OSError, ValueError, struct.error):
         return 0, 0
     try:
-        return progress.announced_order()
+        number, step = progress.announced_order()
+        return number, max(0, step - progress.redone())
     finally:
         progress.close()
 

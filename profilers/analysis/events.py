@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps
 from profilers.model.rows import ChangeRow, CheckpointRow, OuterRow, PlanRow, QualityRow, Resumed
 from profilers.records.reader import RunRecords
+from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.steps.sampling_budget import SAMPLING_EVENT
 
 CHANGE_EVENT = "changed"
@@ -27,16 +29,41 @@ CHANGE_EVENT = "changed"
 
 def change_rows(records: RunRecords) -> list[ChangeRow]:
     """Every change in order, as rank 0 told it; what cannot be read is left out."""
-    told = (
-        [event for event in records.events(0) if event.kind == CHANGE_EVENT] if 0 in records.ranks() else []
-    )
+    told = remaining(records.events(0)) if 0 in records.ranks() else []
     found = []
     for event in told:
+        if event.kind != CHANGE_EVENT:
+            continue
         try:
             found.append(msgspec.convert({"time_unix": event.time_unix} | event.data, ChangeRow))
         except msgspec.ValidationError:
             continue
     return found
+
+
+def remaining(events: Sequence[Event]) -> list[Event]:
+    """Without changes, plans and held-out losses of steps that were undone afterwards: a loss before a step belongs to
+    those up to it, a change or a plan to those from it on.
+    """
+    found = list[Event]()
+    for event in events:
+        if event.kind == UNDONE_EVENT:
+            first = int(event.data.get("step") or 0)
+            found = [one for one in found if not _undone(one, first)]
+        else:
+            found.append(event)
+    return found
+
+
+#: Kinds that tell what holds from a step on.
+_OF_STEPS = frozenset((CHANGE_EVENT, "plan", "outer"))
+
+
+def _undone(event: Event, first: int) -> bool:
+    step = event.data.get("step")
+    if not isinstance(step, int):
+        return False
+    return step > first if event.kind == VALIDATION_EVENT else event.kind in _OF_STEPS and step >= first
 
 
 def last_change(rows: list[ChangeRow]) -> int | None:
@@ -76,7 +103,8 @@ def resumed(records: RunRecords) -> Resumed | None:
 
 def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
     """Of rank 0, which speaks for all."""
-    return [event.data for event in records.events(0) if event.kind == kind] if 0 in records.ranks() else []
+    told = remaining(records.events(0)) if 0 in records.ranks() else []
+    return [event.data for event in told if event.kind == kind]
 
 
 def _converted(data: dict[str, Any], kind: type[Row]) -> Row | None:
@@ -163,7 +191,7 @@ def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
     """Means over the ranks that computed them; one that does not tell its step was taken at the end."""
     end, told = int(steps.steps[-1]) + 1, defaultdict[int, dict[int, float]](dict)
     for rank in records.ranks():
-        for event in records.events(rank):
+        for event in remaining(records.events(rank)):
             loss, step = event.data.get("loss"), event.data.get("step", end)
             is_loss = event.kind == VALIDATION_EVENT and isinstance(loss, float | int) and math.isfinite(loss)
             if is_loss and isinstance(step, int) and loss is not None:

@@ -20,6 +20,7 @@ from profilers.records.codec import FormatError, decode_header
 MARK = b"\xc1\xc1"
 _HEAD = struct.Struct("<2sII")
 MAX_PAYLOAD_BYTES = 16 << 20
+_HEADER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,19 @@ class AppendFile:
             os.close(self._descriptor)
             self._descriptor = -1
             raise
+
+
+def records_in(path: Path) -> int:
+    """How many whole records a file holds; 0 where there is none, or it is no file of records."""
+    try:
+        with path.open("rb") as file:
+            decoded = decode_header(file.read(_HEADER_BYTES))
+        if decoded is None:
+            return 0
+        header, end = decoded
+        return max(0, path.stat().st_size - end) // header.record_bytes
+    except (OSError, FormatError):
+        return 0
 
 
 def _whole_frames(path: Path) -> int:

@@ -20,7 +20,7 @@ from profilers.records.codec import (
     record_dtype,
 )
 from profilers.records.names import Names
-from profilers.records.schema import STREAMS, Event
+from profilers.records.schema import STREAMS, UNDONE_EVENT, Event
 from profilers.records.table import Table, empty_table
 
 __all__ = [
@@ -202,8 +202,21 @@ class RunRecords:
         key = _process(process), stream
         if key not in self._tables:
             tail = Tail(self._folder / f"{key[0]}.{stream}", self._archive)
-            self._tables[key] = tail, tail.read_new()
+            self._tables[key] = tail, self._remaining(tail.read_new(), key)
         return self._tables[key][1]
+
+    def _remaining(self, table: Table, key: tuple[str, str]) -> Table:
+        """Without the records of steps that were undone after they were written."""
+        process, stream = key
+        if not process.startswith(_RANK_PREFIX) or not table.has("step"):
+            return table
+        steps, places = np.ma.getdata(table.column("step")), np.arange(len(table))
+        gone = np.zeros(len(table), dtype=bool)
+        for event in self.events(process):
+            if event.kind == UNDONE_EVENT:
+                count = dict(event.data.get("records") or {}).get(stream, 0)
+                gone |= (places < count) & (steps >= event.data.get("step", 0))
+        return table.chosen(~gone) if gone.any() else table
 
     def events(self, process: int | str) -> list[Event]:
         """All events of a rank (its number) or process (its name), in the order they were written."""

@@ -224,6 +224,10 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+#: The kind of the event with which a rank tells that it went back to ``step``: of each stream the first so many
+#: ``records`` that are of this step or a later one were undone.
+UNDONE_EVENT = "undone"
+
 FixedRecord = (
     StepSample
     | CommSample

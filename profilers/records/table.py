@@ -75,6 +75,14 @@ class Table:
         """The records from number ``start`` up to ``stop``, without that one."""
         return Table(self.record_class, self._data[start:stop], self.layout, self._names)
 
+    def chosen(self, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> Table:
+        """The records that a mask chooses."""
+        return Table(self.record_class, self._data[wanted], self.layout, self._names)
+
+    def has(self, name: str) -> bool:
+        """Whether its file has a field."""
+        return name in self._bit
+
     def recorded(self, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which records have a value in a field of the file, be it finite or not."""
         bit = np.uint64(1 << self._bit[name])

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import msgspec
 
-from profilers.records.append_file import AppendFile, pack_frame
+from profilers.records.append_file import AppendFile, pack_frame, records_in
 from profilers.records.codec import STREAM_OF, Encoder, Header, encode_header, fields_of, record_struct
 from profilers.records.names import NameTable
-from profilers.records.schema import Event, FixedRecord
+from profilers.records.schema import UNDONE_EVENT, Event, FixedRecord
 
 
 class RecordWriter:
@@ -80,6 +80,13 @@ class RecordWriter:
                 self._events.append(frame)
             except OSError as error:
                 self._drop(error)
+
+    def undo(self, first: int, **about: Any) -> None:
+        """Tell that the steps from ``first`` on were undone: readers leave out their records so far."""
+        with self._lock:
+            streams = [STREAM_OF[record_class] for record_class in self._streams]
+        written = {stream: records_in(self._folder / f"{self._process}.{stream}") for stream in streams}
+        self.event(UNDONE_EVENT, step=first, records=written, **about)
 
     def close(self) -> None:
         """Notes the number of dropped records, if any, as an event; later records count as dropped."""

@@ -98,8 +98,10 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
         raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
     if action in commands.KINDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
-    if action == commands.SET:
+    if action == commands.SET or (action == commands.TRY and values):
         return checked(target.folder, values)
+    if action in commands.BETWEEN:
+        return _nothing(action, values)
     if action in commands.STEPS:
         return dict(commands.arguments_of(action, values))
     return _of_study(action, values)
@@ -122,6 +124,10 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
         if len(values) != 1 or not values[0].isdecimal():
             raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
         return {"trial": int(values[0])}
+    return _nothing(action, values)
+
+
+def _nothing(action: str, values: list[str]) -> dict[str, Any]:
     if values:
         raise InputError(action, " ".join(values), "takes no arguments")
     return {}

@@ -35,6 +35,9 @@ class Action(StrEnum):
     BUDGET = "budget", "study", "change how long it runs", "trials=N ...", "trials=40"
     SAMPLER = "sampler", "study", "propose by another sampler", "NAME"
     SET = "set", "run", "change keys on all ranks at one step", "KEY=VALUE ..."
+    TRY = "try", "run", "the same, with a copy to return to", "[KEY=VALUE ...]"
+    BACK = "back", "run", "return to that copy"
+    EVALUATE = "evaluate", "run", "take the held-out loss now"
     SNAPSHOT = "snapshot", "run", "write what memory is used for", "steps=N | nothing"
     TRACE = "trace", "run", "write a trace of the next steps", "steps=N | nothing"
 

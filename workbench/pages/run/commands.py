@@ -21,7 +21,6 @@ from engine.run import answers as run_commands
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
 from engine.run.answers import Waiting
-from engine.run.commands import SET
 from tuning.storage.commands import send
 from tuning.storage.study_folder import STUDIES
 from workbench.home import control, traces
@@ -37,6 +36,12 @@ from workbench.text import words
 
 REFRESH_SECONDS = 1.0
 SNAPSHOT = "snapshot"
+_COPY = (
+    "Weights, optimizer and values as they are now are kept in memory, to return to if the change does harm."
+)
+_BACK = (
+    "Weights, optimizer, values and step as they were when the copy was kept; the steps since are done again."
+)
 
 
 def draw_commands(view: RunView) -> None:
@@ -51,7 +56,7 @@ def _draw_commands(run_id: str, going: bool) -> None:
 
 def _command_parts(folder: Path, going: bool) -> None:
     """Traces have a tab of their own for how far they are."""
-    answers = [order for order in run_commands.of_run(folder) if order.command != SET]
+    answers = [order for order in run_commands.of_run(folder) if order.command not in commands.BETWEEN]
     waiting = run_commands.waiting(folder, SNAPSHOT)
     for order in waiting:
         if going:
@@ -246,9 +251,7 @@ def _live_parts(folder: Path, going: bool) -> None:
         _form(folder)
         _tune(folder)
     answers = run_orders.of_run(folder)
-    _commands_table(
-        folder, {answer.id: answer for answer in reversed(answers) if answer.command == commands.SET}
-    )
+    _commands_table(folder, {one.id: one for one in reversed(answers) if one.command in commands.BETWEEN})
 
 
 def _form(folder: Path) -> None:
@@ -262,12 +265,26 @@ def _form(folder: Path) -> None:
             format_func=lambda one: f"{one} (now {words.value(live_changes.value_of(config, one))})",
         )
         text = st.text_input("New value", key="turn-value", width=160)
+        keep = st.checkbox("Keep a copy", key="turn-copy", help=_COPY)
         clicked = pressed(st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:")
     if clicked:
-        _send(folder, key, text)
+        _send(folder, key, text, commands.TRY if keep else commands.SET)
+    _ask(folder)
     run, refused = st.session_state.get(_REFUSED, ("", ""))
     if run == folder.name:  # stays until something else is sent: this part is drawn again each second
         st.error(refused, icon=":material/error:")
+
+
+def _ask(folder: Path) -> None:
+    """What takes no values."""
+    kept = any(one.command == commands.TRY and not one.problem for one in run_orders.of_run(folder))
+    with st.container(horizontal=True):
+        if kept and pressed(
+            st.button, "Go back to the copy", "turn-back", icon=":material/undo:", help=_BACK
+        ):
+            send(folder, commands.BACK, {}, by="page")
+        if pressed(st.button, "Held-out loss now", "turn-evaluate", icon=":material/query_stats:"):
+            send(folder, commands.EVALUATE, {}, by="page")
 
 
 def _tune(folder: Path) -> None:
@@ -287,12 +304,12 @@ def _tune(folder: Path) -> None:
             jobs.start(home(), ["live", "attach", folder.name])
 
 
-def _send(folder: Path, key: str, text: str) -> None:
+def _send(folder: Path, key: str, text: str, order: str) -> None:
     """What can be known to be illegal is said at once and not sent."""
     try:
         values = assignments([f"{key}={text}"])
         control.check(folder, values)
-        send(folder, commands.SET, values, by="page")
+        send(folder, order, values, by="page")
         st.session_state.pop(_REFUSED, None)
     except InputError as error:
         st.session_state[_REFUSED] = folder.name, str(error)
@@ -303,9 +320,10 @@ def _commands_table(folder: Path, answers: dict[str, run_orders.Answer]) -> None
     rows = []
     for path in sorted((folder / run_folder.COMMANDS).glob("*.json"), reverse=True):
         command = run_folder.read_json(path) or {}
-        if command.get("command") == commands.SET:
+        if command.get("command") in commands.BETWEEN:
             answer = answers.get(path.stem)
-            wanted = ", ".join(f"{key}={value}" for key, value in (command.get("arguments") or {}).items())
+            values = ", ".join(f"{key}={value}" for key, value in (command.get("arguments") or {}).items())
+            wanted = f"{command['command']} {values}".strip()
             rows.append((wanted, command.get("by"), answer))
     if rows:
         table(

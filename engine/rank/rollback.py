@@ -1,0 +1,116 @@
+"""A copy of a rank's training state in host memory, and the way back to it while the run goes.
+
+What a checkpoint holds is copied between two steps, nothing is gathered or sent. Ranks keep and return at the same
+step; steps that are done again have the numbers that they had.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import psutil
+from torch import Tensor
+
+from engine.checkpoint.checkpointer import Checkpoints
+from engine.checkpoint.state import Part, Snapshot, State, state_of
+from engine.comm.context import RankContext
+from engine.comm.store import RankStore
+from engine.config.compression import Plan
+from engine.config.errors import InputError
+from engine.config.run_config import RunConfig
+from engine.config.validation import live_changes
+from engine.parallel.data.optimizer import LocalOptimizer
+from engine.rank.command_reader import Done
+from engine.rank.compression_plan import Planner
+from engine.rank.reconfigure import Reconfiguration
+from engine.run.commands import BACK, Order
+
+_NONE_KEPT = "no copy is kept to return to; `try` keeps one"
+#: So much of the free host memory at most is taken for copies.
+_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What held before ``step``."""
+
+    step: int
+    config: RunConfig
+    plan: Plan
+    state: State
+
+
+class RollbackPoint:
+    """One rank's copy, the last one that was asked for; every rank makes the same calls."""
+
+    def __init__(
+        self,
+        rank: RankContext,
+        optimizer: LocalOptimizer,
+        checkpoints: Checkpoints,
+        planner: Planner,
+        reconfiguration: Reconfiguration,
+    ) -> None:
+        self._rank, self._optimizer, self._checkpoints = rank, optimizer, checkpoints
+        self._planner, self._reconfiguration = planner, reconfiguration
+        self._store = RankStore(rank, "copies")
+        self._snapshot = Snapshot()
+        self._kept: _Kept | None = None
+
+    def attempt(self, order: Order, step: int) -> Done:
+        """Keep a copy of what holds before ``step``, then change what the order asks for, if anything.
+
+        Raises:
+            InputError: it is not legal, or the copy does not fit into a host's memory: then all is as it was.
+        """
+        live_changes.changed(self._rank.config, order.values)
+        self._optimizer.drain()
+        state = state_of(self._optimizer)
+        size = sum(_flat(value).nbytes for value in state.values())
+        self._check_room(order, size)
+        self._kept = _Kept(step, self._rank.config, self._rank.plan, self._snapshot.take(state))
+        done = self._reconfiguration.apply(order, step)
+        return Done(f"copy of {size / 2**20:,.1f} MiB a rank kept; {done.note}")
+
+    def back(self, order: Order, step: int) -> Done:
+        """Return to the copy: weights, optimizer, what compression carries, the values that held, and the step.
+
+        Raises:
+            InputError: no copy is kept.
+        """
+        kept = self._kept
+        if kept is None:
+            raise InputError(BACK, None, _NONE_KEPT)
+        self._optimizer.drain()
+        self._reconfiguration.restore(kept.config)
+        self._planner.follow(kept.plan)
+        self._put_back(kept.state)
+        self._checkpoints.forget_after(kept.step)
+        self._reconfiguration.go_on_from(kept.step, step, order)
+        return Done(f"back to step {kept.step:,}; {step - kept.step:,} steps are done again", kept.step)
+
+    def _check_room(self, order: Order, size: int) -> None:
+        """All ranks have to agree, and a copy that a host has no memory for would cost the run."""
+        world = self._rank.layout.world_size
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        fits = self._kept is not None or size * here < _SHARE * psutil.virtual_memory().available
+        if world > 1:
+            answers = self._store.gather(f"{order.number}.fits", fits)
+            fits = self._store.broadcast(f"{order.number}.all", lambda: all(answers))
+        if not fits:
+            remedy = f"a copy takes {size / 2**20:,.1f} MiB a rank, and a host has too little memory left"
+            raise InputError(order.command, None, remedy)
+
+    def _put_back(self, kept: State) -> None:
+        """What has no copy began after it, as errors do of a method that was turned on since: it is zero again."""
+        for name, value in state_of(self._optimizer).items():
+            if name in kept:
+                _flat(value).copy_(_flat(kept[name]))
+            else:
+                _flat(value).zero_()
+        self._optimizer.publish_weights()
+
+
+def _flat(value: Part | Tensor) -> Tensor:
+    return value.flat if isinstance(value, Part) else value
