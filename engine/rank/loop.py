@@ -66,7 +66,7 @@ def _steps(
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(StepLog(rank, first))
         turning = Reconfiguration(rank, stages, log)
-        copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning)
+        copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation.before)
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
         commands = opened.enter_context(CommandReader(rank, first, between))
         step = first
@@ -132,12 +132,18 @@ class Validation:
 
     def __init__(self, rank: RankContext, stages: PipelineExecutor, corpus: Corpus) -> None:
         self._rank, self._stages, self._corpus = rank, stages, corpus
+        self._asked: int | None = None
 
     def after(self, step: int) -> None:
         """Between two steps, if it is due; ``step`` is the next one. The end of the run has its own."""
         train = self._rank.config.train
-        if train.validate_every is not None and step % train.validate_every == 0 and step < train.steps:
+        regular = train.validate_every is not None and step % train.validate_every == 0
+        if (regular or step == self._asked) and step < train.steps:
             self.run(step)
+
+    def before(self, step: int) -> None:
+        """Once it comes to ``step``, beside what is regular; the last one asked for counts."""
+        self._asked = step
 
     def on_order(self, order: Order, step: int) -> Done:
         """Now, before ``step``; the loss is told where it is computed. One that is not finite ends nothing.

@@ -7,7 +7,9 @@ step; steps that are done again have the numbers that they had.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import psutil
 from torch import Tensor
@@ -39,6 +41,8 @@ class _Kept:
     config: RunConfig
     plan: Plan
     state: State
+    #: A moment of the monotonic clock.
+    since: float
 
 
 class RollbackPoint:
@@ -51,9 +55,11 @@ class RollbackPoint:
         checkpoints: Checkpoints,
         planner: Planner,
         reconfiguration: Reconfiguration,
+        evaluate_before: Callable[[int], None],
     ) -> None:
         self._rank, self._optimizer, self._checkpoints = rank, optimizer, checkpoints
         self._planner, self._reconfiguration = planner, reconfiguration
+        self._evaluate_before = evaluate_before
         self._store = RankStore(rank, "copies")
         self._snapshot = Snapshot()
         self._kept: _Kept | None = None
@@ -65,30 +71,51 @@ class RollbackPoint:
             InputError: it is not legal, or the copy does not fit into a host's memory: then all is as it was.
         """
         live_changes.changed(self._rank.config, order.values)
+        self._check_loss(order)
         self._optimizer.drain()
         state = state_of(self._optimizer)
         size = sum(_flat(value).nbytes for value in state.values())
         self._check_room(order, size)
-        self._kept = _Kept(step, self._rank.config, self._rank.plan, self._snapshot.take(state))
-        done = self._reconfiguration.apply(order, step)
-        return Done(f"copy of {size / 2**20:,.1f} MiB a rank kept; {done.note}")
+        held = self._rank.config, self._rank.plan, self._snapshot.take(state)
+        self._kept = _Kept(step, *held, time.monotonic())
+        return Done(f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._changed(order, step)}")
 
     def back(self, order: Order, step: int) -> Done:
-        """Return to the copy: weights, optimizer, what compression carries, the values that held, and the step.
+        """Return to the copy: weights, optimizer, what compression carries, the values that held, and the step; then
+        change what the order asks for, if anything.
 
         Raises:
-            InputError: no copy is kept.
+            InputError: no copy is kept, or the change is not legal: then all is as it was.
         """
         kept = self._kept
         if kept is None:
             raise InputError(BACK, None, _NONE_KEPT)
+        live_changes.changed(kept.config, order.values)
+        self._check_loss(order)
         self._optimizer.drain()
         self._reconfiguration.restore(kept.config)
         self._planner.follow(kept.plan)
         self._put_back(kept.state)
         self._checkpoints.forget_after(kept.step)
-        self._reconfiguration.go_on_from(kept.step, step, order)
-        return Done(f"back to step {kept.step:,}; {step - kept.step:,} steps are done again", kept.step)
+        lost, kept = time.monotonic() - kept.since, replace(kept, since=time.monotonic())
+        self._kept = kept
+        self._reconfiguration.go_on_from(kept.step, step, lost, order)
+        words = f"back to step {kept.step:,}; {step - kept.step:,} steps are done again"
+        return Done(f"{words}; {self._changed(order, kept.step)}", kept.step)
+
+    def _changed(self, order: Order, step: int) -> str:
+        """What the order changes in words, and its loss is taken in time."""
+        if order.steps:
+            self._evaluate_before(step + order.steps)
+        return self._reconfiguration.apply(order, step).note or ""
+
+    def _check_loss(self, order: Order) -> None:
+        if order.steps and not self._rank.config.train.validation_batches:
+            raise InputError(
+                "train.validation_batches",
+                0,
+                "there is no held-out text; start a new run, or leave out steps",
+            )
 
     def _check_room(self, order: Order, size: int) -> None:
         """All ranks have to agree, and a copy that a host has no memory for would cost the run."""

@@ -24,12 +24,13 @@ WARM_UP = {"snapshot": 0, "trace": 1}
 BOUNDS = {"snapshot": (0, 1000), "trace": (1, 100)}
 #: Changes values of the configuration between two steps; the keys and values are the command's arguments.
 SET = "set"
-#: The same, with a copy of what held before, to which ``BACK`` returns: weights, optimizer, values and step.
+#: The same, with a copy of what held before, to which ``BACK`` returns: weights, optimizer, values and step. It may
+#: change values there, too. After so many ``steps``, if they say how many, the loss on held-out text is taken.
 TRY, BACK = "try", "back"
 #: Takes the loss on held-out text between two steps.
 EVALUATE = "evaluate"
 #: What is done between two steps; those that change values have them as their arguments.
-BETWEEN, TURNING = (SET, TRY, BACK, EVALUATE), (SET, TRY)
+BETWEEN, TURNING = (SET, TRY, BACK, EVALUATE), (SET, TRY, BACK)
 KINDS = (*STEPS, *BETWEEN)
 #: The kind of the event in which a rank tells what it did.
 EVENT = "order"
@@ -37,8 +38,8 @@ EVENT = "order"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``id`` is that of the command. With 0 ``steps`` it is done between two steps. ``values`` are dotted keys that
-    ``by`` wants changed.
+    """``id`` is that of the command. With 0 ``steps`` it is done between two steps; of ``try`` and ``back`` they are
+    those after which the loss is taken. ``values`` are dotted keys that ``by`` wants changed.
     """
 
     number: int
@@ -92,10 +93,12 @@ class OrderBook:
             return
         arguments = given if isinstance(given, dict) else {}
         number = self._number + 1
+        steps = arguments.get("steps")
         if command in BETWEEN:
-            order = Order(number, path.stem, command, 0, arguments, str(document.get("by", "")))
+            values = {key: value for key, value in arguments.items() if key != "steps"}
+            after = steps if isinstance(steps, int) else 0
+            order = Order(number, path.stem, command, after, values, str(document.get("by", "")))
         else:
-            steps = arguments.get("steps")
             order = Order(number, path.stem, command, steps if isinstance(steps, int) else STEPS[command])
         write(self._folder, order)
         self._number = number

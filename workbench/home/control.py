@@ -98,9 +98,11 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
         raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
     if action in commands.KINDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
-    if action == commands.SET or (action == commands.TRY and values):
+    if action == commands.SET:
         return checked(target.folder, values)
-    if action in commands.BETWEEN:
+    if action in commands.TURNING:
+        return _tried(target.folder, values)
+    if action == commands.EVALUATE:
         return _nothing(action, values)
     if action in commands.STEPS:
         return dict(commands.arguments_of(action, values))
@@ -125,6 +127,17 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
             raise InputError("kill", " ".join(values), "give the number of one trial, for example: kill 3")
         return {"trial": int(values[0])}
     return _nothing(action, values)
+
+
+def _tried(folder: Path, values: list[str]) -> dict[str, Any]:
+    """Keys and values, if any, and after how many steps the loss is taken."""
+    found = assignments(values)
+    steps = found.pop("steps", None)
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+        raise InputError("steps", steps, "give a number of steps, after which the held-out loss is taken")
+    if found:
+        check(folder, found)
+    return found | ({} if steps is None else {"steps": steps})
 
 
 def _nothing(action: str, values: list[str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Action(StrEnum):
     SAMPLER = "sampler", "study", "propose by another sampler", "NAME"
     SET = "set", "run", "change keys on all ranks at one step", "KEY=VALUE ..."
     TRY = "try", "run", "the same, with a copy to return to", "[KEY=VALUE ...]"
-    BACK = "back", "run", "return to that copy"
+    BACK = "back", "run", "return to that copy", "[KEY=VALUE ...]"
     EVALUATE = "evaluate", "run", "take the held-out loss now"
     SNAPSHOT = "snapshot", "run", "write what memory is used for", "steps=N | nothing"
     TRACE = "trace", "run", "write a trace of the next steps", "steps=N | nothing"

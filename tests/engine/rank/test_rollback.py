@@ -119,3 +119,30 @@ def test_what_cannot_be_tried_is_refused_and_the_run_goes_on(session: Session) -
     for rank in answers(session.home / found.id):
         back, tried, evaluated = (str(row["problem"]) for row in rank)
         assert "no copy" in back and "is decided when a run starts" in tried and "held-out" in evaluated
+
+
+def test_two_settings_are_tried_on_the_same_steps_and_their_losses_compared(session: Session) -> None:
+    """From the same weights and on the same text: what is as exact comes to the same loss, what is lossy does not."""
+
+    def orders(folder: Path) -> None:
+        ask(folder, "1", commands.TRY, steps=6)
+        ask(folder, "2", commands.EVALUATE)
+        ask(folder, "3", commands.BACK, **{"steps": 6, "overlap.bucket_mb": 25.0})
+        ask(folder, "4", commands.EVALUATE)
+        ask(folder, "5", commands.BACK, **{"steps": 6} | LOSSY)
+
+    config = small(**STEPS | PLAIN | {"train__steps": 40, "overlap__bucket_mb": 25.0})
+    outcome, found = execute(session, config, on_start=orders)
+    assert outcome.good
+    records = RunRecords(session.home / found.id / run_folder.RECORDS)
+    first = answers(session.home / found.id)[0][0]["step"]
+    told = [
+        one.data for one in records.events(0) if one.kind == "validation" and one.data["step"] == first + 6
+    ]
+    exact, again, lossy = (one["loss"] for one in told)
+    assert exact == again != lossy
+    assert [(row.step, row.key, row.new) for row in found.changes] == [
+        (first, "compression.method", "powersgd"), (first, "compression.rank", 1),
+    ]  # fmt: skip
+    undone = [one.data for one in records.events(0) if one.kind == "undone"]
+    assert all(one["step"] == first and one["seconds"] > 0 for one in undone) and len(undone) == 2
