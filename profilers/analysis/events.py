@@ -189,7 +189,14 @@ def quality_rows(records: RunRecords, steps: JoinedSteps, backend: str) -> list[
 
 def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
     """Means over the ranks that computed them; one that does not tell its step was taken at the end."""
-    end, told = int(steps.steps[-1]) + 1, defaultdict[int, dict[int, float]](dict)
+    return losses_before_steps(records, int(steps.steps[-1]) + 1)
+
+
+def losses_before_steps(records: RunRecords, end: int | None = None) -> dict[int, float]:
+    """The loss on held-out text by the step before which it was taken: means over the ranks that computed it. ``end``
+    is the step of one that does not tell its own.
+    """
+    told = defaultdict[int, dict[int, float]](dict)
     for rank in records.ranks():
         for event in remaining(records.events(rank)):
             loss, step = event.data.get("loss"), event.data.get("step", end)

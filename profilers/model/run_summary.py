@@ -156,6 +156,8 @@ class RunSummary:
     #: One per recorded step, measured or not: the mean over the ranks that know it.
     losses: list[float | None] = field(default_factory=list)
     validation_loss: float | None = None
+    #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
+    reference_loss: float | None = None
     #: Every time that the loss on held-out text was taken, in order.
     quality: list[QualityRow] = field(default_factory=list)
     #: Of the whole model before clipping, one per recorded step.

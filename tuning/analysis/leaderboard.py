@@ -182,9 +182,9 @@ def judged(trial: Trial, baseline: Trial | None, file: StudyFile) -> Judged:
         return Judged("violated", trial.reason or f"it did not reach the loss of {file.target_loss:g}")
     if not _lossy(trial, file):
         return Judged("exact", "gradients are sent as they are")
-    return judge(
-        trial.validation_loss, baseline.validation_loss if baseline else None, trial.steps, file.guard
-    )
+    usual = baseline.validation_loss if baseline else None
+    usual = usual if file.live is None else trial.reference_loss
+    return judge(trial.validation_loss, usual, trial.steps, file.guard)
 
 
 def _lossy(trial: Trial, file: StudyFile) -> bool:

@@ -89,6 +89,7 @@ def measured(
         "phase": outcome.phase,
         "killed_from_outside": outcome.killed_from_outside,
         "validation_loss": loss_at(summary, len(summary.losses) if steps is None else steps),
+        "reference_loss": summary.reference_loss,
         "steps": len(summary.losses),
         "peak_memory_bytes": summary.peak_memory_bytes,
         "conditions": conditions.of_run(summary),

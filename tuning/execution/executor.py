@@ -129,5 +129,6 @@ def _judged(trial: Trial, summary: RunSummary, state: StudyState, file: StudyFil
         return None
     stands = leaderboard.standing(state, file)
     loss = stands.baseline.validation_loss if stands.baseline else None
+    loss = loss if file.live is None else summary.reference_loss
     own = scoring.loss_at(summary, file.config.train.steps)
     return scoring.judge(own, loss, len(summary.losses), file.guard)

@@ -263,8 +263,8 @@ def _row(state: StudyState, trial: Trial, stands: Standing, file: StudyFile) -> 
 #: What a row has as its trial has it.
 _COPIED = (
     "number", "run", "reason", "config", "value", "low", "high", "seconds", "source", "attempt", "retry_of", "confirms",
-    "why", "rank", "phase", "turned", "resolved", "validation_loss", "constraints", "steps", "peak_memory_bytes",
-    "measures",
+    "why", "rank", "phase", "turned", "resolved", "validation_loss", "reference_loss", "constraints", "steps",
+    "peak_memory_bytes", "measures",
 )  # fmt: skip
 
 
@@ -329,6 +329,7 @@ def _entry(
         high=high,
         label=file.search_space.label(trial.config),
         validation_loss=trial.validation_loss,
+        reference_loss=trial.reference_loss,
         shown=shown(value, low, high, file.aim),
         measures=trial.measures,
         resolved=trial.resolved,

@@ -70,6 +70,8 @@ class Measurement:
     rank: int | None = None
     phase: str | None = None
     validation_loss: float | None = None
+    #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
+    reference_loss: float | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     peak_memory_bytes: int | None = None
@@ -116,6 +118,8 @@ class Entry:
     high: float | None = None
     label: str = ""
     validation_loss: float | None = None
+    #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
+    reference_loss: float | None = None
     shown: Shown | None = None
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
     resolved: dict[str, Any] = field(default_factory=dict)

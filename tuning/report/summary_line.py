@@ -233,8 +233,9 @@ def _lossy(document: StudyResult, best: Entry) -> str:
     if _measured_again(document, lossy):
         return ""  # its rounds say how it did, and it is not the fastest of them
     words = f"faster but lossy: {lossy.label}{SEPARATOR}{_value(document, lossy)}"
-    if lossy.validation_loss is not None and baseline and baseline.validation_loss:
-        words += f", validation loss {lossy.validation_loss:.3f} against {baseline.validation_loss:.3f}"
+    usual = lossy.reference_loss or (baseline and baseline.validation_loss)
+    if lossy.validation_loss is not None and usual:
+        words += f", validation loss {lossy.validation_loss:.3f} against {usual:.3f}"
     verb = "it is ruled out" if lossy.guard.state == "violated" else "it cannot be trusted yet"
     return f"{words}: {verb}, {lossy.guard.reason}"
 

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from engine.config import run_config as runconfig
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import facts_of, live_parts
+from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
 from tuning.predict.placement import automatic
@@ -128,9 +128,12 @@ class StudyFile(Section):
 
     @property
     def guard(self) -> LossGuard:
-        """What a lossy setting has to keep."""
+        """What a lossy setting has to keep. On a live run its loss is held against the baseline's on the same steps: a
+        few say as much as they are asked for.
+        """
         if self.quality is None:
-            return self.loss_guard
+            usual = self.live is not None and "loss_guard" not in self.model_fields_set
+            return LossGuard(min_steps=1) if usual else self.loss_guard
         return LossGuard(threshold=self.quality.max_loss_increase, min_steps=1)
 
     @cached_property
@@ -148,8 +151,19 @@ class StudyFile(Section):
         if given is None:
             given = default_space(self.config, self.ranks, self.in_time)
             hot = live_parts()
-            given = given if self.live is None else {key: given[key] for key in given if key in hot}
+            if self.live is not None:
+                given = {key: given[key] for key in given if key in hot and self._may_turn(key, given[key])}
         return parse_space(given, self.config)
+
+    def _may_turn(self, key: str, values: Any) -> bool:
+        """On a live run: what loses something needs held-out text, which a run has from its start or not at all."""
+        exact = [
+            value for value in (values if isinstance(values, list) else []) if not self._loses(key, value)
+        ]
+        return bool(self.config.train.validation_batches) or exact == values
+
+    def _loses(self, key: str, value: Any) -> bool:
+        return is_lossy(self.config.flat() | {key: value})
 
     def with_chosen(self, space: dict[str, Any]) -> StudyFile:
         """The same file, for which this space was chosen when its study began.
@@ -238,6 +252,11 @@ class StudyFile(Section):
     def turns_learning(self) -> bool:
         """Whether trials differ in what they learn of a token, beside what is lossy."""
         return any(facts_of(knob.key).alters_learning for knob in self.knobs)
+
+    @property
+    def turns_lossy(self) -> bool:
+        """Whether a value that it turns to loses something."""
+        return any(self._loses(knob.key, value) for knob in self.knobs for value in knob.grid())
 
     @property
     def space_note(self) -> str:
@@ -384,6 +403,9 @@ def _check_live(file: StudyFile) -> None:
     if not any(len(tuple(knob.grid())) > 1 for knob in file.knobs):
         remedy = f"has nothing that can be turned while a run goes; give some of {', '.join(sorted(hot))}"
         raise InputError("space", None, remedy)
+    if file.turns_lossy and not file.config.train.validation_batches:
+        remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"
+        raise InputError("base.train.validation_batches", 0, remedy)
     others = {"simulate": file.simulate, "side_by_side": file.side_by_side, "target_loss": file.target_loss}
     for key, value in others.items():
         if value is not None:

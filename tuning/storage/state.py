@@ -46,6 +46,8 @@ class Trial:
     high: float | None = None
     samples: tuple[float, ...] = ()
     validation_loss: float | None = None
+    #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
+    reference_loss: float | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from engine.run.run_folder import RunStatus
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import JoinedSteps, join_steps
 from profilers.records.reader import RunRecords
+from profilers.records.schema import UNDONE_EVENT
 from tuning.execution.live.ongoing_run import runs_of
 
 if TYPE_CHECKING:
@@ -42,12 +44,15 @@ class WindowRow:
     outcome: str
     value: float | None
     saved_seconds: float | None
+    #: Of the window itself, and whether its steps were done again with other values: then it is lost as a whole.
+    seconds: float | None = None
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LiveReport:
     """The run that a live study tunes. ``runs`` has more than one where it died or was stopped, and was started again;
-    what was done twice then took ``repeated_seconds``.
+    what was done twice then, or undone on the way, took ``repeated_seconds``.
 
     ``saved_seconds`` is what the baseline would have taken for the same steps, minus what they took: ``invested`` in
     windows of other values that were slower than the baseline, ``gained`` in all other steps. ``break_even_step`` is
@@ -90,7 +95,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
     timeline = _timeline([home / name for name in names])
     windows = _windows(home, result)
     base = _baseline_seconds(windows, result, timeline)
-    saved = None if base is None else base - timeline.seconds
+    saved = None if base is None else base - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.of(last)
     slow = [_saved(row, timeline, base) for row in windows]
@@ -110,7 +115,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         saved_seconds=total,
         gained_seconds=None if total is None or invested is None else total + invested,
         invested_seconds=invested,
-        repeated_seconds=timeline.repeated,
+        repeated_seconds=float(timeline.lost.sum()),
         break_even_step=_break_even(timeline, saved),
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
@@ -121,26 +126,33 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
 
 @dataclass(frozen=True, slots=True)
 class _Timeline:
-    """Wall seconds of each step that counts in the end, and of those that a later run did again."""
+    """Wall seconds of each step that counts in the end; and what was ``lost`` before it was done: steps from it on that
+    were undone, or that a run did which died.
+    """
 
     steps: np.ndarray[Any, np.dtype[np.int64]]
     seconds: _Floats
-    repeated: float
+    lost: _Floats
 
 
 def _timeline(folders: Sequence[Path]) -> _Timeline:
     known: dict[int, float] = {}
-    repeated = 0.0
+    lost = defaultdict[int, float](float)
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
         joined = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
         if not len(joined.steps):
             continue
         first = int(joined.steps[0])
-        repeated += sum(seconds for step, seconds in known.items() if step >= first)
+        lost[first] += sum(seconds for step, seconds in known.items() if step >= first)
+        for event in records.events(0):
+            if event.kind == UNDONE_EVENT:
+                lost[int(event.data["step"])] += float(event.data["seconds"])
         known = {step: seconds for step, seconds in known.items() if step < first}
         known |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
-    return _Timeline(np.array(list(known), np.int64), np.array(list(known.values()), float), repeated)
+    before = [lost.get(step, 0.0) for step in known]
+    seconds = np.array(list(known.values()), float)
+    return _Timeline(np.array(list(known), np.int64), seconds, np.array(before, float))
 
 
 def _whole(steps: JoinedSteps) -> JoinedSteps:
@@ -155,8 +167,11 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
         covered = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
         if row.run and covered:
             where = covered["run"], covered["first"], covered["end"]
+            more = covered.get("seconds"), bool(covered.get("undone"))
             found.append(
-                WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", row.value, None)
+                WindowRow(
+                    row.number, row.confirms, row.label, *where, row.outcome or "", row.value, None, *more
+                )
             )
     return found
 
@@ -165,23 +180,31 @@ def _baseline_seconds(windows: Sequence[WindowRow], result: StudyResult, timelin
     """Seconds of a step of the baseline: the mean over all windows that measured it, their first steps included."""
     if result.baseline is None:
         return None
-    number = result.baseline.trial
-    chosen = np.zeros(len(timeline.steps), bool)
-    for row in windows:
-        if number in (row.trial, row.confirms):
-            chosen |= (timeline.steps >= row.first) & (timeline.steps < row.end)
-    return float(timeline.seconds[chosen].mean()) if chosen.any() else None
+    mine = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
+    steps = sum(row.end - row.first for row in mine)
+    return sum(_seconds_of(row, timeline) for row in mine) / steps if steps else None
+
+
+def _seconds_of(row: WindowRow, timeline: _Timeline) -> float:
+    """As the window told it; of one from before windows did, what its steps took that count in the end."""
+    inside = (timeline.steps >= row.first) & (timeline.steps < row.end)
+    return float(timeline.seconds[inside].sum()) if row.seconds is None else row.seconds
 
 
 def _saved(row: WindowRow, timeline: _Timeline, base: float | None) -> float | None:
-    inside = (timeline.steps >= row.first) & (timeline.steps < row.end)
-    return None if base is None else float((base - timeline.seconds[inside]).sum())
+    """An undone window is lost as a whole: its steps count where they were done again."""
+    counts = 0 if row.undone else row.end - row.first
+    return None if base is None else base * counts - _seconds_of(row, timeline)
 
 
 def _invested(windows: Sequence[WindowRow], saved: Sequence[float | None], baseline: int) -> float:
-    """Seconds lost in slow windows; those of the baseline stray about their own mean, which costs nothing."""
+    """Seconds lost in slow windows and in undone ones; the baseline's others stray about their own mean, which costs
+    nothing.
+    """
     others = (
-        one for row, one in zip(windows, saved, strict=True) if baseline not in (row.trial, row.confirms)
+        one
+        for row, one in zip(windows, saved, strict=True)
+        if row.undone or baseline not in (row.trial, row.confirms)
     )
     return sum(max(0.0, -(one or 0.0)) for one in others)
 
@@ -223,7 +246,7 @@ def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
     step = "-" if report.break_even_step is None else f"step {report.break_even_step:,}"
     return [
         ("Now", "-" if rate is None else f"{rate:,.0f} tokens/s", "Over the last steps that are drawn."),
-        ("Invested", _seconds(report.invested_seconds), "Windows that were slower than the baseline."),
+        ("Invested", _seconds(report.invested_seconds), "Windows that were slower than the baseline, or undone."),
         ("Saved", _seconds(report.saved_seconds), "The baseline's seconds for the same steps, minus the run's."),
         ("Break-even", step if report.break_even_step is not None else "not yet",
          "From this step on the run is ahead of one that nobody tuned."),

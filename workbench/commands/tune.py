@@ -191,6 +191,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
+    from tuning.execution.live.approach import Approach
     from tuning.execution.live.ledger import Ledger
     from tuning.execution.live.starter import Starter
     from tuning.execution.live.windows import LiveWindows
@@ -207,7 +208,9 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     folder = home / STUDIES / file.name
     starter = Starter(home, folder, file.name, file.live, attached)
     before = studies.document(folder).live if (folder / STUDY).is_file() else None
-    windows = LiveWindows(home, starter, Ledger(file.live, before.baseline_step_seconds if before else None))
+    ledger = Ledger(file.live, before.baseline_step_seconds if before else None)
+    baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
+    windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard))
     with StudyProgress(file) as shown:
         result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
     best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])

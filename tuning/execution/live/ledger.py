@@ -14,15 +14,15 @@ class Ledger:
 
     def __init__(self, live: Live, baseline: float | None = None) -> None:
         self._live, self._baseline = live, baseline
-        self._windows: list[Stretch] = []
+        self._windows: list[tuple[Stretch, bool]] = []
 
-    def note(self, stretch: Stretch) -> None:
-        """A window is over."""
+    def note(self, stretch: Stretch, undone: bool = False) -> None:
+        """A window is over; it may be ``undone``, and is lost as a whole then."""
         if self._baseline is None and stretch.steps:
             self._baseline = stretch.seconds / stretch.steps
-        self._windows.append(stretch)
+        self._windows.append((stretch, undone))
 
-    def too_dear(self, stretch: Stretch) -> EarlyEnd | None:
+    def too_dear(self, stretch: Stretch, undone: bool = False) -> EarlyEnd | None:
         """How a window ends that makes the last ``over_steps`` slower than ``max_slowdown`` allows; None: it may go on.
 
         What earlier windows of these steps lost counts; what others gained does not.
@@ -30,8 +30,8 @@ class Ledger:
         if self._baseline is None or not stretch.measured:
             return None
         live, now = self._live, stretch.first + stretch.steps
-        recent = [one for one in self._windows if one.first + one.steps > now - live.over_steps]
-        lost = sum(max(0.0, self._lost(one)) for one in (*recent, stretch))
+        recent = [each for each in self._windows if each[0].first + each[0].steps > now - live.over_steps]
+        lost = sum(max(0.0, self._lost(*each)) for each in (*recent, (stretch, undone)))
         allowed = live.max_slowdown * live.over_steps * self._baseline
         if lost <= allowed:
             return None
@@ -41,5 +41,5 @@ class Ledger:
             f"{allowed:.2f} s are allowed",
         )
 
-    def _lost(self, stretch: Stretch) -> float:
-        return stretch.seconds - stretch.steps * (self._baseline or 0.0)
+    def _lost(self, stretch: Stretch, undone: bool) -> float:
+        return stretch.seconds - (0 if undone else stretch.steps) * (self._baseline or 0.0)

@@ -16,6 +16,7 @@ from engine.run import answers, commands, progress, run_folder
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.ownership import alive
 from engine.run.run_folder import RunStatus
+from profilers.analysis.events import losses_before_steps
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.model.run_summary import RunSummary
@@ -85,20 +86,25 @@ class OngoingRun:
         outside = ("starting", "building")
         return min((rank.step for rank in ranks if rank.phase not in outside), default=-1)
 
-    def turn(self, values: dict[str, Any], by: str) -> Turn:
-        """Change values on all ranks before the same step.
+    def turn(self, values: dict[str, Any], by: str, command: str = commands.SET, steps: int = 0) -> Turn:
+        """Change values on all ranks before the same step; with the ``command`` ``try`` or ``back`` from a copy, and
+        after so many ``steps`` the loss on held-out text is taken.
 
         Raises:
             InputError: a value is refused, or the ranks do not answer; then all is as it was.
         """
-        key, value = next(iter(values.items()))
-        sent = inbox.send(self.folder, commands.SET, values, by)
+        key, value = next(iter(values.items()), (command, None))
+        sent = inbox.send(self.folder, command, values | ({"steps": steps} if steps else {}), by)
         ranks = self.status.world_size or 1
         found = answers.wait_for(self.folder, sent, ranks, PATIENCE_SECONDS)
         done, text = answers.told(self.folder, found, ranks)
         if not done:
             raise InputError(key, value, text)
         return Turn(max(answer.step for answer in found), not text.startswith("nothing to change"))
+
+    def loss_before(self, step: int) -> float | None:
+        """On held-out text, by the last :meth:`refresh`; None if it was not taken there yet."""
+        return losses_before_steps(self.records).get(step)
 
     def refresh(self) -> None:
         """Let what follows see what ranks recorded since."""

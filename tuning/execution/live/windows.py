@@ -13,19 +13,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy
 from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
-from engine.config.validation import live_changes
 from engine.lifecycle import summary_of
 from engine.run import run_folder
-from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
+from engine.run.outcome import EarlyEnd, Ending, RunOutcome
 from engine.run.ownership import me
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
+from tuning.execution.live.approach import Approach, Begun, live_values
 from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import OngoingRun
@@ -36,6 +35,8 @@ _POLL_SECONDS = 0.1
 IDLE_SECONDS = 2.0
 #: How often a run that nobody turns is looked at.
 LOOK_SECONDS = 2.0
+#: The purpose of windows that measure a leader again: their speed counts, not their loss.
+CONFIRM = "confirm"
 _OVER = "the run has done all of its steps"
 #: What is copied from the run's status to that of a window.
 _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
@@ -45,9 +46,13 @@ _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "
 class LiveWindows:
     """Measures trials on one run. :meth:`rest` or :meth:`leave` when the search is over."""
 
-    def __init__(self, home: Path, starter: Starter, ledger: Ledger) -> None:
+    def __init__(
+        self, home: Path, starter: Starter, ledger: Ledger, approach: Approach | None = None
+    ) -> None:
         self._home, self._starter, self._ledger = home, starter, ledger
+        self._approach = approach or Approach()
         self._next = 0
+        self._on_copy: list[Path] = []
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
         self._idle = threading.Timer(0, lambda: None)
@@ -77,35 +82,51 @@ class LiveWindows:
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
-        before, first = run.config, run.step
-        try:
-            first = self._turned(run, config, labels)
-            outcome = self._measured(run, config, first, should_stop)
-        except InputError as problem:  # ranks that are gone do not answer either
-            outcome = run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
-        if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, first):
-            self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), first)
+        before = run.config
+        began, outcome = self._referred(run, config, labels, should_stop)
+        if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
+            self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
             raise OverError(_OVER)
         if run.outcome() is not None:
             self._starter.died(before)
-        summary = self._end(folder, run, outcome, first)
+        summary = self._end(folder, run, outcome, began, config)
         rate = summary.tokens_per_second
         if rate is not None and not is_lossy(config.flat()) and rate > (self._fastest or (0.0,))[0]:
             self._fastest = rate, config
         return outcome, summary
 
-    def _end(self, folder: Path, run: OngoingRun, outcome: RunOutcome, first: int) -> RunSummary:
+    def _referred(
+        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
+    ) -> tuple[Begun, RunOutcome]:
+        """A window, after one of the baseline if its loss is to be compared with that."""
+        baseline = None if labels.get("purpose") == CONFIRM else self._approach.needs_reference(run, config)
+        if baseline is not None:
+            began, outcome = self._measured(run, baseline, labels, should_stop)
+            self._approach.judge(run, baseline, began)
+            self._ledger.note(run.stretch(began.first))
+            if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
+                return began, outcome
+        return self._measured(run, config, labels, should_stop)
+
+    def _end(
+        self, folder: Path, run: OngoingRun, outcome: RunOutcome, began: Begun, config: RunConfig
+    ) -> RunSummary:
         """Write what the window measured, and what of the run it covers."""
         run.refresh()
-        stretch = run.stretch(first)
+        stretch = run.stretch(began.first)
         self._next = stretch.first + stretch.steps
-        found = run.summary(first) if outcome.good else summary_of(run.config, "", "none", None)
-        summary = replace(found, id=folder.name)
+        summary = summary_of(run.config, "", "none", None)
+        losses = self._approach.judge(run, config, began)
         if outcome.good:
-            self._ledger.note(stretch)
+            found = run.summary(began.first)
+            own = found.losses[began.first - found.first_step :][: config.train.steps]
+            summary = replace(found, losses=own, validation_loss=losses[0], reference_loss=losses[1])
+            self._ledger.note(stretch, undone=began.undone)
+        summary = replace(summary, id=folder.name)
         copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
-        covered = {"run": run.id, "first": stretch.first, "end": self._next}
+        covered = {"run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds}
         with run_folder.writable(self._home):
+            self._mark(folder, began)
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(
                 folder,
@@ -117,6 +138,14 @@ class LiveWindows:
             )
         return summary
 
+    def _mark(self, folder: Path, began: Begun) -> None:
+        """Windows whose steps were done again say so."""
+        if began.undone:
+            for earlier in self._on_copy:
+                window = (run_folder.read_json(earlier / run_folder.STATUS) or {}).get("window") or {}
+                run_folder.update_status(earlier, window=window | {"undone": True})
+        self._on_copy = [folder] if began.on_copy else []
+
     def leave(self, config: RunConfig, name: str) -> None:
         """Give the run the values that the search ended with, and leave it alone: what is set by hand from now on
         stays.
@@ -127,9 +156,9 @@ class LiveWindows:
 
     def _give(self, config: RunConfig, by: str) -> None:
         run = self._starter.current
-        if run is not None and run.outcome() is None and (values := live_values(run.config, config)):
+        if run is not None and run.outcome() is None:
             with contextlib.suppress(InputError):  # it ended meanwhile
-                run.turn(values, by)
+                self._approach.leave(run, config, by)
 
     def rest(
         self, config: RunConfig, name: str, should_stop: Callable[[], bool], share: float | None = None
@@ -164,41 +193,43 @@ class LiveWindows:
             time.sleep(_POLL_SECONDS)
         return outcome
 
-    def _turned(self, run: OngoingRun, config: RunConfig, labels: dict[str, str]) -> int:
-        """The first step under the trial's values."""
-        values = live_values(run.config, config)
-        if not values:
-            return max(self._next, run.step + 1)
-        live_changes.changed(run.config, values)
-        return run.turn(values, f"study {labels['study']}, trial {labels['trial']}").step
-
     def _measured(
-        self, run: OngoingRun, config: RunConfig, first: int, should_stop: Callable[[], StopAnswer]
+        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
+    ) -> tuple[Begun, RunOutcome]:
+        """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
+        began = Begun(run.step)
+        try:
+            by = f"study {labels['study']}, trial {labels['trial']}"
+            turned = self._approach.turn(run, config, by, labels.get("purpose") != CONFIRM)
+            began = turned or Begun(max(self._next, run.step + 1))
+            return began, self._waited(run, config, began, should_stop)
+        except InputError as problem:  # ranks that are gone do not answer either
+            return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
+
+    def _waited(
+        self, run: OngoingRun, config: RunConfig, began: Begun, should_stop: ShouldStop
     ) -> RunOutcome:
-        """How the window ended, once it has the steps that its trial asks for."""
+        """How the window ended."""
         while True:
             ended = run.outcome()
             run.refresh()
             if others := live_values(run.config, config):
                 return RunOutcome(Ending.STOPPED, f"{', '.join(others)} was set by hand within the window")
-            if self._is_whole(run, config, first):
+            if self._is_whole(run, config, began):
                 return RunOutcome(Ending.COMPLETED)
             if ended is not None:
                 return ended
-            answer = should_stop() or self._ledger.too_dear(run.stretch(first))
+            answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
             if isinstance(answer, EarlyEnd):
                 return RunOutcome(answer.ending, answer.reason)
             if answer:
                 return RunOutcome(Ending.STOPPED)
             time.sleep(_POLL_SECONDS)
 
-    def _is_whole(self, run: OngoingRun, config: RunConfig, first: int) -> bool:
-        """Whether as many steps were measured as the trial asks for, in whole rounds."""
+    def _is_whole(self, run: OngoingRun, config: RunConfig, began: Begun) -> bool:
+        """Whether as many steps were measured as the trial asks for, in whole rounds, and the loss after them."""
         every = round_steps(config)
         wanted = max(1, (config.train.steps - least_steps(config, 0)) // every) * every
-        return run.stretch(first).measured >= wanted
-
-
-def live_values(now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
-    """What has to be turned to get from one configuration to the other."""
-    return {change.key: change.new for change in live_changes.changes(now, wanted)}
+        if began.loss_before is not None and run.loss_before(began.loss_before) is None:
+            return False
+        return run.stretch(began.first).measured >= wanted

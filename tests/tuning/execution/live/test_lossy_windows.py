@@ -1,0 +1,80 @@
+"""Lossy windows of a live study: on the same steps and text as the baseline's, judged by the same held-out text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from engine.run import run_folder
+from profilers.records.reader import RunRecords
+from profilers.records.schema import UNDONE_EVENT
+from tests.tuning.execution.live.test_live_study import STEPS, Live, live_study, losses
+from tuning.execution.live.approach import Approach
+from tuning.execution.live.ledger import Ledger
+from tuning.execution.live.windows import LiveWindows
+from tuning.spec.study_file import StudyFile
+from workbench.analysis import live_report, studies
+
+
+def lossy_study(values: list[Any], **changes: Any) -> StudyFile:
+    """Turns the share that is sent of a gradient."""
+    base: dict[str, Any] = live_study()._given()["base"]
+    base = base | {"compression": {"ratio": 0.001, "error_feedback": False}}
+    space = {"compression.method": values}
+    return live_study(**{"base": base, "space": space, "confirm_repeats": 0} | changes)
+
+
+class Lossy(Live):
+    """With losses that are compared."""
+
+    def __init__(self, home: Path, file: StudyFile) -> None:
+        super().__init__(home, file)
+        assert file.live is not None
+        baseline = file.search_space.config(file.search_space.baseline[0])
+        self.windows = LiveWindows(home, self.starter, Ledger(file.live), Approach(baseline, file.guard))
+
+
+def undone(folder: Path) -> list[dict[str, Any]]:
+    return [one.data for one in RunRecords(folder / run_folder.RECORDS).events(0) if one.kind == UNDONE_EVENT]
+
+
+@pytest.mark.timeout(240)
+def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(tmp_path: Path) -> None:
+    """int8 loses next to nothing and stays; a thousandth of a gradient learns nothing more, and is undone."""
+    tuned = Lossy(
+        tmp_path,
+        lossy_study(["none", "int8", "topk"], trials=3, loss_guard={"threshold": 0.01, "min_steps": 1}),
+    )
+    found = tuned.search()
+    rows = {row["config"]["compression.method"]: row for row in found["trials"]}
+    exact, good, bad = rows["none"], rows["int8"], rows["topk"]
+    assert exact["reference_loss"] is None and exact["validation_loss"] > 0
+    assert {good["reference_loss"], bad["reference_loss"]} == {exact["validation_loss"]}, "of the same steps"
+    assert good["guard"]["state"] == "satisfied" and good["validation_loss"] == pytest.approx(
+        exact["validation_loss"], rel=1e-2
+    )
+    assert bad["guard"]["state"] == "violated" and bad["validation_loss"] > 1.01 * exact["validation_loss"]
+    firsts = {first for first, _ in tuned.covered(found)}
+    assert len(firsts) == 1
+    assert tuned.windows._approach._spoilt == (found["trials"][-1] == bad)
+    folder = tuned.to_the_end()
+    assert len(losses(folder)) == STEPS
+    report = live_report.of_study(tuned.folder, studies.document(tuned.folder).result)
+    assert report is not None and report.repeated_seconds == pytest.approx(
+        sum(one["seconds"] for one in undone(folder))
+    )
+    lost = [row for row in report.windows if row.undone]
+    assert len(lost) >= 2 and all((row.saved_seconds or 0) < 0 for row in lost)
+
+
+def test_without_held_out_text_nothing_lossy_is_searched() -> None:
+    base = lossy_study(["none", "int8"])._given()["base"]
+    base["train"]["validation_batches"] = 0
+    with pytest.raises(InputError, match=r"base\.train\.validation_batches=0") as refused:
+        lossy_study(["none", "int8"], base=base)
+    assert "held-out text" in refused.value.remedy
+    usual = live_study(base=base | {"compression": {}}, space=None)
+    assert not usual.turns_lossy and usual.knobs

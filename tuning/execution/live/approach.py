@@ -1,0 +1,126 @@
+"""How a run comes to the values of a window: turned as it goes on, or from a copy, on steps that the baseline did, too.
+
+What loses something is measured on the very steps of a window of the baseline, from the same weights and on the same
+text, so that their losses on held-out text compare. Those steps count once: what the baseline made of them is undone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.config.knobs.catalogue import is_lossy
+from engine.config.run_config import RunConfig
+from engine.config.validation import live_changes
+from engine.run.commands import BACK, SET, TRY
+from tuning.execution.live.ongoing_run import OngoingRun
+from tuning.spec.terms import LossGuard
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Steps of a run that the baseline did from a copy on, and its loss on held-out text after them."""
+
+    run: str
+    first: int
+    steps: int
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The ``first`` step of a window under its values; ``loss_before`` which step its loss is taken, None if it is not;
+    whether what the run did since its copy was ``undone``, and whether it begins ``on_copy``: it may be returned to.
+    """
+
+    first: int
+    loss_before: int | None = None
+    undone: bool = False
+    on_copy: bool = False
+
+
+class Approach:
+    """Of the windows of one run. ``baseline``: of a study that turns something that loses; without, losses are nobody's
+    concern and every window is turned to as the run goes on.
+    """
+
+    def __init__(self, baseline: RunConfig | None = None, guard: LossGuard | None = None) -> None:
+        self._baseline, self._guard = baseline, guard or LossGuard()
+        self._reference: Reference | None = None
+        self._spoilt = False
+
+    def needs_reference(self, run: OngoingRun, config: RunConfig) -> RunConfig | None:
+        """The baseline as it has to be measured before this window; None if there is no need."""
+        if self._baseline is None or not self._is_judged(config) or self._is_baseline(config):
+            return None
+        if self._refers(run, config.train.steps):
+            return None
+        return self._baseline.with_values({"train.steps": config.train.steps})
+
+    def turn(self, run: OngoingRun, config: RunConfig, by: str, judged: bool) -> Begun | None:
+        """Turn the run to a window's values; None where it has them and goes on. Its loss is to be ``judged``.
+
+        Raises:
+            InputError: it is not legal, or the ranks do not answer.
+        """
+        steps = config.train.steps
+        if judged and self._is_baseline(config):
+            began = run.turn(self._values(run.config, config), by, TRY, steps)
+            self._reference, self._spoilt = Reference(run.id, began.step, steps), False
+            return Begun(began.step, began.step + steps, on_copy=True)
+        if judged and self._is_judged(config) and self._refers(run, steps):
+            return self._from_copy(run, config, by, steps)
+        if self._spoilt and self._reference is not None and self._reference.run == run.id:
+            return self._from_copy(run, config, by)
+        if not (values := live_values(run.config, config)):
+            self._reference = None  # the run goes on with it
+            return None
+        live_changes.changed(run.config, values)
+        self._reference = None
+        return Begun(run.turn(values, by, SET).step)
+
+    def judge(self, run: OngoingRun, config: RunConfig, began: Begun) -> tuple[float | None, float | None]:
+        """A window's loss and the baseline's after the same steps, as far as they were taken."""
+        own = None if began.loss_before is None else run.loss_before(began.loss_before)
+        if self._reference is None:
+            return own, None
+        if self._is_baseline(config):
+            self._reference = replace(self._reference, loss=own)
+            return own, None
+        theirs = self._reference.loss
+        allowed = None if theirs is None else theirs * (1 + self._guard.threshold)
+        self._spoilt = began.undone and (own is None or allowed is None or own > allowed)
+        return own, theirs
+
+    def leave(self, run: OngoingRun, config: RunConfig, by: str) -> None:
+        """Turn it to what it goes on with; what lost too much on the way is undone."""
+        self.turn(run, config, by, judged=False)
+
+    def _from_copy(self, run: OngoingRun, config: RunConfig, by: str, steps: int = 0) -> Begun:
+        assert self._baseline is not None
+        values = self._values(self._baseline, config)
+        began = run.turn(values, by, BACK, steps)
+        self._spoilt = False
+        if not steps:  # it goes on from here, and the copy grows old
+            self._reference = None
+        return Begun(began.step, began.step + steps if steps else None, undone=True, on_copy=steps > 0)
+
+    def _values(self, now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
+        values = live_values(now, wanted)
+        live_changes.changed(now, values)
+        return values
+
+    def _is_judged(self, config: RunConfig) -> bool:
+        return self._baseline is not None and (is_lossy(config.flat()) or self._is_baseline(config))
+
+    def _is_baseline(self, config: RunConfig) -> bool:
+        return self._baseline is not None and not live_values(self._baseline, config)
+
+    def _refers(self, run: OngoingRun, steps: int) -> bool:
+        found = self._reference
+        return found is not None and (found.run, found.steps) == (run.id, steps) and found.loss is not None
+
+
+def live_values(now: RunConfig, wanted: RunConfig) -> dict[str, Any]:
+    """What has to be turned to get from one configuration to the other."""
+    return {change.key: change.new for change in live_changes.changes(now, wanted)}
