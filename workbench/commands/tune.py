@@ -210,7 +210,7 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     before = studies.document(folder).live if (folder / STUDY).is_file() else None
     ledger = Ledger(file.live, before.baseline_step_seconds if before else None)
     baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
-    windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard))
+    windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard), file.races is not None)
     with StudyProgress(file) as shown:
         result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
     best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])

@@ -19,11 +19,13 @@ from tuning.spec.terms import LossGuard
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Steps of a run that the baseline did from a copy on, and its loss on held-out text after them."""
+    """``steps`` of a run that the baseline did from a copy on, its loss on held-out text after them, and the
+    configuration that held ``before`` them: to go back is to go back to that.
+    """
 
     run: str
-    first: int
     steps: int
+    before: RunConfig
     loss: float | None = None
 
 
@@ -65,13 +67,15 @@ class Approach:
         """
         steps = config.train.steps
         if judged and self._is_baseline(config):
-            began = run.turn(self._values(run.config, config), by, TRY, steps)
-            self._reference, self._spoilt = Reference(run.id, began.step, steps), False
+            before = run.config
+            began = run.turn(self._values(before, config), by, TRY, steps)
+            self._reference, self._spoilt = Reference(run.id, steps, before), False
             return Begun(began.step, began.step + steps, on_copy=True)
-        if judged and self._is_judged(config) and self._refers(run, steps):
-            return self._from_copy(run, config, by, steps)
-        if self._spoilt and self._reference is not None and self._reference.run == run.id:
-            return self._from_copy(run, config, by)
+        known = self._reference
+        if known is not None and judged and self._is_judged(config) and self._refers(run, steps):
+            return self._from_copy(known, run, config, by, steps)
+        if known is not None and self._spoilt and known.run == run.id:
+            return self._from_copy(known, run, config, by)
         if not (values := live_values(run.config, config)):
             self._reference = None  # the run goes on with it
             return None
@@ -92,14 +96,19 @@ class Approach:
         self._spoilt = began.undone and (own is None or allowed is None or own > allowed)
         return own, theirs
 
+    @property
+    def spoilt(self) -> bool:
+        """Whether the last window lost too much: the run goes back before anything else."""
+        return self._spoilt
+
     def leave(self, run: OngoingRun, config: RunConfig, by: str) -> None:
         """Turn it to what it goes on with; what lost too much on the way is undone."""
         self.turn(run, config, by, judged=False)
 
-    def _from_copy(self, run: OngoingRun, config: RunConfig, by: str, steps: int = 0) -> Begun:
-        assert self._baseline is not None
-        values = self._values(self._baseline, config)
-        began = run.turn(values, by, BACK, steps)
+    def _from_copy(
+        self, known: Reference, run: OngoingRun, config: RunConfig, by: str, steps: int = 0
+    ) -> Begun:
+        began = run.turn(self._values(known.before, config), by, BACK, steps)
         self._spoilt = False
         if not steps:  # it goes on from here, and the copy grows old
             self._reference = None

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import is_lossy
+from engine.config.knobs.catalogue import is_lossy, live_parts
 from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import summary_of
@@ -29,6 +29,7 @@ from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import OngoingRun
 from tuning.execution.live.starter import Starter
+from tuning.execution.live.worth import Worth, name_of
 
 _POLL_SECONDS = 0.1
 #: If no window begins for so long, the run is given the fastest values so far.
@@ -36,7 +37,7 @@ IDLE_SECONDS = 2.0
 #: How often a run that nobody turns is looked at.
 LOOK_SECONDS = 2.0
 #: The purpose of windows that measure a leader again: their speed counts, not their loss.
-CONFIRM = "confirm"
+CONFIRM, BASELINE = "confirm", "baseline"
 _OVER = "the run has done all of its steps"
 #: What is copied from the run's status to that of a window.
 _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
@@ -44,15 +45,21 @@ _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "
 
 
 class LiveWindows:
-    """Measures trials on one run. :meth:`rest` or :meth:`leave` when the search is over."""
+    """Measures trials on one run; one that ``races`` ends as soon as it cannot lead any more. :meth:`rest` or :meth:`leave` when the search is over."""
 
     def __init__(
-        self, home: Path, starter: Starter, ledger: Ledger, approach: Approach | None = None
+        self,
+        home: Path,
+        starter: Starter,
+        ledger: Ledger,
+        approach: Approach | None = None,
+        races: bool = False,
     ) -> None:
         self._home, self._starter, self._ledger = home, starter, ledger
         self._approach = approach or Approach()
         self._next = 0
         self._on_copy: list[Path] = []
+        self._worth, self._races = Worth(), races
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
         self._idle = threading.Timer(0, lambda: None)
@@ -78,6 +85,8 @@ class LiveWindows:
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
         run = self._starter.run(config)
+        if labels.get("purpose") == CONFIRM:
+            self._check_worth(run, config)
         folder = run_folder.create(self._home, config, labels)
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
@@ -91,9 +100,17 @@ class LiveWindows:
             self._starter.died(before)
         summary = self._end(folder, run, outcome, began, config)
         rate = summary.tokens_per_second
+        if rate is not None and not self._approach.spoilt:
+            self._worth.note(_name(config), summary.step_samples)
         if rate is not None and not is_lossy(config.flat()) and rate > (self._fastest or (0.0,))[0]:
             self._fastest = rate, config
         return outcome, summary
+
+    def _check_worth(self, run: OngoingRun, config: RunConfig) -> None:
+        """Before a leader is measured again. OverError where that is not worth it."""
+        left = run.config.train.steps - run.step - 1
+        if why := self._worth.not_worth_it(config.train.steps, left):
+            raise OverError(why)
 
     def _referred(
         self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
@@ -202,14 +219,16 @@ class LiveWindows:
             by = f"study {labels['study']}, trial {labels['trial']}"
             turned = self._approach.turn(run, config, by, labels.get("purpose") != CONFIRM)
             began = turned or Begun(max(self._next, run.step + 1))
-            return began, self._waited(run, config, began, should_stop)
+            searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
+            return began, self._waited(run, config, began, should_stop, searching)
         except InputError as problem:  # ranks that are gone do not answer either
             return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
 
     def _waited(
-        self, run: OngoingRun, config: RunConfig, began: Begun, should_stop: ShouldStop
+        self, run: OngoingRun, config: RunConfig, began: Begun, should_stop: ShouldStop, searching: bool
     ) -> RunOutcome:
-        """How the window ended."""
+        """How the window ended; one that searches need not go on where it cannot lead."""
+        tokens = config.batch.global_batch * config.data.sequence_length
         while True:
             ended = run.outcome()
             run.refresh()
@@ -220,6 +239,12 @@ class LiveWindows:
             if ended is not None:
                 return ended
             answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
+            if (
+                not answer
+                and searching
+                and (why := self._worth.hopeless(run.step_seconds(began.first), tokens))
+            ):
+                answer = EarlyEnd(Ending.PRUNED, why)
             if isinstance(answer, EarlyEnd):
                 return RunOutcome(answer.ending, answer.reason)
             if answer:
@@ -233,3 +258,9 @@ class LiveWindows:
         if began.loss_before is not None and run.loss_before(began.loss_before) is None:
             return False
         return run.stretch(began.first).measured >= wanted
+
+
+def _name(config: RunConfig) -> str:
+    """Of the values that can be turned, to tell configurations apart."""
+    flat = config.flat()
+    return name_of({key: flat[key] for key in live_parts() if key in flat})

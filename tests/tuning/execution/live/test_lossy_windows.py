@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.run_config import load
 from engine.run import run_folder
+from engine.run.outcome import Ending
 from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT
 from tests.tuning.execution.live.test_live_study import STEPS, Live, live_study, losses
-from tuning.execution.live.approach import Approach
+from tuning.execution.live.approach import Approach, live_values
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.windows import LiveWindows
 from tuning.spec.study_file import StudyFile
@@ -68,6 +70,24 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(tmp_path: Path) -> Non
     )
     lost = [row for row in report.windows if row.undone]
     assert len(lost) >= 2 and all((row.saved_seconds or 0) < 0 for row in lost)
+
+
+@pytest.mark.timeout(240)
+def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
+    """An exact window of other values comes before the baseline's that the lossy one is held against."""
+    base: dict[str, Any] = lossy_study(["none", "int8"])._given()["base"]
+    space = {"compression.method": ["none", "int8"], "batch.micro_batch": [1, 4]}
+    tuned = Lossy(tmp_path, lossy_study(["none", "int8"], base=base, space=space))
+    tuned.folder.mkdir(parents=True)
+    usual = tuned.file.search_space.config(tuned.file.search_space.baseline[0])
+    small = usual.with_values({"batch.micro_batch": 4})
+    labels = {"study": "live", "trial": "0", "purpose": "sampler"}
+    for config in (usual, small, usual.with_values({"compression.method": "int8"})):
+        outcome, summary = tuned.windows(config, labels, lambda: False)
+        assert outcome.ending is Ending.COMPLETED, outcome
+        assert live_values(load(tuned.run / run_folder.CONFIG), config) == {}
+    assert summary.reference_loss == pytest.approx(summary.validation_loss, rel=0.02)
+    tuned.starter.stop()
 
 
 def test_without_held_out_text_nothing_lossy_is_searched() -> None:

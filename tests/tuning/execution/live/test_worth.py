@@ -1,0 +1,61 @@
+"""A window that cannot lead ends; leaders are measured again while a wrong choice may cost more than that does."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tuning.execution.live.worth import LEAST_STEPS, Arm, Worth, _regret
+
+SLOW = [1.0, 1.01, 0.99, 1.005]
+
+
+def worth(**windows: list[float]) -> Worth:
+    found = Worth()
+    for name, seconds in windows.items():
+        found.note(name, seconds)
+    return found
+
+
+def test_a_window_is_given_up_once_none_of_its_steps_reaches_the_leader() -> None:
+    known = worth(baseline=SLOW, leader=[0.3, 0.32])
+    assert known.hopeless([0.9] * (LEAST_STEPS - 1), 1000) == ""
+    assert known.hopeless([0.9, 0.9, 0.33], 1000) == ""
+    why = known.hopeless([0.9, 0.5, 0.9], 1000)
+    assert "after 3 steps at most 2,000 tokens/s" in why and "3,226" in why
+    assert Worth().hopeless([0.9] * 9, 1000) == "", "the first one leads"
+
+
+def test_what_is_told_far_apart_is_not_measured_again() -> None:
+    """A round has ten steps of 1 s beside ten of a third: 6.7 s lost for nothing."""
+    why = worth(baseline=SLOW, fast=[0.333, 0.334, 0.335, 0.333]).not_worth_it(10, 10_000)
+    assert "would cost 6.7 s" in why and "could save 0.0 s" in why
+
+
+def test_a_close_race_pays_as_long_as_enough_steps_are_left() -> None:
+    close = worth(baseline=SLOW, other=[1.015, 1.0, 1.008, 0.995])
+    assert close.not_worth_it(10, 100_000) == ""
+    assert "of the 1 steps" in close.not_worth_it(10, 1)
+    assert worth(baseline=SLOW).not_worth_it(10, 10) == ""
+
+
+def test_the_baseline_of_a_close_race_of_others_makes_it_dear() -> None:
+    """Two others are close; beside them stands a baseline that takes ten times as long."""
+    far = worth(baseline=[10.0] * 4, one=SLOW, other=[1.015, 1.0, 1.008, 0.995])
+    assert "could save" in far.not_worth_it(10, 1_000)
+    assert far.not_worth_it(10, 1_000_000) == ""
+
+
+def test_the_regret_is_what_random_draws_come_to() -> None:
+    leader, other = Arm([0.9, 1.0, 1.1], 1), Arm([1.0, 1.1, 1.05], 2)
+    mean, error = math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error)
+    draw = random.Random(0)
+    drawn = [max(0.0, -draw.gauss(mean, error)) for _ in range(200_000)]
+    assert _regret(leader, other) == pytest.approx(sum(drawn) / len(drawn), rel=0.05)
+
+
+def test_the_error_of_an_arm_has_a_share_of_its_windows() -> None:
+    assert Arm([1.0, 1.0], 1).error == pytest.approx(0.03)
+    assert Arm([1.0, 1.0], 9).error == pytest.approx(0.01)

@@ -1,0 +1,101 @@
+"""What windows of a live study are worth: whether one can still reach the leader, and whether leaders measured again
+pay, beside what a wrong choice may cost the rest of the run. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean, variance
+
+#: Fewer measured steps say too little.
+LEAST_STEPS = 3
+#: How far windows of one configuration stray beyond their steps: a standard deviation, in logs.
+SPREAD = 0.03
+#: By so much the fastest step of a window has to be slower than the leader's mean one to be given up.
+HOPELESS = 1.1
+_NORMAL = NormalDist()
+
+
+@dataclass
+class Arm:
+    """Seconds of the measured steps of one configuration, over its ``windows``."""
+
+    steps: list[float] = field(default_factory=list)
+    windows: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Of its mean step."""
+        return fmean(self.steps)
+
+    @property
+    def error(self) -> float:
+        """Of the logarithm of its mean step: of its steps, and of windows as such."""
+        logs = [math.log(one) for one in self.steps]
+        of_steps = variance(logs) / len(logs) if len(logs) > 1 else 0.0
+        return math.sqrt(of_steps + SPREAD**2 / self.windows)
+
+
+class Worth:
+    """Every configuration that windows measured, by a name; the ``baseline`` is the one measured first."""
+
+    def __init__(self) -> None:
+        self._arms: dict[str, Arm] = {}
+
+    def note(self, name: str, seconds: Sequence[float]) -> None:
+        """A window measured these steps."""
+        if seconds:
+            arm = self._arms.setdefault(name, Arm())
+            arm.steps += seconds
+            arm.windows += 1
+
+    def hopeless(self, seconds: Sequence[float], tokens: int) -> str:
+        """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
+        if len(seconds) < LEAST_STEPS or not self._arms:
+            return ""
+        leader = min(arm.seconds for arm in self._arms.values())
+        if min(seconds) <= HOPELESS * leader:
+            return ""
+        return (
+            f"could not reach the leader, after {len(seconds)} steps at most {tokens / min(seconds):,.0f} tokens/s in "
+            f"one of them against {tokens / leader:,.0f} of the leader's mean"
+        )
+
+    def not_worth_it(self, steps: int, left: int) -> str:
+        """Why a round of measuring the leaders again, ``steps`` of each, costs more than it could bring to the ``left``
+        steps of the run; empty while it may pay.
+
+        What knowing more may bring is the expected loss of the choice as it stands, of staying with the leader though
+        another one is faster, with normal errors (the expected opportunity cost of Chick and Inoue 2001,
+        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next.
+        """
+        ranked = sorted(self._arms.values(), key=lambda arm: arm.seconds)
+        if len(ranked) < 2:
+            return ""
+        leader, baseline = ranked[0], next(iter(self._arms.values()))
+        price = steps * sum(arm.seconds - leader.seconds for arm in _distinct(ranked[1], baseline))
+        gain = max(_regret(leader, arm) for arm in ranked[1:]) * left * leader.seconds
+        if gain >= price:
+            return ""
+        return (
+            f"to measure the leaders again would cost {price:.1f} s a round, and a better choice could save "
+            f"{gain:.1f} s of the {left:,} steps that are left"
+        )
+
+
+def _distinct(one: Arm, other: Arm) -> list[Arm]:
+    return [one] if one is other else [one, other]
+
+
+def _regret(leader: Arm, other: Arm) -> float:
+    """By what share the other is expected to be faster, where it is."""
+    mean, error = math.log(other.seconds / leader.seconds), math.hypot(leader.error, other.error)
+    z = mean / error
+    return error * (_NORMAL.pdf(z) - z * (1 - _NORMAL.cdf(z)))
+
+
+def name_of(values: Mapping[str, object]) -> str:
+    """One name for some values."""
+    return ", ".join(f"{key}={values[key]}" for key in sorted(values))
