@@ -67,7 +67,7 @@ def optimum(case: tuple[str, str, int, int, int, int]) -> tuple[float, int]:
     """Seconds of the best exact configuration of the space, and how many there are."""
     file = file_of(case, 0, False)
     knobs = tuple(knob for knob in file.knobs if phases.group_of(knob.key) != "lossy")
-    space = Space(file.config, file.ranks, knobs, file.search_space.resolve)
+    space = Space(file.config, file.ranks, knobs, file.search_space.resolve, as_it_stands=False)
     points = space.legal_points
     assert points, f"the space of {case} is too large to list"
     return min(seconds_of([space.config(point) for point in points], case)), len(points)

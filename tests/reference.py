@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from engine.config.compression_methods import METHODS
 from engine.config.environment import VARIABLES, Environment
 from engine.config.knobs.catalogue import KNOBS
+from engine.config.knobs.facts import TURNS
 from engine.config.outer_methods import OUTER_METHODS
 from engine.config.presets import PRESETS
 from engine.config.run_config import RunConfig
@@ -207,7 +208,7 @@ def study_file() -> str:
 def names() -> str:
     """Registries: every name that users write or read."""
     knobs = [
-        (f"`{key}`", knob.title, ", ".join(knob.changes), knob.trade, knob.live and "yes")
+        (f"`{key}`", knob.title, ", ".join(knob.changes), knob.trade, TURNS.get(knob.live, ""))
         for key, knob in KNOBS.items()
         if knob.title
     ]
@@ -256,7 +257,7 @@ def names() -> str:
                 ),
             ),
             "## Knobs",
-            "Keys with a name on the form; those marked *live* turn while a run goes.",
+            "Keys with a name on the form. *live*: what a turn while a run goes costs; empty where its start decides.",
             table(("key", "name", "may change", "trade", "live"), knobs),
             "## Endings",
             table(

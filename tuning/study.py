@@ -231,7 +231,7 @@ class Study:
             except UnreachableError as problem:
                 self._wait_for_journal(problem, interruption)
             except OverError as problem:
-                self._journal.append("note", text=f"the search ended: {problem}")
+                self._journal.append("note", text=f"the search ended: {problem}", over=str(problem))
                 return "ended"
         return "interrupted"
 

@@ -178,7 +178,7 @@ def _budget_key(name: str, value: Any, file: StudyFile, before: dict[str, Any]) 
 
 
 POLL_SECONDS = 0.2
-KNOWN = ("pause", "resume", "stop", "kill", "enqueue", *STEERING)
+KNOWN = ("pause", "resume", "stop", "revert", "kill", "enqueue", *STEERING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,12 @@ def orders(state: StudyState, heard: int) -> Orders:
     new = [answer.command for answer in list(state.answers.values())[heard:] if answer.accepted]
     pauses = [command for command in new if command in ("pause", "resume")]
     killed = {answer.arguments["trial"]: answer.id for answer in accepted if answer.command == "kill"}
-    return Orders(pauses[-1:] == ["pause"], "stop" in new, killed)
+    return Orders(pauses[-1:] == ["pause"], "stop" in new or "revert" in new, killed)
+
+
+def is_reverted(state: StudyState) -> bool:
+    """Whether somebody wants the run of a live study to have what it began with."""
+    return any(answer.accepted and answer.command == "revert" for answer in state.answers.values())
 
 
 class Control:
@@ -292,6 +297,12 @@ class Control:
 
     def _stop(self) -> str:
         return "the study ends with what it has"
+
+    def _revert(self) -> str:
+        if self._given.live is None:
+            remedy = "is for a study that tunes a run as it goes; to end this one: stop"
+            raise InputError("command", "revert", remedy)
+        return "the study ends, and its run goes on with what it began with"
 
     def _kill(self, command: Command, state: StudyState) -> str:
         number, running = command.arguments.get("trial"), [trial.number for trial in state.under_way]

@@ -169,7 +169,7 @@ def prepare_storage(reader: JournalReader, file: StudyFile, storage: str | None)
         return
     status = StudyStatus.of(folder)
     if status.alive:
-        raise controllers.busy(folder.name, status.owner or {}, _ways(storage))
+        raise controllers.busy(folder.name, status.owner or {}, _ways(file, storage))
     prepare_folder(reader, file)
     from tuning.storage.postgres.journal import DatabaseJournal, adopt
 
@@ -225,7 +225,7 @@ def keep(opening: Opening, join: bool, heard: int | None = None, storage: str | 
     """
     folder, file = opening.folder, opening.file
     prepare_folder(opening.journal, file)
-    me = controllers.take(folder, join and storage is None, _ways(storage))
+    me = controllers.take(folder, join and storage is None, _ways(file, storage))
     try:
         if storage is None:
             opened = Journal(folder / JOURNAL, opening.journal)
@@ -236,8 +236,15 @@ def keep(opening: Opening, join: bool, heard: int | None = None, storage: str | 
         raise
 
 
-def _ways(storage: str | None) -> str:
-    return "with --join" if storage is None else "from another --home"
+def _ways(file: StudyFile, storage: str | None) -> str:
+    """How several would work on it together; a run that goes on has one controller."""
+    if file.live is not None:
+        return ""
+    return (
+        "work on it together with --join, "
+        if storage is None
+        else "work on it together from another --home, "
+    )
 
 
 def _kept_in_database(folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None) -> Kept:

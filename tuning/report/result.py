@@ -72,7 +72,8 @@ def confirmation_rounds(
         error=found.error,
         equal_within=found.margin,
         seconds=sum(run.seconds for arm in found.arms for run in arm.again),
-        outlook=_outlook(state, found, file),
+        outlook=None if state.over else _outlook(state, found, file),
+        over=state.over,
     )
 
 

@@ -227,6 +227,8 @@ class ConfirmationRounds:
     error: float = 1 - LEVEL
     equal_within: float = 0.0
     seconds: float = 0.0
+    #: Why nothing more can be measured; empty while more could be.
+    over: str = ""
     #: None where all is decided, or where nothing would decide.
     outlook: Outlook | None = None
 

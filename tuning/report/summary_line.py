@@ -86,7 +86,8 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     gain, baseline = document.gain, document.baseline
     if gain is None or baseline is None:
         return _no_gain(state) + _ahead(document)
-    yardstick = "plain data parallel" if document.ranks > 1 else "the base configuration"
+    usual = "plain data parallel" if document.ranks > 1 else "the base configuration"
+    yardstick = "what the run began with" if (state.file or {}).get("live") else usual
     if best.config == baseline.config:
         return f"{yardstick} itself{_others(document, best)}{_not_told(document)}{_outlook(document)}"
     objective = document.aim.objective
@@ -142,6 +143,8 @@ def _outlook(document: StudyResult) -> str:
     if rounds is None or gain is None or gain.verdict != "undecided" or _goes_on(document):
         return ""
     outlook = rounds.outlook
+    if rounds.over:
+        return f"; {rounds.over}"
     if outlook is None:
         return f"; {len(rounds.order)} windows were too few to tell: raise confirm_repeats"
     more = f"confirm_repeats: {outlook.confirm_repeats}"

@@ -43,7 +43,8 @@ def next_step(
         return _retry(state, again)
     if not any(trial.source == "baseline" for trial in state.trials):
         point, note = file.search_space.baseline
-        return Step("baseline", "baseline", point, note or "plain data parallel, the yardstick")
+        usual = "plain data parallel" if file.live is None else "what the run begins with"
+        return Step("baseline", "baseline", point, note or f"{usual}, the yardstick")
     if search_goes_on(state, file):
         queued = next(iter(enqueued(state)), None)
         if queued:

@@ -106,6 +106,8 @@ class Points:
     knobs: tuple[Knob, ...]
     #: What some keys of ``AUTOMATIC`` stand for in a configuration; None of a key that is best left alone.
     resolve: Resolve
+    #: Of a run that goes on: it is tuned from where it stands, and what it has is the baseline.
+    as_it_stands: bool
 
     @cached_property
     def by_key(self) -> dict[str, Knob]:

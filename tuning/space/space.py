@@ -67,8 +67,10 @@ def plain_or_nearest(points: Points) -> tuple[Point, str | None]:
     """The baseline; and which rule plain data parallel breaks, where it is not quite that.
 
     Raises:
-        InputError: no point near to it can run either.
+        InputError: no point near to it can run either; the base as it stands cannot, where that is the baseline.
     """
+    if points.as_it_stands:
+        return _base(points), None
     if not points.fits({key: 1 for key in points.layout_keys if key != RANKS}):
         cp = points.base.parallel.cp
         raise InputError("base.parallel.cp", cp, f"must divide ranks={points.ranks}")
@@ -80,6 +82,13 @@ def plain_or_nearest(points: Points) -> tuple[Point, str | None]:
         if points.problem(point) is None:
             return point, broken
     raise InputError("space", None, f"no configuration in it can run; the plainest breaks a rule: {broken}")
+
+
+def _base(points: Points) -> Point:
+    point = points.point(points.base_values)
+    if broken := points.problem(point):
+        raise InputError("base", None, f"cannot run, and a run is tuned from what it begins with: {broken}")
+    return point
 
 
 def _plain(points: Points, degrees: Point, micro_batch: int) -> Point:
@@ -211,10 +220,11 @@ class Space(Points):
 
     @cached_property
     def baseline(self) -> tuple[Point, str]:
-        """Plain data parallel, or the legal point nearest to it; and a note when it is not quite that.
+        """Plain data parallel, or the legal point nearest to it, and a note when it is not quite that. A run that goes
+        on is its own baseline.
 
         Raises:
-            InputError: no point of the space can run.
+            InputError: no point of the space can run, or that one cannot.
         """
         point, broken = plain_or_nearest(self)
         if broken is None:

@@ -220,7 +220,7 @@ class StudyFile(Section):
     @cached_property
     def search_space(self) -> Space:
         """The points of the study."""
-        return Space(self.config, self.ranks, self.knobs, automatic.chosen)
+        return Space(self.config, self.ranks, self.knobs, automatic.chosen, self.live is not None)
 
     @cached_property
     def left_alone(self) -> dict[str, str]:
@@ -403,10 +403,12 @@ def _check_live(file: StudyFile) -> None:
     if not any(len(tuple(knob.grid())) > 1 for knob in file.knobs):
         remedy = f"has nothing that can be turned while a run goes; give some of {', '.join(sorted(hot))}"
         raise InputError("space", None, remedy)
+    file.search_space.baseline  # noqa: B018  # a run that cannot begin is refused here
     if file.turns_lossy and not file.config.train.validation_batches:
         remedy = "what loses something is judged by its loss on held-out text; give some, or leave out what is lossy"
         raise InputError("base.train.validation_batches", 0, remedy)
-    others = {"simulate": file.simulate, "side_by_side": file.side_by_side, "target_loss": file.target_loss}
+    simulated = file.simulate and file.simulate.cluster
+    others = {"simulate": simulated, "side_by_side": file.side_by_side, "target_loss": file.target_loss}
     for key, value in others.items():
         if value is not None:
             raise InputError(

@@ -231,7 +231,7 @@ def update_status(folder: Path, **changes: Any) -> None:
     run_folder.write_json(path, (run_folder.read_json(path) or {}) | changes)
 
 
-def take(folder: Path, join: bool = False, ways: str = "with --join") -> Member:
+def take(folder: Path, join: bool = False, ways: str = "work on it together with --join, ") -> Member:
     """Make this process the owner of a study, or one of them where it may ``join`` others; returns what names it.
     ``ways``: how else one would work on it together.
 
@@ -265,7 +265,7 @@ def give_up(folder: Path) -> None:
 
 def busy(name: str, owner: Member, ways: str) -> InputError:
     """That somebody runs a study already."""
-    remedy = f"watch it, work on it together {ways}, or end it with: workbench stop {name}"
+    remedy = f"watch it, {ways}or end it with: workbench stop {name}"
     return InputError("study", name, f"is already being run by {words(owner)}; {remedy}")
 
 

@@ -102,6 +102,8 @@ class StudyState:
     trials: tuple[Trial, ...] = ()
     answers: dict[str, Answer] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    #: Why nothing more can be measured, whatever is asked for; empty while more could be.
+    over: str = ""
     damage: tuple[str, ...] = ()
     limits: dict[str, Any] = field(default_factory=dict)
     turned: dict[str, Any] = field(default_factory=dict)
@@ -258,6 +260,7 @@ class StudyState:
 
     def _take_note(self, line: Line) -> None:
         self.notes += (str(line["text"]),)
+        self.over = str(line.get("over", self.over))
 
     def _change(self, line: Line, **changes: Any) -> None:
         self._by_number[line["number"]] = replace(self._by_number[line["number"]], **changes)

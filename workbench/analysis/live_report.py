@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,7 @@ from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.run_folder import RunStatus
 from profilers.analysis.rounds import wall_seconds
+from profilers.analysis.statistics import mean_interval
 from profilers.analysis.steps import JoinedSteps, join_steps
 from profilers.records.reader import RunRecords
 from profilers.records.schema import UNDONE_EVENT
@@ -43,10 +45,27 @@ class WindowRow:
     end: int
     outcome: str
     value: float | None
+    low: float | None
+    high: float | None
     saved_seconds: float | None
+    #: By what share its held-out loss is above the baseline's after the same steps; None where none was compared.
+    loss_increase: float | None
     #: Of the window itself, and whether its steps were done again with other values: then it is lost as a whole.
     seconds: float | None = None
     undone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What the steps since the last window brought, with the values that the run has now: seconds that the baseline
+    would have taken more, and the ends of their 95 % interval where there are enough steps for one.
+    """
+
+    first: int
+    end: int
+    seconds: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +92,9 @@ class LiveReport:
     repeated_seconds: float
     break_even_step: int | None
     windows: list[WindowRow]
+    #: The window that is measured now, its values and why; empty where none is.
+    measuring: str
+    since: Since | None
     curve_steps: list[int]
     curve_tokens_per_second: list[float]
     curve_saved_seconds: list[float]
@@ -92,8 +114,10 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         config = run_config.load(last / run_folder.CONFIG)
     except InputError:
         return None
-    timeline = _timeline([home / name for name in names])
     windows = _windows(home, result)
+    timeline = _timeline([home / name for name in names]).since(
+        min((row.first for row in windows), default=0)
+    )
     base = _baseline_seconds(windows, result, timeline)
     saved = None if base is None else base - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
@@ -118,6 +142,8 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         repeated_seconds=float(timeline.lost.sum()),
         break_even_step=_break_even(timeline, saved),
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
+        measuring=_measuring(result),
+        since=None if base is None else _since(windows, result, timeline, base),
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
@@ -133,6 +159,11 @@ class _Timeline:
     steps: np.ndarray[Any, np.dtype[np.int64]]
     seconds: _Floats
     lost: _Floats
+
+    def since(self, first: int) -> _Timeline:
+        """Without the steps before: they were done before anything was tuned."""
+        wanted = self.steps >= first
+        return _Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted])
 
 
 def _timeline(folders: Sequence[Path]) -> _Timeline:
@@ -168,12 +199,39 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
         if row.run and covered:
             where = covered["run"], covered["first"], covered["end"]
             more = covered.get("seconds"), bool(covered.get("undone"))
+            increase = _increase(row.validation_loss, row.reference_loss)
+            value = row.value, row.low, row.high, None, increase
             found.append(
-                WindowRow(
-                    row.number, row.confirms, row.label, *where, row.outcome or "", row.value, None, *more
-                )
+                WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
             )
     return found
+
+
+def _increase(loss: float | None, usual: float | None) -> float | None:
+    return None if loss is None or not usual else loss / usual - 1
+
+
+def _measuring(result: StudyResult) -> str:
+    running = next((row for row in reversed(result.trials) if row.outcome == "running"), None)
+    return "" if running is None else f"trial {running.number}, {running.label}: {running.why}"
+
+
+def _since(
+    windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline, base: float
+) -> Since | None:
+    first = max((row.end for row in windows), default=0)
+    seconds = timeline.seconds[timeline.steps >= first]
+    if not len(seconds):
+        return None
+    found, count = mean_interval(seconds), len(seconds)
+    saved, half = count * (base - found.value), None
+    if found.low is not None and found.high is not None and result.baseline is not None:
+        rates = result.baseline.low, result.baseline.high, result.baseline.value
+        if rates[0] and rates[1] and rates[2]:
+            of_baseline = base * (rates[1] - rates[0]) / 2 / rates[2]
+            half = count * math.hypot((found.high - found.low) / 2, of_baseline)
+    ends = (None, None) if half is None else (saved - half, saved + half)
+    return Since(first, int(timeline.steps[-1]) + 1, saved, *ends)
 
 
 def _baseline_seconds(windows: Sequence[WindowRow], result: StudyResult, timeline: _Timeline) -> float | None:
@@ -240,6 +298,12 @@ def standing(report: LiveReport) -> str:
     return text
 
 
+_SAVED = (
+    "The baseline's seconds for the steps since the first window, minus the run's. Checkpoints, evaluations and the "
+    "start of ranks are part of neither."
+)
+
+
 def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
     """Name, value and explanation of each figure."""
     rate = report.curve_tokens_per_second[-1] if report.curve_tokens_per_second else None
@@ -247,7 +311,7 @@ def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
     return [
         ("Now", "-" if rate is None else f"{rate:,.0f} tokens/s", "Over the last steps that are drawn."),
         ("Invested", _seconds(report.invested_seconds), "Windows that were slower than the baseline, or undone."),
-        ("Saved", _seconds(report.saved_seconds), "The baseline's seconds for the same steps, minus the run's."),
+        ("Saved", _seconds(report.saved_seconds), _SAVED),
         ("Break-even", step if report.break_even_step is not None else "not yet",
          "From this step on the run is ahead of one that nobody tuned."),
     ]  # fmt: skip
@@ -255,6 +319,15 @@ def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:+,.1f} s" if value < 0 else f"{value:,.1f} s"
+
+
+def since_words(since: Since) -> str:
+    """What the values that the run has now have brought so far."""
+    around = "" if since.low is None or since.high is None else f" ({since.low:,.1f} to {since.high:,.1f})"
+    return (
+        f"since step {since.first:,}, with the values that it has now: {_seconds(since.seconds)}{around} saved in "
+        f"{since.end - since.first:,} steps"
+    )
 
 
 def lines(report: LiveReport) -> list[str]:
@@ -266,4 +339,6 @@ def lines(report: LiveReport) -> list[str]:
             f"tuning: {_seconds(report.invested_seconds)} invested in {len(report.windows)} windows, "
             f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
         )
+    if report.since is not None:
+        found.append(since_words(report.since))
     return found

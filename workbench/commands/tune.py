@@ -191,12 +191,13 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
+    from tuning.controllers.commands import is_reverted
     from tuning.execution.live.approach import Approach
     from tuning.execution.live.ledger import Ledger
     from tuning.execution.live.starter import Starter
     from tuning.execution.live.windows import LiveWindows
     from tuning.execution.signals import Interruption
-    from tuning.storage.study_folder import STUDIES, STUDY
+    from tuning.storage.study_folder import STUDIES, STUDY, StudyReader
     from tuning.study import run_study
     from workbench.analysis import studies
     from workbench.services.predictions import foresight_of
@@ -207,15 +208,21 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     assert file.live is not None
     folder = home / STUDIES / file.name
     starter = Starter(home, folder, file.name, file.live, attached)
-    before = studies.document(folder).live if (folder / STUDY).is_file() else None
+    known = studies.document(folder) if (folder / STUDY).is_file() else None
+    before, exact = (known.live, known.result.best_exact) if known else (None, None)
     ledger = Ledger(file.live, before.baseline_step_seconds if before else None)
     baseline = file.search_space.config(file.search_space.baseline[0]) if file.turns_lossy else None
     windows = LiveWindows(home, starter, ledger, Approach(baseline, file.guard), file.races is not None)
+    if exact is not None and exact.value is not None:
+        windows.remember(file.search_space.config(exact.config), exact.value)
     with StudyProgress(file) as shown:
         result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
-    best = file.search_space.config(result.best.config if result.best else file.search_space.baseline[0])
+    reverted = is_reverted(StudyReader(folder).view().journal)
+    found = result.best.config if result.best and not reverted else file.search_space.baseline[0]
+    best = file.search_space.config(found)
     if attached is not None:
-        windows.leave(best, file.name)
+        if not starter.was_left:
+            windows.leave(best, file.name)
     elif result.state == "interrupted":
         starter.stop()
     else:

@@ -26,6 +26,7 @@ class Action(StrEnum):
     STOP = "stop", "run, study", "end after its step or trial"
     PAUSE = "pause", "study", "start no further trial"
     RESUME = "resume", "study", "continue after a pause"
+    REVERT = "revert", "study", "end, with the first values"
     KILL = "kill", "study", "end one trial", "TRIAL"
     ENQUEUE = "enqueue", "study", "try a configuration next", "KEY=VALUE ...", "parallel.tp=2"
     PIN = "pin", "study", "hold a key at one value", "KEY=VALUE ...", "parallel.tp=2"

@@ -26,6 +26,14 @@ UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
 PRODUCTS = "products"
+#: What a turn of each part costs, beside the step or two until all ranks make it at once.
+TURNS = {
+    GRADIENTS: "buckets are dealt and methods made anew; nothing is sent",
+    SCHEDULE: "another plan of micro-batches, with buffers for its messages",
+    ACTIVATIONS: "nothing: the next forward keeps other activations",
+    ROUNDS: "nothing: the next round has the new length",
+    PRODUCTS: "nothing: the next products are cut another way",
+}
 
 #: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.
 LONG_SEQUENCE = 8_192

@@ -6,10 +6,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from engine.config.knobs.catalogue import live_parts
+from engine.config.knobs.facts import TURNS
 from engine.config.run_config import RunConfig, parse
 from engine.parallel.data.averaging import AveragedParameters, SharedParameters
 from engine.parallel.data.buckets import GradientBuckets
 from engine.parallel.data.replica import mark_parameters
+from engine.rank.reconfigure import PARTS
 from profilers.steps.clock import clock_for
 from profilers.steps.timer import StepTimer
 from tests.engine.model.test_activation_memory import Activations, build
@@ -97,3 +100,7 @@ def test_what_compression_left_out_moves_with_the_buckets_and_goes_out_with_the_
         assert same
         assert missing > 0.1
         assert largest < 1e-6
+
+
+def test_every_part_that_turns_says_what_a_turn_costs() -> None:
+    assert set(PARTS) == set(TURNS) == set(live_parts().values())

@@ -76,7 +76,7 @@ def test_each_value_stands_in_a_legal_point_at_which_it_acts(key: str) -> None:
     base, known = BASE if key in OF_EXPERTS else DENSE, spaces()
     beside = OF_EXPERTS if key in OF_EXPERTS else (*DEGREES, "schedule.chunks", *deciding())
     turned = dict.fromkeys((*beside, key))
-    space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base), chosen)
+    space = Space(base, RANKS, parse_space({name: known[name] for name in turned}, base), chosen, False)
     for value in known[key]:
         pinned = effective_config.narrowed(space, effective_config.Mask((Knob(key, (value,)),)))
         drawn = (pinned.random_point(Random(seed), set()) for seed in range(DRAWS))

@@ -63,7 +63,7 @@ def point_at(key: str, value: Any, random: Random) -> tuple[Space, Point]:
     base, known = base_of(key), offered(key)
     beside = OF_EXPERTS if key in OF_EXPERTS else (*LAYOUT, *deciding())
     names = dict.fromkeys(name for name in (*beside, key) if name in known)
-    whole = Space(base, RANKS, parse_space({name: known[name] for name in names}, base), chosen)
+    whole = Space(base, RANKS, parse_space({name: known[name] for name in names}, base), chosen, False)
     space = narrowed(whole, Mask((Knob(key, (value,)),)))
     points = [
         point for _ in range(DRAWS) if (point := space.random_point(random, set())) and point[key] == value

@@ -8,7 +8,7 @@ from workbench.analysis.live_report import WindowRow, _invested
 
 
 def row(trial: int, confirms: int | None = None) -> WindowRow:
-    return WindowRow(trial, confirms, "", "run", 0, 1, "completed", 1.0, None)
+    return WindowRow(trial, confirms, "", "run", 0, 1, "completed", 1.0, None, None, None, None)
 
 
 def test_windows_of_the_baseline_cost_nothing() -> None:

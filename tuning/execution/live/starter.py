@@ -57,6 +57,16 @@ class Starter:
             self._run, self._seen_going = self._started(self._run, self._safe or first), True
         return self._run
 
+    @property
+    def was_left(self) -> bool:
+        """Whether a search that is over gave the run its values: what was changed since was changed by hand."""
+        return bool((run_folder.read_json(self._folder / RUNS) or {}).get("left"))
+
+    def note_left(self, left: bool = True) -> None:
+        """The search is over, and the run has what it ended with; or it goes on after all."""
+        if left != self.was_left:
+            self._write(runs_of(self._folder), left)
+
     def died(self, safe: RunConfig) -> None:
         """The run is over; if it is started again, then with this configuration."""
         self._safe, self._reached = safe, -1
@@ -65,6 +75,10 @@ class Starter:
     def current(self) -> OngoingRun | None:
         """The run as far as one is known."""
         return self._run or self._found()
+
+    def ask_study(self, command: str, arguments: dict[str, Any], by: str) -> None:
+        """Leave a command for the study that tunes the run."""
+        commands.send(self._folder, command, arguments, by)
 
     def hand_over(self, folder: Path) -> None:
         """The study of this folder goes on with the run."""
@@ -112,8 +126,11 @@ class Starter:
         """This is the run from now on."""
         known = runs_of(self._folder)
         if run not in known[-1:]:
-            with run_folder.writable(self._home):
-                run_folder.write_json(self._folder / RUNS, {"runs": [*known, run]})
+            self._write([*known, run], left=self.was_left)
+
+    def _write(self, known: list[str], left: bool) -> None:
+        with run_folder.writable(self._home):
+            run_folder.write_json(self._folder / RUNS, {"runs": known, "left": left})
 
     def _launched(self, config: RunConfig) -> str:
         """The name of a run that begins, in a process that outlives this one."""

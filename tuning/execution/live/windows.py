@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy, live_parts
@@ -45,7 +46,9 @@ _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "
 
 
 class LiveWindows:
-    """Measures trials on one run; one that ``races`` ends as soon as it cannot lead any more. :meth:`rest` or :meth:`leave` when the search is over."""
+    """Measures trials on one run; where it ``races`` a window ends as soon as it cannot lead any more. :meth:`rest` or
+    :meth:`leave` when the search is over.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,9 @@ class LiveWindows:
         self._approach = approach or Approach()
         self._next = 0
         self._on_copy: list[Path] = []
+        #: What the run was given last: other values were set by hand.
+        self._given: RunConfig | None = None
+        self._held: dict[str, Any] = {}
         self._worth, self._races = Worth(), races
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
@@ -86,12 +92,19 @@ class LiveWindows:
     ) -> Ran:
         run = self._starter.run(config)
         if labels.get("purpose") == CONFIRM:
+            self._check_held(config)
             self._check_worth(run, config)
-        folder = run_folder.create(self._home, config, labels)
+        self._starter.note_left(False)
+        whole = config.with_values(
+            {"train.steps": run.config.train.steps}
+        )  # for who trains with it elsewhere
+        folder = run_folder.create(self._home, whole, labels)
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
         before = run.config
+        if self._given is not None and (others := live_values(self._given, before)):
+            self._hold(others)
         began, outcome = self._referred(run, config, labels, should_stop)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
@@ -105,6 +118,19 @@ class LiveWindows:
         if rate is not None and not is_lossy(config.flat()) and rate > (self._fastest or (0.0,))[0]:
             self._fastest = rate, config
         return outcome, summary
+
+    def _hold(self, values: dict[str, Any]) -> None:
+        """What somebody sets by hand is no longer searched: the study is asked to pin it, and says so."""
+        self._held |= values
+        self._starter.ask_study("pin", values, "set by hand on the run")
+
+    def _check_held(self, config: RunConfig) -> None:
+        """OverError where a leader has another value than somebody gave the run by hand."""
+        flat = config.flat()
+        if others := [key for key, value in self._held.items() if flat.get(key) != value]:
+            raise OverError(
+                f"{', '.join(others)} was set by hand; leaders with other values are not measured again"
+            )
 
     def _check_worth(self, run: OngoingRun, config: RunConfig) -> None:
         """Before a leader is measured again. OverError where that is not worth it."""
@@ -163,19 +189,26 @@ class LiveWindows:
                 run_folder.update_status(earlier, window=window | {"undone": True})
         self._on_copy = [folder] if began.on_copy else []
 
+    def remember(self, config: RunConfig, rate: float) -> None:
+        """An earlier controller of the study measured this one, exact as it is, as the fastest."""
+        self._fastest = rate, config
+
     def leave(self, config: RunConfig, name: str) -> None:
         """Give the run the values that the search ended with, and leave it alone: what is set by hand from now on
-        stays.
+        stays, as what was set in the search does.
         """
         self._idle.cancel()
+        config = config.with_values(self._held)
         self._starter.died(config)
         self._give(config, f"study {name}, what it ended with")
+        self._starter.note_left()
 
     def _give(self, config: RunConfig, by: str) -> None:
         run = self._starter.current
         if run is not None and run.outcome() is None:
             with contextlib.suppress(InputError):  # it ended meanwhile
                 self._approach.leave(run, config, by)
+                self._given = config
 
     def rest(
         self, config: RunConfig, name: str, should_stop: Callable[[], bool], share: float | None = None
@@ -189,7 +222,12 @@ class LiveWindows:
         run = self._starter.current
         if run is None:
             return None
-        self.leave(config, name)
+        if self._starter.was_left:  # by an earlier controller: a person may have turned it since
+            share = None if live_values(config, run.config) else share
+            config = run.config
+            self._starter.died(config)
+        else:
+            self.leave(config, name)
         since, looked = run.step + 1, time.monotonic()
         while (outcome := run.outcome()) is None or outcome.ending is not Ending.COMPLETED:
             if should_stop():
@@ -218,6 +256,7 @@ class LiveWindows:
         try:
             by = f"study {labels['study']}, trial {labels['trial']}"
             turned = self._approach.turn(run, config, by, labels.get("purpose") != CONFIRM)
+            self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
             return began, self._waited(run, config, began, should_stop, searching)
@@ -232,7 +271,9 @@ class LiveWindows:
         while True:
             ended = run.outcome()
             run.refresh()
-            if others := live_values(run.config, config):
+            if others := live_values(config, now := run.config):
+                self._given = now
+                self._hold(others)
                 return RunOutcome(Ending.STOPPED, f"{', '.join(others)} was set by hand within the window")
             if self._is_whole(run, config, began):
                 return RunOutcome(Ending.COMPLETED)

@@ -6,16 +6,21 @@ from typing import Any
 
 import streamlit as st
 
+from tuning.storage.commands import send
 from workbench.analysis import live_report
 from workbench.analysis.live_report import LiveReport
 from workbench.analysis.studies import StudySnapshot
 from workbench.figures.search import live as figures
 from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.plotly_chart import chart
-from workbench.pages.widgets.shared import table
+from workbench.pages.widgets.shared import pressed, table
 from workbench.text import words
 
 _SAVED = "What as many steps of the baseline would have taken more; negative where the window was slower."
+
+_REVERT = "The search ends, and the run goes on with the values that it began with."
+_RANGE = "95 % interval of the value."
+_LOSS = "Held-out loss above the baseline's after the same steps, from the same weights and on the same text."
 
 
 def section(found: StudySnapshot) -> None:
@@ -29,14 +34,25 @@ def section(found: StudySnapshot) -> None:
             PAGES["Live"], label=report.run, icon=":material/monitoring:", query_params={"run": report.run}
         )
         st.caption(live_report.standing(report))
+    if report.measuring and report.state != "ended":
+        st.caption(f":material/experiment: Measuring {report.measuring}.")
     tiles = st.columns(4)
     for tile, (name, value, about) in zip(tiles, live_report.tiles(report), strict=True):
         tile.metric(name, value, help=about)
     chart(
         figures.live(report, found.view.name), "tune-live", "The run's rate and the seconds that tuning saved"
     )
+    if found.view.alive and report.state != "ended" and _reverts():
+        send(found.view.folder, "revert", by="page")
+    if report.since is not None:
+        words_of = live_report.since_words(report.since)
+        st.caption(f":material/savings: {words_of[0].upper()}{words_of[1:]}.")
     with st.expander("Windows", icon=":material/view_column:"):
         _windows(report)
+
+
+def _reverts() -> bool:
+    return pressed(st.button, "Back to the start", "tune-live-revert", icon=":material/undo:", help=_REVERT)
 
 
 def _windows(report: LiveReport) -> None:
@@ -45,12 +61,18 @@ def _windows(report: LiveReport) -> None:
         "trial": [f"{row.trial}" if row.confirms is None else f"{row.confirms}, again" for row in rows],
         "steps": [f"{row.first:,} to {row.end - 1:,}" if row.end > row.first else "none" for row in rows],
         "values": [row.label for row in rows],
-        "ended": [words.spoken(row.outcome) for row in rows],
+        "ended": [words.spoken(row.outcome) + (", undone" if row.undone else "") for row in rows],
         "value": [row.value for row in rows],
+        "from": [row.low for row in rows],
+        "to": [row.high for row in rows],
+        "loss": [row.loss_increase for row in rows],
         "saved, s": [row.saved_seconds for row in rows],
     }
     formats = {
         "value": st.column_config.NumberColumn(format="%,.4g"),
+        "from": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
+        "to": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
+        "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
         "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
     }
     table(columns, "tune-live-windows", formats)

@@ -31,7 +31,7 @@ from tuning.execution.live.starter import Starter
 from tuning.execution.live.windows import IDLE_SECONDS, LiveWindows
 from tuning.spec.study_file import StudyFile, parse
 from tuning.storage import commands as inbox
-from tuning.storage.study_folder import STUDIES
+from tuning.storage.study_folder import STUDIES, StudyReader
 from tuning.study import run_study
 
 STEPS = 120
@@ -251,3 +251,75 @@ def test_a_window_after_a_stop_covers_the_steps_that_it_measured(tmp_path: Path)
         assert len(json.loads((after.folder / RUNS).read_text())["runs"]) == 2
     finally:
         after.starter.stop()
+
+
+def test_the_baseline_is_what_the_run_has() -> None:
+    """Not plain data parallelism: nothing but what is turned between two steps differs from it."""
+    base = live_study()._given()["base"]
+    base |= {"parallel": {"tp": 2}, "memory": {"recompute": "full"}}
+    file = live_study(base=base, space={"batch.micro_batch": [1, 2], "overlap.tp_chunks": [1, 2]})
+    point, note = file.search_space.baseline
+    config = file.search_space.config(point)
+    assert (note, config.flat()["parallel.tp"], config.memory.recompute) == ("", 2, "full")
+    assert config.with_values({"parallel.world_size": None}) == file.config.with_values(
+        {"parallel.world_size": None}
+    )
+
+
+def test_a_baseline_that_cannot_run_is_refused() -> None:
+    base = live_study()._given()["base"] | {"parallel": {"tp": 2}}
+    base["model"] |= {"heads": 1, "kv_heads": 1}
+    with pytest.raises(InputError, match="base: cannot run") as refused:
+        live_study(base=base)
+    assert "begins with" in refused.value.remedy
+
+
+@pytest.mark.timeout(240)
+def test_what_is_set_by_hand_after_the_search_outlives_the_controller(tmp_path: Path) -> None:
+    """It is no drift either, and a search that goes on gives the run its values again."""
+    file = live_study(live={"steps": 100_000, "look_again": 0.01})
+    live = Live(tmp_path / "home", file)
+    live.folder.mkdir(parents=True)
+    usual = file.search_space.config(file.search_space.baseline[0])
+    labels = {"study": "live", "trial": "0"}
+    try:
+        live.windows(usual, labels, lambda: False)
+        live.windows.leave(usual, "live")
+        run = live.starter.current
+        assert run is not None and run.turn({"batch.micro_batch": 4}, "somebody").changed
+        again = Live(tmp_path / "home", file)
+        since = time.monotonic()
+        stopped = again.windows.rest(usual, "live", lambda: time.monotonic() - since > 6, 0.01)
+        assert isinstance(stopped, RunOutcome), "no drift, whatever its steps take"
+        assert run.config.batch.micro_batch == 4
+        assert stopped.ending is Ending.STOPPED
+        once_more = Live(tmp_path / "home", file)
+        once_more.windows(usual, labels, lambda: False)
+        assert not once_more.starter.was_left
+    finally:
+        live.starter.stop()
+        Live(tmp_path / "home", file).starter.stop()
+
+
+@pytest.mark.timeout(240)
+def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> None:
+    """Every window after it has the value, and so has the run in the end."""
+    live = Live(tmp_path / "home", live_study(trials=4, live={"steps": 400, "checkpoint_every": 50}))
+    sent: list[str] = []
+
+    def update(_: Any) -> None:
+        run = live.starter.current
+        if run is not None and run.step > 20 and not sent:
+            sent.append(inbox.send(run.folder, commands.SET, {"memory.recompute": "full"}, "somebody"))
+
+    live.folder.mkdir(parents=True)
+    found = run_study(live.file, live.folder, live.windows, update)
+    pinned = [
+        answer
+        for answer in StudyReader(live.folder).view().journal.answers.values()
+        if answer.command == "pin"
+    ]
+    assert pinned and pinned[0].accepted and pinned[0].by == "set by hand on the run"
+    asked = [row for row in found.trials if row.source not in ("baseline", "confirm")]
+    assert asked[-1].config["memory.recompute"] == "full"
+    live.starter.stop()

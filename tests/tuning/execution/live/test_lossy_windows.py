@@ -70,6 +70,14 @@ def test_a_lossy_window_is_on_the_steps_of_the_baseline_s(tmp_path: Path) -> Non
     )
     lost = [row for row in report.windows if row.undone]
     assert len(lost) >= 2 and all((row.saved_seconds or 0) < 0 for row in lost)
+    assert sorted(row.loss_increase > 0.01 for row in report.windows if row.loss_increase is not None) == [
+        False,
+        True,
+    ]
+    since = report.since
+    assert since is not None and since.end == STEPS == report.step
+    assert since.low is not None and since.high is not None and since.low < since.seconds < since.high
+    assert "since step" in live_report.lines(report)[-1]
 
 
 @pytest.mark.timeout(240)
