@@ -52,7 +52,13 @@ def study(steps: int, seed: int, **changes: Any) -> StudyFile:
             "model": {"preset": "tiny"},
             "data": {"sequence_length": 128},
             "batch": {"global_batch": 12, "micro_batch": 3},
-            "train": {"steps": 6, "warmup": 1, "validation_batches": 8, "seed": seed},
+            "train": {
+                "steps": 6,
+                "warmup": 1,
+                "validation_batches": 8,
+                "seed": seed,
+                "timeout_seconds": 7200,
+            },
             "lab": {"hosts": 4, "islands": 2, "rate_mbit": 1000.0, "between_mbit": 100.0},
         },
         "space": {
