@@ -15,6 +15,8 @@ LEAST_STEPS = 3
 SPREAD = 0.03
 #: By so much the fastest step of a window has to be slower than the leader's mean one to be given up.
 HOPELESS = 1.1
+#: What a round may cost anyway, of the seconds that the rest of the run takes: to know that a gain is real.
+TO_KNOW = 0.01
 _NORMAL = NormalDist()
 
 
@@ -69,7 +71,8 @@ class Worth:
 
         What knowing more may bring is the expected loss of the choice as it stands, of staying with the leader though
         another one is faster, with normal errors (the expected opportunity cost of Chick and Inoue 2001,
-        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next.
+        doi:10.1287/opre.49.5.732.10615). A round has the baseline, the leader and the next; ``TO_KNOW`` of the rest of
+        the run it may cost in any case.
         """
         ranked = sorted(self._arms.values(), key=lambda arm: arm.seconds)
         if len(ranked) < 2:
@@ -77,7 +80,7 @@ class Worth:
         leader, baseline = ranked[0], next(iter(self._arms.values()))
         price = steps * sum(arm.seconds - leader.seconds for arm in _distinct(ranked[1], baseline))
         gain = max(_regret(leader, arm) for arm in ranked[1:]) * left * leader.seconds
-        if gain >= price:
+        if price <= max(gain, TO_KNOW * left * leader.seconds):
             return ""
         return (
             f"to measure the leaders again would cost {price:.1f} s a round, and a better choice could save "
