@@ -323,9 +323,11 @@ def _seconds(value: float | None) -> str:
 
 def since_words(since: Since) -> str:
     """What the values that the run has now have brought so far."""
-    around = "" if since.low is None or since.high is None else f" ({since.low:,.1f} to {since.high:,.1f})"
+    verb, sign = ("saved", 1) if since.seconds >= 0 else ("lost", -1)
+    ends = sorted(sign * end for end in (since.low, since.high) if end is not None)
+    around = f" ({ends[0]:,.1f} to {ends[1]:,.1f})" if ends else ""
     return (
-        f"since step {since.first:,}, with the values that it has now: {_seconds(since.seconds)}{around} saved in "
+        f"since step {since.first:,}, with the values that it has now: {sign * since.seconds:,.1f} s{around} {verb} in "
         f"{since.end - since.first:,} steps"
     )
 
