@@ -101,8 +101,11 @@ def checksum(path: Path) -> int:
     return value
 
 
-def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int) -> Manifest:
-    """Make a written checkpoint the last good one and let go of old ones; returns the manifest with all files.
+def publish(
+    run: Path, manifest: Manifest, checksums: dict[str, int], keep: int, protect: int | None = None
+) -> Manifest:
+    """Make a written checkpoint the last good one and let go of old ones, but not of the last one up to the step to
+    ``protect``; returns the manifest with all files.
 
     ``checksums`` are those that ranks took of their own files.
 
@@ -123,7 +126,8 @@ def publish(run: Path, manifest: Manifest, checksums: dict[str, int], keep: int)
     _force(home)
     pointer.rename(home / LAST)
     _force(home)
-    for old in complete(run)[:-keep]:
+    spared = [path for path in complete(run) if protect is not None and path.name <= name_of(protect)][-1:]
+    for old in (path for path in complete(run)[:-keep] if path not in spared):
         with contextlib.suppress(
             OSError
         ):  # under another name first: half a checkpoint must not look like one

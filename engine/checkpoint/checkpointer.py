@@ -43,6 +43,7 @@ class Checkpoints:
         self._group = _group(rank)
         self._snapshot, self._saving = Snapshot(), threading.Thread()
         self._saved_step = 0
+        self._protected: int | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -96,6 +97,10 @@ class Checkpoints:
             self._rank.state("checkpoint")
         self._wait(None)
 
+    def protect(self, step: int) -> None:
+        """The run may go back to ``step``: the last checkpoint up to it is kept, whatever is saved since."""
+        self._protected = step
+
     def forget_after(self, step: int) -> None:
         """The run went back to ``step``: what was saved since is not what it goes on from. The state of this step is
         saved before that is removed.
@@ -142,7 +147,7 @@ class Checkpoints:
         if rank.device.type == "cuda":  # a new thread starts on the first device
             torch.cuda.set_device(rank.device)
         try:
-            done = dcp.save(state, rank.folder, manifest, self._settings.keep, self._gloo)
+            done = dcp.save(state, rank.folder, manifest, self._settings.keep, self._gloo, self._protected)
         except Exception as error:
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if rank.rank:

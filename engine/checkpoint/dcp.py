@@ -55,9 +55,9 @@ class _LoadPlanner(DefaultLoadPlanner):
 class _PublishingWriter(FileSystemWriter):
     """Makes the checkpoint the last good one when all ranks have written; if that fails, all ranks know."""
 
-    def __init__(self, run: Path, manifest: Manifest, keep: int) -> None:
+    def __init__(self, run: Path, manifest: Manifest, keep: int, protect: int | None) -> None:
         super().__init__(scratch_of(run, manifest.step), overwrite=False)
-        self._run, self._manifest, self._keep = run, manifest, keep
+        self._run, self._manifest, self._keep, self._protect = run, manifest, keep, protect
         self.published: Manifest | None = None
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[Any]]:
@@ -76,16 +76,18 @@ class _PublishingWriter(FileSystemWriter):
         """On the first rank, when all have written."""
         super().finish(metadata, [written for *written, _ in results])
         sums = {name: value for *_, found in results for name, value in found.items()}
-        self.published = publish(self._run, self._manifest, sums, self._keep)
+        self.published = publish(self._run, self._manifest, sums, self._keep, self._protect)
 
 
-def save(state: State, run: Path, manifest: Manifest, keep: int, group: Group) -> Manifest | None:
+def save(
+    state: State, run: Path, manifest: Manifest, keep: int, group: Group, protect: int | None = None
+) -> Manifest | None:
     """Write and publish one checkpoint; returns its manifest with all files on the group's first rank.
 
     Raises:
         CheckpointError: it could not be written, with the reason of the first rank that failed.
     """
-    writer = _PublishingWriter(run, manifest, keep)
+    writer = _PublishingWriter(run, manifest, keep, protect)
     with unrecorded(), writing(run):
         try:
             dcp.save(state, storage_writer=writer, planner=_SavePlanner(), process_group=group)

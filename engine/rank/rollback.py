@@ -76,6 +76,7 @@ class RollbackPoint:
         state = state_of(self._optimizer)
         size = sum(_flat(value).nbytes for value in state.values())
         self._check_room(order, size)
+        self._checkpoints.protect(step)
         held = self._rank.config, self._rank.plan, self._snapshot.take(state)
         self._kept = _Kept(step, *held, time.monotonic())
         return Done(f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._changed(order, step)}")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint.checkpoint_folder import forget_after
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy, live_parts
 from engine.config.layout import least_steps, round_steps
@@ -111,6 +112,8 @@ class LiveWindows:
             raise OverError(_OVER)
         if run.outcome() is not None:
             self._starter.died(before)
+            if began.undone:  # nobody knows what these steps lost: it goes on from before them
+                forget_after(run.folder, began.first)
         summary = self._end(folder, run, outcome, began, config)
         rate = summary.tokens_per_second
         if rate is not None and not self._approach.spoilt:

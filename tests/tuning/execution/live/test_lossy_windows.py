@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.checkpoint.checkpoint_folder import complete, name_of
 from engine.config.errors import InputError
 from engine.config.run_config import load
 from engine.run import run_folder
@@ -95,6 +98,39 @@ def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
         assert outcome.ending is Ending.COMPLETED, outcome
         assert live_values(load(tuned.run / run_folder.CONFIG), config) == {}
     assert summary.reference_loss == pytest.approx(summary.validation_loss, rel=0.02)
+    tuned.starter.stop()
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_dies_in_a_lossy_window_goes_on_from_before_it(tmp_path: Path) -> None:
+    """Though it was saved in that window, too."""
+    base: dict[str, Any] = lossy_study(["none", "int8"])._given()["base"]
+    base["train"] = {"steps": 40, "warmup": 2}
+    tuned = Lossy(
+        tmp_path, lossy_study(["none", "int8"], base=base, live={"steps": 400, "checkpoint_every": 4})
+    )
+    tuned.folder.mkdir(parents=True)
+    usual = tuned.file.search_space.config(tuned.file.search_space.baseline[0])
+    labels = {"study": "live", "trial": "0", "purpose": "sampler"}
+
+    def kill_late() -> bool:
+        run = tuned.starter.current
+        assert run is not None
+        if 20 <= run.step < 38 and complete(run.folder)[-1].name > name_of(12):
+            os.kill(int((run.status.owner or {})["pid"]), signal.SIGKILL)
+        return False
+
+    tuned.windows(usual, labels, lambda: False)
+    run = tuned.starter.current
+    assert run is not None
+    tuned.windows(usual.with_values({"compression.method": "int8"}), labels, kill_late)
+    assert run.outcome() is not None
+    tuned.windows(usual, labels, lambda: False)
+    copy = next(one["step"] for one in undone(run.folder))
+    point = next(
+        one.data for one in RunRecords(tuned.run / run_folder.RECORDS).events(0) if one.kind == "resumed"
+    )
+    assert tuned.run != run.folder and point["run"] == run.id and point["step"] <= copy
     tuned.starter.stop()
 
 
