@@ -105,9 +105,9 @@ def test_a_copy_is_returned_to_whatever_held_before_it(tmp_path: Path) -> None:
 def test_a_run_that_dies_in_a_lossy_window_goes_on_from_before_it(tmp_path: Path) -> None:
     """Though it was saved in that window, too."""
     base: dict[str, Any] = lossy_study(["none", "int8"])._given()["base"]
-    base["train"] = {"steps": 40, "warmup": 2}
+    base["train"] = {"steps": 200, "warmup": 2}
     tuned = Lossy(
-        tmp_path, lossy_study(["none", "int8"], base=base, live={"steps": 400, "checkpoint_every": 4})
+        tmp_path, lossy_study(["none", "int8"], base=base, live={"steps": 2000, "checkpoint_every": 4})
     )
     tuned.folder.mkdir(parents=True)
     usual = tuned.file.search_space.config(tuned.file.search_space.baseline[0])
@@ -116,7 +116,7 @@ def test_a_run_that_dies_in_a_lossy_window_goes_on_from_before_it(tmp_path: Path
     def kill_late() -> bool:
         run = tuned.starter.current
         assert run is not None
-        if 20 <= run.step < 38 and complete(run.folder)[-1].name > name_of(12):
+        if 20 <= run.step < 190 and complete(run.folder)[-1].name > name_of(12):
             os.kill(int((run.status.owner or {})["pid"]), signal.SIGKILL)
         return False
 
