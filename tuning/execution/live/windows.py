@@ -129,11 +129,13 @@ class LiveWindows:
 
     def _check_held(self, config: RunConfig) -> None:
         """OverError where a leader has another value than somebody gave the run by hand."""
+        if others := self._turned_back(config):
+            raise OverError(f"{others} was set by hand; leaders with other values are not measured again")
+
+    def _turned_back(self, config: RunConfig) -> str:
+        """What was set by hand and would have another value."""
         flat = config.flat()
-        if others := [key for key, value in self._held.items() if flat.get(key) != value]:
-            raise OverError(
-                f"{', '.join(others)} was set by hand; leaders with other values are not measured again"
-            )
+        return ", ".join(key for key, value in self._held.items() if flat.get(key) != value)
 
     def _check_worth(self, run: OngoingRun, config: RunConfig) -> None:
         """Before a leader is measured again. OverError where that is not worth it."""
@@ -256,6 +258,8 @@ class LiveWindows:
     ) -> tuple[Begun, RunOutcome]:
         """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
         began = Begun(run.step)
+        if others := self._turned_back(config):  # a trial that was proposed before, or is tried again
+            return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
         try:
             by = f"study {labels['study']}, trial {labels['trial']}"
             turned = self._approach.turn(run, config, by, labels.get("purpose") != CONFIRM)

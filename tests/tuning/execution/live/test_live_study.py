@@ -304,22 +304,24 @@ def test_what_is_set_by_hand_after_the_search_outlives_the_controller(tmp_path: 
 @pytest.mark.timeout(240)
 def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> None:
     """Every window after it has the value, and so has the run in the end."""
-    live = Live(tmp_path / "home", live_study(trials=4, live={"steps": 400, "checkpoint_every": 50}))
-    sent: list[str] = []
+    live = Live(tmp_path / "home", live_study(trials=6, live={"steps": 100_000, "max_slowdown": 100.0}))
 
     def update(_: Any) -> None:
+        """A window that has the value already is not turned: until one is."""
         run = live.starter.current
-        if run is not None and run.step > 20 and not sent:
-            sent.append(inbox.send(run.folder, commands.SET, {"memory.recompute": "full"}, "somebody"))
+        if run is not None and run.step > 10 and not live.windows._held:
+            inbox.send(run.folder, commands.SET, {"memory.recompute": "full"}, "somebody")
 
     live.folder.mkdir(parents=True)
-    found = run_study(live.file, live.folder, live.windows, update)
-    pinned = [
-        answer
-        for answer in StudyReader(live.folder).view().journal.answers.values()
-        if answer.command == "pin"
+    run_study(live.file, live.folder, live.windows, update)
+    state = StudyReader(live.folder).view().journal
+    pinned = next(answer for answer in state.answers.values() if answer.command == "pin")
+    assert pinned.accepted and pinned.by == "set by hand on the run", pinned
+    later = [
+        trial for trial in state.trials if trial.proposed_unix > pinned.at_unix and trial.value is not None
     ]
-    assert pinned and pinned[0].accepted and pinned[0].by == "set by hand on the run"
-    asked = [row for row in found.trials if row.source not in ("baseline", "confirm")]
-    assert asked[-1].config["memory.recompute"] == "full"
+    assert all(trial.config["memory.recompute"] == "full" for trial in later), later
+    live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
+    assert live.starter.current is not None
+    assert live.starter.current.config.memory.recompute == "full"
     live.starter.stop()
