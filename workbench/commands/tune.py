@@ -217,7 +217,8 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
         windows.remember(file.search_space.config(exact.config), exact.value)
     with StudyProgress(file) as shown:
         result = run_study(file, folder, windows, shown.update, foresight_of(home, file))
-    reverted = is_reverted(StudyReader(folder).view().journal)
+    if reverted := is_reverted(StudyReader(folder).view().journal):
+        windows.release()
     found = result.best.config if result.best and not reverted else file.search_space.baseline[0]
     best = file.search_space.config(found)
     if attached is not None:

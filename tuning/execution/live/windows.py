@@ -96,9 +96,8 @@ class LiveWindows:
             self._check_held(config)
             self._check_worth(run, config)
         self._starter.note_left(False)
-        whole = config.with_values(
-            {"train.steps": run.config.train.steps}
-        )  # for who trains with it elsewhere
+        # The folder's configuration trains the whole run: who exports a window wants that.
+        whole = config.with_values({"train.steps": run.config.train.steps})
         folder = run_folder.create(self._home, whole, labels)
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
@@ -152,6 +151,7 @@ class LiveWindows:
             began, outcome = self._measured(run, baseline, labels, should_stop)
             self._approach.judge(run, baseline, began)
             self._ledger.note(run.stretch(began.first))
+            self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
                 return began, outcome
         return self._measured(run, config, labels, should_stop)
@@ -197,6 +197,10 @@ class LiveWindows:
     def remember(self, config: RunConfig, rate: float) -> None:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
         self._fastest = rate, config
+
+    def release(self) -> None:
+        """What was set by hand need not stay: somebody wants the run to have what it began with."""
+        self._held = {}
 
     def leave(self, config: RunConfig, name: str) -> None:
         """Give the run the values that the search ended with, and leave it alone: what is set by hand from now on

@@ -324,4 +324,7 @@ def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> N
     live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
     assert live.starter.current is not None
     assert live.starter.current.config.memory.recompute == "full"
+    live.windows.release()
+    live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
+    assert live.starter.current.config.memory.recompute == "none", "back to the start is back to all of it"
     live.starter.stop()
