@@ -143,7 +143,7 @@ def of_study(folder: Path, result: StudyResult) -> LiveReport | None:
         break_even_step=_break_even(timeline, saved),
         windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
         measuring=_measuring(result),
-        since=None if base is None else _since(windows, result, timeline, base),
+        since=None if base is None or result.state == "running" else _since(windows, result, timeline, base),
         curve_steps=[int(timeline.steps[end - 1]) for _, end in places],
         curve_tokens_per_second=[float(tokens / timeline.seconds[a:b].mean()) for a, b in places],
         curve_saved_seconds=[] if saved is None else [float(saved[:b].sum()) for _, b in places],
@@ -213,7 +213,9 @@ def _increase(loss: float | None, usual: float | None) -> float | None:
 
 def _measuring(result: StudyResult) -> str:
     running = next((row for row in reversed(result.trials) if row.outcome == "running"), None)
-    return "" if running is None else f"trial {running.number}, {running.label}: {running.why}"
+    if running is None:
+        return ""
+    return f"trial {running.number}, {running.label}" + (f": {running.why}" if running.why else "")
 
 
 def _since(
