@@ -35,14 +35,6 @@ UNTYPED = {
         ("profilers.system.memory.summary", "profilers.torch_private.allocator_snapshot"),
         "written to a file for other tools as the system or torch tells it",
     ),
-    **dict.fromkeys(
-        (
-            "tuning.sensitivity.importance.importance",
-            "tuning.sensitivity.job.outcome",
-            "tuning.sensitivity.report.document",
-        ),
-        "left to do: what fANOVA and SHAP kept on disk, passed on as it is",
-    ),
 }
 
 

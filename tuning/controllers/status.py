@@ -17,6 +17,7 @@ from tuning.report.result import result
 from tuning.report.study_result import StudyResult
 from tuning.search import budgets
 from tuning.sensitivity.importance import importance
+from tuning.sensitivity.outcomes import Importance
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, study_folder
 from tuning.storage.controllers import HELD, Crew, StudyStatus, same, words
@@ -60,7 +61,7 @@ class Board:
         self._result_due = 0.0
         self.predictions: Callable[[], dict[str, Any] | None] = lambda: None
         self._is_waiting = False
-        self._importance: tuple[int, dict[str, Any]] = (0, {})
+        self._importance: tuple[int, Importance] = (0, Importance())
         self._shown = -1
         self._announced: set[int] = set()
         self.state, self.phase = "running", "baseline"
@@ -128,7 +129,7 @@ class Board:
         self._write(study_folder.RESULT, document, indented=len(study.trials) < LONG_RESULT)
         return document
 
-    def _importance_of(self, study: StudyState, last: bool) -> dict[str, Any]:
+    def _importance_of(self, study: StudyState, last: bool) -> Importance:
         count = len(study.trials)
         if last or count >= IMPORTANCE_GROWTH * self._importance[0]:
             self._importance = (count, importance(study, self.file.search_space))

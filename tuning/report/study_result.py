@@ -15,6 +15,7 @@ from tuning.analysis.constraints import Checked
 from tuning.analysis.scoring import Judged
 from tuning.report.failures import FailureBoard
 from tuning.search.budgets import Budgets
+from tuning.sensitivity.outcomes import Importance
 from tuning.spec.objectives import Aim, aim_named
 from tuning.spec.sampler_choice import Choice
 from tuning.storage.controllers import ControllerName, RunningTrial
@@ -332,7 +333,7 @@ class StudyResult:
     result_lines: list[str] = field(default_factory=list)
     #: The same in one.
     result_line: str = ""
-    importance: dict[str, Any] | UnsetType | None = UNSET
+    importance: Importance | UnsetType | None = UNSET
     prior: dict[str, Any] | UnsetType | None = UNSET
     optuna_lag: str | UnsetType = UNSET
 

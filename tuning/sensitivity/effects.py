@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tuning.analysis import comparison, leaderboard
@@ -14,11 +14,31 @@ from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState, Trial
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class ValueRow:
+    """What was measured at one value of a knob, and what a model predicts there, if there is one."""
+
+    value: Any
+    trials: int
+    failed: int
+    mean: float | None
+    best: float | None
+    predicted: float | None = None
 
 
-def dependence(state: StudyState, space: Space) -> list[Row]:
-    """For each knob its values, each with how many trials it stands on, their mean and their best; or why not.
+@dataclass(frozen=True, slots=True)
+class KnobRow:
+    """The values of a knob that trials had in which it acted; ``reason``: why they cannot be compared."""
+
+    key: str
+    trials: int
+    reason: str
+    values: list[ValueRow]
+
+
+def dependence(state: StudyState, space: Space) -> list[KnobRow]:
+    """A row for each knob.
 
     A trial counts for a knob only where the knob acts; values of a range are put to the nearest of its grid. Means are
     of whatever else the search tried with a value, so they are no effect of the value alone.
@@ -28,14 +48,14 @@ def dependence(state: StudyState, space: Space) -> list[Row]:
     return [_of_knob(knob, space, known, broken) for knob in space.knobs]
 
 
-def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[Trial]) -> Row:
+def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[Trial]) -> KnobRow:
     there, gone = (_by_value(knob, space, trials) for trials in (known, broken))
     rows = [
         _row(value, there.get(value, []), gone.get(value, []))
         for value in data.ordered(knob, [*there, *gone])
     ]
-    acting = sum(row["trials"] for row in rows)
-    return {"key": knob.key, "trials": acting, "reason": _reason(rows, acting), "values": rows}
+    acting = sum(row.trials for row in rows)
+    return KnobRow(knob.key, acting, _reason(rows, acting), rows)
 
 
 def _by_value(knob: Knob, space: Space, trials: Sequence[Trial]) -> dict[Any, list[Trial]]:
@@ -53,22 +73,16 @@ def nearest(knob: Knob, value: Any) -> Any:
     return min(knob.grid(), key=lambda point: abs(point - value))
 
 
-def _row(value: Any, there: Sequence[Trial], gone: Sequence[Trial]) -> Row:
-    found = [trial.value for trial in there if trial.value is not None]
-    mean = sum(found) / len(found) if found else None
-    return {
-        "value": value,
-        "trials": len(found),
-        "failed": len(gone),
-        "mean": mean,
-        "best": max(found, default=None),
-    }
+def _row(value: Any, there: Sequence[Trial], gone: Sequence[Trial]) -> ValueRow:
+    measured = [trial.value for trial in there if trial.value is not None]
+    mean = sum(measured) / len(measured) if measured else None
+    return ValueRow(value, len(measured), len(gone), mean, max(measured, default=None))
 
 
-def _reason(rows: Sequence[Row], acting: int) -> str:
+def _reason(rows: Sequence[ValueRow], acting: int) -> str:
     if not acting:
         return "it acted in no measured trial"
-    if sum(1 for row in rows if row["trials"]) < 2:
+    if sum(1 for row in rows if row.trials) < 2:
         return "it had one value in every measured trial in which it acted"
     return ""
 
@@ -101,10 +115,6 @@ class Neighbour:
     def place(self) -> tuple[int, float, str]:
         """Its place in a list: the better known first, then the larger loss."""
         return ORDER.index(self.stands), -(self.loss_percent or 0.0), self.key
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"trials": list(self.trials)}
 
 
 def neighbours(state: StudyState, file: StudyFile) -> list[Neighbour]:

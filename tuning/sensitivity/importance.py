@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from tuning.sensitivity.outcomes import Importance
 from tuning.space.knobs import Knob
 from tuning.space.points import Point
 from tuning.space.space import Space
@@ -15,14 +16,14 @@ MINIMUM_TRIALS = 8
 BEST_TRIALS = 3
 
 
-def importance(state: StudyState, space: Space) -> dict[str, Any]:
-    """``values``: share by key, most important first, None with the ``reason`` if ``trials`` are too few."""
+def importance(state: StudyState, space: Space) -> Importance:
+    """The shares, or why there are none yet."""
     trials = [trial for trial in state.trials if trial.value is not None and trial.confirms is None]
     if len(trials) < MINIMUM_TRIALS:
         words = f"needs {MINIMUM_TRIALS} measured trials; there are {len(trials)}"
-        return {"values": None, "reason": words, "trials": len(trials)}
+        return Importance(None, words, len(trials))
     points = [(_acting(trial.config, space), trial.value or 0.0) for trial in trials]
-    return {"values": _shares(points, space), "reason": "", "trials": len(trials)}
+    return Importance(_shares(points, space), "", len(trials))
 
 
 def _acting(config: Point, space: Space) -> Point:

@@ -15,12 +15,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TypeVar
 
 from engine.config.errors import InputError, WorkbenchError
 from engine.run import child_process, run_folder
+from tuning.sensitivity import outcomes
+from tuning.sensitivity.outcomes import Fanova, Kept, Method, Shap
 
-Method = Literal["fanova", "shap"]
 METHODS: tuple[Method, ...] = ("fanova", "shap")
 NAMES: dict[Method, str] = {"fanova": "fANOVA", "shap": "SHAP"}
 INSTALL = "pip install 'training-workbench[sensitivity]'"
@@ -52,9 +53,8 @@ def check(method: Method) -> None:
 
 
 FOLDER = "sensitivity"
-#: Of what is written; files of another version are not read.
-VERSION = 1
-_NAME = re.compile(r"(fanova|shap)-(\d+)\.json")
+KINDS: dict[Method, type[Fanova] | type[Shap]] = {"fanova": Fanova, "shap": Shap}
+Found = TypeVar("Found", bound=Fanova | Shap)
 
 
 def path(study: Path, method: Method, trials: int) -> Path:
@@ -62,33 +62,29 @@ def path(study: Path, method: Method, trials: int) -> Path:
     return study / FOLDER / f"{method}-{trials}.json"
 
 
-def write(study: Path, method: Method, trials: int, document: dict[str, Any]) -> None:
+def write(study: Path, trials: int, found: Fanova | Shap) -> None:
     """Keep an outcome, whole or not at all."""
     (study / FOLDER).mkdir(exist_ok=True)
-    known = {"version": VERSION, "method": method, "of_trials": trials}
-    run_folder.write_json(path(study, method, trials), known | document)
+    run_folder.write_json(path(study, found.method, trials), Kept(trials, found).as_dict())
 
 
-def read(study: Path, method: Method, trials: int) -> dict[str, Any] | None:
+def read(study: Path, kind: type[Found], trials: int) -> Kept[Found] | None:
     """The outcome over exactly so many trials, or None."""
-    return _checked(path(study, method, trials))
+    document = run_folder.read_json(path(study, kind.method, trials))
+    return outcomes.taken_up(kind, document) if document else None
 
 
-def newest(study: Path, method: Method, trials: int) -> dict[str, Any] | None:
+def newest(study: Path, kind: type[Found], trials: int) -> Kept[Found] | None:
     """The outcome over the most trials, of at most so many; a study only grows."""
-    folder = study / FOLDER
-    names = (_NAME.fullmatch(found.name) for found in folder.iterdir()) if folder.is_dir() else ()
-    counts = (int(name[2]) for name in names if name and name[1] == method)
+    names = (
+        re.fullmatch(rf"{kind.method}-(\d+)\.json", file.name) for file in (study / FOLDER).glob("*.json")
+    )
+    counts = (int(name[1]) for name in names if name)
     for count in sorted((count for count in counts if count <= trials), reverse=True):
-        found = read(study, method, count)
-        if found is not None:
-            return found
+        kept = read(study, kind, count)
+        if kept is not None:
+            return kept
     return None
-
-
-def _checked(file: Path) -> dict[str, Any] | None:
-    found = run_folder.read_json(file)
-    return found if found and found.get("version") == VERSION else None
 
 
 LIMIT_SECONDS = 300.0
@@ -110,28 +106,24 @@ class Asked:
     limit_seconds: float = LIMIT_SECONDS
 
 
-def outcome(asked: Asked, tell: Tell = lambda *_: None) -> dict[str, Any]:
+def outcome(asked: Asked, tell: Tell = lambda *_: None) -> Kept[Fanova | Shap]:
     """The outcome that is kept for these trials, or else worked out now. Where the time is over, what there is of it.
 
     Raises:
         InputError: a package that the method needs is not installed.
         AnalysisError: the process failed, was killed, or had nothing yet when its time was over.
     """
-    known = _kept(asked)
-    if known is not None and known.get("complete"):
-        return known
+    kept = read(asked.folder, KINDS[asked.method], asked.trials)
+    if kept is not None and kept.found.complete:
+        return kept
     check(asked.method)
     ended, last_words = _run(asked, tell)
-    found = _kept(asked)
-    if found is not None and (ended == 0 or not found.get("complete")):
-        return found
+    kept = read(asked.folder, KINDS[asked.method], asked.trials)
+    if kept is not None and (ended == 0 or not kept.found.complete):
+        return kept
     raise AnalysisError(
         f"{NAMES[asked.method]} {_why(asked, ended, last_words)}; nothing of the study is lost"
     )
-
-
-def _kept(asked: Asked) -> dict[str, Any] | None:
-    return read(asked.folder, asked.method, asked.trials)
 
 
 def _run(asked: Asked, tell: Tell) -> tuple[int | None, str]:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,17 @@ from tuning.sensitivity import data
 from tuning.sensitivity.data import Array, Columns, columns
 from tuning.sensitivity.effects import nearest, neighbours
 from tuning.sensitivity.importance import as_study
+from tuning.sensitivity.outcomes import (
+    Explained,
+    Fanova,
+    KnobEffect,
+    PairEffect,
+    PredictedKnob,
+    PredictedNeighbour,
+    PredictedValue,
+    Shap,
+    ValueEffect,
+)
 from tuning.space.points import Point
 from tuning.space.space import Space
 from tuning.spec.study_file import StudyFile
@@ -96,22 +107,20 @@ TREES, TREES_AT_A_TIME = 64, 8
 _GROUPS = TREES // TREES_AT_A_TIME
 
 
-def fanova(state: StudyState, space: Space) -> Iterator[dict[str, Any]]:
-    """The shares after every few trees: ``values`` of the logarithm's variance, ``plus_minus`` their standard error
-    over groups of trees, ``interactions`` what is left for knobs together; or why they are not known.
-    """
+def fanova(state: StudyState, space: Space) -> Iterator[Fanova]:
+    """The shares after every few trees, or once why they are not known."""
     points = [
         (_within(data.knobs_at(space, trial), space), math.log(trial.value or 1.0))
         for trial in data.measured(state)
     ]
     reason = _reason(points)
     if reason:
-        yield {"values": None, "reason": reason, "trials": len(points), "complete": True}
+        yield Fanova(reason=reason, trials=len(points), complete=True)
         return
     study, found = as_study(points, space), list[dict[str, float]]()
     for seed in range(_GROUPS):
         found.append(_shares(study, seed))
-        yield _document(found, len(points))
+        yield _so_far(found, len(points))
 
 
 def _reason(points: list[tuple[Point, float]]) -> str:
@@ -138,19 +147,18 @@ def _shares(study: Any, seed: int) -> dict[str, float]:
         return {key: float(share) for key, share in evaluator.evaluate(study).items()}
 
 
-def _document(found: list[dict[str, float]], trials: int) -> dict[str, Any]:
+def _so_far(found: list[dict[str, float]], trials: int) -> Fanova:
     table = {key: np.array([shares[key] for shares in found]) for key in found[0]}
     order = sorted(table, key=lambda key: -float(table[key].mean()))
     count = len(found)
-    return {
-        "values": {key: float(table[key].mean()) for key in order},
-        "plus_minus": {key: _error(table[key]) for key in order},
-        "interactions": max(0.0, 1.0 - sum(float(shares.mean()) for shares in table.values())),
-        "trees": count * TREES_AT_A_TIME,
-        "trials": trials,
-        "reason": "",
-        "complete": count == _GROUPS,
-    }
+    return Fanova(
+        values={key: float(table[key].mean()) for key in order},
+        plus_minus={key: _error(table[key]) for key in order},
+        interactions=max(0.0, 1.0 - sum(float(shares.mean()) for shares in table.values())),
+        trees=count * TREES_AT_A_TIME,
+        trials=trials,
+        complete=count == _GROUPS,
+    )
 
 
 def _error(shares: np.ndarray[Any, Any]) -> float | None:
@@ -178,8 +186,8 @@ def points_of_chance(shares: Array) -> Array:
 
 def explain(
     found: Surrogate, columns: Columns, points: Sequence[Point], show: Show, tell: Tell
-) -> dict[str, Any]:
-    """``knobs`` and ``pairs``, the largest mean effect first. ``show`` puts the model's unit into ``effect``'s."""
+) -> tuple[list[KnobEffect], list[PairEffect]]:
+    """Of knobs and of pairs, the largest mean effect first. ``show`` puts the model's unit into ``effect``'s."""
     import shap
 
     rows, explainer = columns.of(points), shap.TreeExplainer(found.model)
@@ -192,29 +200,23 @@ def explain(
         for group, (_, place) in zip(columns.groups, columns.slices(), strict=True)
     ]
     pairs = _pairs(np.concatenate(both), columns, show)
-    return {
-        "knobs": sorted(knobs, key=lambda row: -row["effect"]),
-        "pairs": sorted(pairs, key=lambda row: -row["effect"])[:TOP_PAIRS],
-    }
+    strongest = sorted(pairs, key=lambda row: -row.effect)[:TOP_PAIRS]
+    return sorted(knobs, key=lambda row: -row.effect), strongest
 
 
-def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> dict[str, Any]:
+def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> KnobEffect:
     knob = group.knob
     at = [nearest(knob, point[knob.key]) for point in points]
     rows = []
     for value in data.ordered(knob, at):
         own = effects[[one == value for one in at]]
-        rows.append({"value": value, "trials": len(own), "effect": float(show(own.mean()))})
-    direction = _direction([group.of(point[knob.key])[0] for point in points], effects)
-    return {
-        "key": knob.key,
-        "effect": float(show(np.abs(effects).mean())),
-        "direction": direction if data.is_number(knob) else None,
-        "values": rows,
-    }
+        rows.append(ValueEffect(value, len(own), float(show(own.mean()))))
+    numbers = [group.of(point[knob.key])[0] for point in points]
+    direction = _direction(numbers, effects) if data.is_number(knob) else None
+    return KnobEffect(knob.key, float(show(np.abs(effects).mean())), direction, rows)
 
 
-def _direction(numbers: list[float], effects: Array) -> str:
+def _direction(numbers: list[float], effects: Array) -> Literal["up", "down", "mixed", "none"]:
     """Which way the effect goes as the number grows, by the rank correlation of the two."""
     if np.ptp(effects) < 1e-9:
         return "none"
@@ -230,13 +232,10 @@ def _ranks(numbers: Array) -> Array:
     return np.asarray(middle[inverse.reshape(-1)], np.float64)
 
 
-def _pairs(both: Array, columns: Columns, show: Show) -> list[dict[str, Any]]:
+def _pairs(both: Array, columns: Columns, show: Show) -> list[PairEffect]:
     """An interaction stands half above and half below the diagonal, so a pair's is twice the sum of its block."""
     return [
-        {
-            "keys": [one, other],
-            "effect": float(show(np.abs(2 * both[:, first, second].sum(axis=(1, 2))).mean())),
-        }
+        PairEffect((one, other), float(show(np.abs(2 * both[:, first, second].sum(axis=(1, 2))).mean())))
         for (one, first), (other, second) in combinations(columns.slices(), 2)
     ]
 
@@ -257,11 +256,8 @@ class Fitted(NamedTuple):
     points: list[Point]
 
 
-def modelled(state: StudyState, file: StudyFile, tell: TellStage) -> dict[str, Any]:
-    """``value``: effects in percent of a trial's value. ``failure``: in points of the chance to fail.
-
-    ``dependence`` and ``neighbours``: predictions; empty where the model is not good enough, as ``value`` says.
-    """
+def modelled(state: StudyState, file: StudyFile, tell: TellStage) -> Shap:
+    """What trials' values and failures depend on, and what values that were not measured are predicted to be."""
     space = file.search_space
     tell(0.05, "fitting values")
     value, fitted = _of_values(state, space, lambda part: tell(0.2 + 0.4 * part, "SHAP of values"))
@@ -269,59 +265,55 @@ def modelled(state: StudyState, file: StudyFile, tell: TellStage) -> dict[str, A
     failure, fails = _of_failures(state, space, lambda part: tell(0.7 + 0.2 * part, "SHAP of failures"))
     tell(0.9, "predicting")
     best = leaderboard.standing(state, file).best
-    return {
-        "winner": best.number if best else None,
-        "value": value,
-        "failure": failure,
-        "dependence": _dependence(fitted, space) if fitted else [],
-        "neighbours": _neighbours(state, file, fitted, fails) if fitted else [],
-        "complete": True,
-    }
+    return Shap(
+        winner=best.number if best else None,
+        value=value,
+        failure=failure,
+        dependence=_dependence(fitted, space) if fitted else [],
+        neighbours=_neighbours(state, file, fitted, fails) if fitted else [],
+    )
 
 
 def _of_values(
     state: StudyState, space: Space, tell: Callable[[float], None]
-) -> tuple[dict[str, Any], Fitted | None]:
+) -> tuple[Explained, Fitted | None]:
     trials = data.measured(state)
-    known = {"trials": len(trials), "r_squared": None, "unit": "percent", "knobs": None, "pairs": None}
+    known = Explained(trials=len(trials), r_squared=None, unit="percent")
     if len(trials) < MINIMUM_TRIALS_OF_MODEL:
-        return known | {
-            "reason": f"needs {MINIMUM_TRIALS_OF_MODEL} measured trials; there are {len(trials)}"
-        }, None
+        few = f"needs {MINIMUM_TRIALS_OF_MODEL} measured trials; there are {len(trials)}"
+        return replace(known, reason=few), None
     points = [data.knobs_at(space, trial) for trial in trials]
     logarithms = np.log([trial.value or 1.0 for trial in trials])
     fitted = _fit(space, points, logarithms)
     if fitted is None or not np.ptp(logarithms):
-        return known | {"reason": "every trial had the same knobs or the same value"}, None
+        return replace(known, reason="every trial had the same knobs or the same value"), None
     score = fitted.found.r_squared
     if score < LEAST_R_SQUARED:
-        return known | {"r_squared": score, "reason": _poor(f"an R^2 of {score:.2f}", LEAST_R_SQUARED)}, None
-    told = explain(fitted.found, fitted.columns, points, percent, tell)
+        poor = _poor(f"an R^2 of {score:.2f}", LEAST_R_SQUARED)
+        return replace(known, r_squared=score, reason=poor), None
+    knobs, pairs = explain(fitted.found, fitted.columns, points, percent, tell)
     error = float(percent(np.array(fitted.found.error)))
-    return known | told | {"r_squared": score, "error_percent": error, "reason": ""}, fitted
+    return replace(known, knobs=knobs, pairs=pairs, r_squared=score, error_percent=error), fitted
 
 
 def _of_failures(
     state: StudyState, space: Space, tell: Callable[[float], None]
-) -> tuple[dict[str, Any], Fitted | None]:
+) -> tuple[Explained, Fitted | None]:
     found = data.judged(state)
     bad = sum(1 for _, failed in found if failed)
-    known = {"trials": len(found), "failed": bad, "auc": None, "unit": "percentage points"}
-    known |= {"knobs": None, "pairs": None}
+    known = Explained(trials=len(found), failed=bad, auc=None, unit="percentage points")
     if min(bad, len(found) - bad) < MINIMUM_OF_EACH:
-        words = (
-            f"needs {MINIMUM_OF_EACH} trials that failed and as many that ran; {bad} of {len(found)} failed"
-        )
-        return known | {"reason": words}, None
+        few = f"needs {MINIMUM_OF_EACH} trials that failed and as many that ran; {bad} of {len(found)} failed"
+        return replace(known, reason=few), None
     points = [data.knobs_at(space, trial) for trial, _ in found]
     fitted = _fit(space, points, np.array([float(failed) for _, failed in found]))
     if fitted is None:
-        return known | {"reason": "every trial had the same knobs"}, None
+        return replace(known, reason="every trial had the same knobs"), None
     score = fitted.found.auc
     if score < LEAST_AUC:
-        return known | {"auc": score, "reason": _poor(f"an AUC of {score:.2f}", LEAST_AUC)}, None
-    told = explain(fitted.found, fitted.columns, points, points_of_chance, tell)
-    return known | told | {"auc": score, "reason": ""}, fitted
+        return replace(known, auc=score, reason=_poor(f"an AUC of {score:.2f}", LEAST_AUC)), None
+    knobs, pairs = explain(fitted.found, fitted.columns, points, points_of_chance, tell)
+    return replace(known, knobs=knobs, pairs=pairs, auc=score), fitted
 
 
 def _poor(score: str, least: float) -> str:
@@ -335,7 +327,7 @@ def _fit(space: Space, points: list[Point], targets: Any) -> Fitted | None:
     return Fitted(fit(made.of(points), targets), made, points) if made.groups else None
 
 
-def _dependence(fitted: Fitted, space: Space) -> list[dict[str, Any]]:
+def _dependence(fitted: Fitted, space: Space) -> list[PredictedKnob]:
     """The mean prediction at each value of each knob: trials in which it acts, moved there, as far as that is legal."""
     count = len(fitted.points)
     chosen = np.random.default_rng(0).permutation(count)[:_AVERAGED]
@@ -345,7 +337,7 @@ def _dependence(fitted: Fitted, space: Space) -> list[dict[str, Any]]:
         shown = data.ordered(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
         found = ((value, _at(points, group.knob.key, value, space)) for value in shown if group.knows(value))
         at = [_predicted(value, moved, fitted) for value, moved in found if moved]
-        rows.append({"key": group.knob.key, "values": at})
+        rows.append(PredictedKnob(group.knob.key, at))
     return rows
 
 
@@ -355,15 +347,15 @@ def _at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Poi
     return [point for point in found if point is not None]
 
 
-def _predicted(value: Any, points: Sequence[Point], fitted: Fitted) -> dict[str, Any]:
+def _predicted(value: Any, points: Sequence[Point], fitted: Fitted) -> PredictedValue:
     full = [point for point in points if fitted.columns.know(point)]
     mean = float(np.exp(fitted.found.predict(fitted.columns.of(full))).mean()) if full else None
-    return {"value": value, "points": len(full), "mean": mean}
+    return PredictedValue(value, len(full), mean)
 
 
 def _neighbours(
     state: StudyState, file: StudyFile, fitted: Fitted, fails: Fitted | None
-) -> list[dict[str, Any]]:
+) -> list[PredictedNeighbour]:
     """What neighbours that were not measured are predicted to lose, with what 90 % of held-out trials were off."""
     winner = leaderboard.standing(state, file).best
     if winner is None:
@@ -377,12 +369,8 @@ def _neighbours(
         if not fitted.columns.know(point):
             continue
         gap = float(fitted.found.predict(fitted.columns.of([point]))[0] - here)
-        bounds = [100 * float(-np.expm1(gap + sign * fitted.found.error)) for sign in (0, 1, -1)]
-        chance = _chance(fails, point)
-        rows.append(
-            {"key": one.key, "value": one.value, "failure_chance": chance}
-            | dict(zip(("loss_percent", "low_percent", "high_percent"), bounds, strict=True))
-        )
+        loss, low, high = (100 * float(-np.expm1(gap + sign * fitted.found.error)) for sign in (0, 1, -1))
+        rows.append(PredictedNeighbour(one.key, one.value, _chance(fails, point), loss, low, high))
     return rows
 
 

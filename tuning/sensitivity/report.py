@@ -2,111 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tuning.analysis import leaderboard
-from tuning.sensitivity import data, job
-from tuning.sensitivity.effects import Neighbour, dependence, neighbours
-from tuning.sensitivity.job import NAMES, Method, needed
+from tuning.sensitivity import data, job, outcomes
+from tuning.sensitivity.effects import KnobRow, Neighbour, dependence, neighbours
+from tuning.sensitivity.job import NAMES, needed
+from tuning.sensitivity.outcomes import Answer, Fanova, Importance, PredictedNeighbour, Shap
+from tuning.space.points import Point
+from tuning.spec.objectives import Aim, aim_named
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import StudyView
 
-Document = dict[str, Any]
+Found = TypeVar("Found", bound=Fanova | Shap)
 #: From this chance on a predicted neighbour is said to be likely to fail.
 RISKY = 0.2
 
 
-def document(view: StudyView, importance: Document | None = None) -> Document:
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best trial so far."""
+
+    trial: int
+    label: str
+    value: float | None
+    config: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What ``sensitivity --json`` prints, with keys in this order. ``reason``: why nothing else is known.
+
+    ``trials`` ended, of which ``measured`` have a value and ``failed`` failed because of their configuration.
+    """
+
+    study: str
+    trials: int
+    reason: str = ""
+    objective: str = ""
+    target_loss: float | None = None
+    measured: int = 0
+    failed: int = 0
+    importance: Importance = field(default_factory=Importance)
+    fanova: Answer[Fanova] = field(default_factory=Answer)
+    shap: Answer[Shap] = field(default_factory=Answer)
+    dependence: list[KnobRow] = field(default_factory=list)
+    winner: Winner | None = None
+    neighbours: list[Neighbour] = field(default_factory=list)
+
+    @property
+    def aim(self) -> Aim:
+        """What decides the study."""
+        return aim_named(self.objective, self.target_loss)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, numbers and None, ready for JSON."""
+        answers = {"fanova": self.fanova.as_dict(), "shap": self.shap.as_dict()}
+        return outcomes.plain(replace(self, fanova=Answer(), shap=Answer())) | answers
+
+
+def document(view: StudyView, importance: Importance | None = None) -> Sensitivity:
     """Of a study as its folder shows it. ``importance``: PED-ANOVA's, by default that of the result kept last.
 
-    ``fanova`` and ``shap`` are what was worked out before; ``trials`` tells of how many trials everything is.
+    fANOVA and SHAP are what was worked out before.
     """
     state, file = view.journal, view.file
-    head: Document = {"study": view.name, "trials": data.ended(state)}
-    if file is None:
-        return head | {"reason": "the study's file cannot be read by this version"}
-    shap = _kept(view.folder, "shap", state)
-    return head | {
-        "reason": "",
-        "objective": file.objective,
-        "target_loss": file.target_loss,
-        "measured": len(data.measured(state)),
-        "failed": sum(1 for _, bad in data.judged(state) if bad),
-        "importance": importance or (view.result or {}).get("importance") or _LATER,
-        "fanova": _kept(view.folder, "fanova", state),
-        "shap": shap,
-        "dependence": _dependence(state, file, shap),
-        "winner": _winner(state, file),
-        "neighbours": [one.as_dict() for one in _neighbours(state, file, shap)],
-    }
-
-
-_LATER: Document = {"values": None, "reason": "PED-ANOVA is worked out when a trial ends"}
-
-
-def _kept(folder: Path, method: Method, state: StudyState) -> Document:
-    """The newest outcome with what makes it old, if anything; without one, how to get it."""
     trials = data.ended(state)
-    found = job.newest(folder, method, trials)
-    if found is None:
+    if file is None:
+        return Sensitivity(view.name, trials, "the study's file cannot be read by this version")
+    shap = _newest(view.folder, Shap, trials)
+    return Sensitivity(
+        study=view.name,
+        trials=trials,
+        objective=file.objective,
+        target_loss=file.target_loss,
+        measured=len(data.measured(state)),
+        failed=sum(1 for _, bad in data.judged(state) if bad),
+        importance=importance or outcomes.importance_of(view.result) or _LATER,
+        fanova=_newest(view.folder, Fanova, trials),
+        shap=shap,
+        dependence=_dependence(state, file, shap),
+        winner=_winner(state, file),
+        neighbours=_neighbours(state, file, shap),
+    )
+
+
+_LATER = Importance(None, "PED-ANOVA is worked out when a trial ends")
+
+
+def _newest(folder: Path, kind: type[Found], trials: int) -> Answer[Found]:
+    """The newest outcome with what makes it old, if anything; without one, how to get it."""
+    kept = job.newest(folder, kind, trials)
+    if kept is None:
+        method = kind.method
         ask = f"is worked out when asked for: workbench sensitivity {folder.name} --method {method}"
-        return {"known": False, "reason": f"{NAMES[method]} {needed(method) or ask}"}
+        return Answer(reason=f"{NAMES[method]} {needed(method) or ask}")
     notes = []
-    if found["of_trials"] < trials:
-        notes.append(f"of the first {found['of_trials']} of {trials} trials")
-    if not found.get("complete"):
-        notes.append(f"stopped after {found.get('trees')} trees")
-    return found | {"known": True, "note": "; ".join(notes)}
+    if kept.of_trials < trials:
+        notes.append(f"of the first {kept.of_trials} of {trials} trials")
+    if isinstance(kept.found, Fanova) and not kept.found.complete:
+        notes.append(f"stopped after {kept.found.trees} trees")
+    return Answer(kept, note="; ".join(notes))
 
 
-def _dependence(state: StudyState, file: StudyFile, shap: Document) -> list[Document]:
+def _dependence(state: StudyState, file: StudyFile, shap: Answer[Shap]) -> list[KnobRow]:
     """What was measured at each value, and beside it what the model predicts for the same trials moved there."""
-    said = {
-        (row["key"], str(at["value"])): at for row in shap.get("dependence") or [] for at in row["values"]
+    predicted = {
+        (row.key, str(at.value)): at.mean
+        for row in (shap.found.dependence if shap.found else ())
+        for at in row.values
     }
-    rows = dependence(state, file.search_space)
-    for row in rows:
-        for at in row["values"]:
-            at["predicted"] = said.get((row["key"], str(at["value"])), {}).get("mean")
-    return rows
+    return [
+        replace(
+            row,
+            values=[replace(at, predicted=predicted.get((row.key, str(at.value)))) for at in row.values],
+        )
+        for row in dependence(state, file.search_space)
+    ]
 
 
-def _winner(state: StudyState, file: StudyFile) -> Document | None:
+def _winner(state: StudyState, file: StudyFile) -> Winner | None:
     best = leaderboard.standing(state, file).best
     if best is None:
         return None
-    label = file.search_space.label(best.config)
-    return {"trial": best.number, "label": label, "value": best.value, "config": best.config}
+    return Winner(best.number, file.search_space.label(best.config), best.value, best.config)
 
 
-def _neighbours(state: StudyState, file: StudyFile, shap: Document) -> Sequence[Neighbour]:
+def _neighbours(state: StudyState, file: StudyFile, shap: Answer[Shap]) -> list[Neighbour]:
     """Neighbours that were not measured take the model's word, where its winner is still the winner."""
-    said = {(row["key"], str(row["value"])): row for row in shap.get("neighbours") or []}
-    best = _winner(state, file)
-    if not best or shap.get("winner") != best["trial"]:
-        said = {}
-    found = [_with_word(one, said.get((one.key, str(one.value))), shap) for one in neighbours(state, file)]
-    return sorted(found, key=lambda one: one.place)
+    best, found = _winner(state, file), shap.found
+    holds = found is not None and best is not None and found.winner == best.trial
+    predicted = found.neighbours if found and holds else ()
+    words = {(row.key, str(row.value)): row for row in predicted}
+    rows = [_with_word(one, words.get((one.key, str(one.value))), shap) for one in neighbours(state, file)]
+    return sorted(rows, key=lambda one: one.place)
 
 
-def _with_word(one: Neighbour, word: Document | None, shap: Document) -> Neighbour:
+def _with_word(one: Neighbour, word: PredictedNeighbour | None, shap: Answer[Shap]) -> Neighbour:
     if one.stands != "unknown":
         return one
     if word is None:
-        return replace(one, reason=_no_word(shap))
-    chance = word.get("failure_chance")
-    bounds = {name: word[name] for name in ("loss_percent", "low_percent", "high_percent")}
-    risky = "" if chance is None or chance < RISKY else f"likely to fail ({chance:.0%})"
-    return replace(one, stands="predicted", reason=risky, **bounds)
+        return replace(one, reason=_no_word(shap.found))
+    chance = word.failure_chance
+    return replace(
+        one,
+        stands="predicted",
+        reason="" if chance is None or chance < RISKY else f"likely to fail ({chance:.0%})",
+        loss_percent=word.loss_percent,
+        low_percent=word.low_percent,
+        high_percent=word.high_percent,
+    )
 
 
-def _no_word(shap: Document) -> str:
-    if not shap["known"]:
+def _no_word(shap: Shap | None) -> str:
+    if shap is None:
         return "SHAP's model may predict it"
-    if shap["value"]["knobs"] is None:
+    if shap.value.knobs is None:
         return "the model is not good enough to predict it"
     return "the model knew another winner, or has not seen this value"

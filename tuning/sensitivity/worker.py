@@ -11,7 +11,8 @@ import warnings
 from pathlib import Path
 
 from tuning.sensitivity import data, job
-from tuning.sensitivity.job import METHODS, Method
+from tuning.sensitivity.job import METHODS
+from tuning.sensitivity.outcomes import Method
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.state import StudyState
@@ -30,9 +31,9 @@ def _fanova(folder: Path, trials: int, state: StudyState, file: StudyFile) -> No
     from tuning.sensitivity.models import TREES, fanova
 
     tell(0.0, f"0 of {TREES} trees")
-    for document in fanova(state, file.search_space):
-        job.write(folder, "fanova", trials, document)
-        grown = int(document.get("trees", TREES))
+    for found in fanova(state, file.search_space):
+        job.write(folder, trials, found)
+        grown = found.trees or TREES
         tell(grown / TREES, f"{grown} of {TREES} trees")
 
 
@@ -40,7 +41,7 @@ def _shap(folder: Path, trials: int, state: StudyState, file: StudyFile) -> None
     from tuning.sensitivity.models import modelled
 
     tell(0.0, "starting")
-    job.write(folder, "shap", trials, modelled(state, file, tell))
+    job.write(folder, trials, modelled(state, file, tell))
     tell(1.0, "done")
 
 

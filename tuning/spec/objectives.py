@@ -7,7 +7,6 @@ of one study, with the loss to reach or the currency where it has one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,7 +65,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "aim_named", "aim_of", "per_hour", "text"]
+__all__ = ["Aim", "Name", "aim_named", "per_hour", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +138,6 @@ def aim_named(
     """The aim of a study; of one that tells no name, or one that is not known, tokens per second."""
     known: Name = name if name in KNOWN else "tokens_per_second"
     return Aim(known, target_loss, currency, per_gpu_hour)
-
-
-def aim_of(document: Mapping[str, Any]) -> Aim:
-    """The aim that decides a study, from a document with ``objective``, ``target_loss`` and ``price``."""
-    price = document.get("price") or {}
-    return aim_named(
-        document.get("objective"),
-        document.get("target_loss"),
-        str(price.get("currency") or ""),
-        price.get("per_gpu_hour"),
-    )
 
 
 def per_hour(seconds: float) -> float:

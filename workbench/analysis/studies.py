@@ -61,12 +61,13 @@ def of_view(view: StudyView) -> StudyDocument:
     """As :func:`document`, of a study that was read already. The journal is the truth; result.json may be older."""
     from tuning.report.result import result
     from tuning.report.study_result import StudyResult
+    from tuning.sensitivity.outcomes import importance_of
 
     lag = view.status.optuna_lag
     found, written = view.result or {}, None
     if view.file is not None:
         now = replace(
-            result(view.journal, view.file, view.state), importance=found.get("importance"), optuna_lag=lag
+            result(view.journal, view.file, view.state), importance=importance_of(found), optuna_lag=lag
         )
     else:
         written = _EMPTY | {"study": view.name} | found | {"state": view.state, study_folder.LAG: lag}

@@ -99,7 +99,7 @@ def sensitivity(
         _work_out(view, method, limit)
     report = document(view, importance(view.journal, file.search_space))
     if json:
-        emit_json(report)
+        emit_json(report.as_dict())
     else:
         print_sensitivity(result_console(), report)
     return 0

@@ -5,14 +5,16 @@ The numbers behind the figures of what mattered in a study, made from its docume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tuning.spec.objectives import Aim, aim_of
+from tuning.sensitivity.effects import KnobRow
+from tuning.sensitivity.outcomes import Explained, PairEffect
+from tuning.sensitivity.report import Sensitivity
+from tuning.spec.objectives import Aim
 from workbench.figures.base import (
     BARE,
     NEUTRAL,
@@ -27,7 +29,6 @@ from workbench.figures.base import (
 from workbench.text import words
 from workbench.text.sensitivity import pair
 
-Document = Mapping[str, Any]
 #: More bars than this are not told apart.
 SHOWN_KNOBS, SHOWN_PAIRS = 10, 3
 _LEAST_PART = 0.02
@@ -74,13 +75,14 @@ class DependenceSeries(NamedTuple):
     unit: str
 
 
-def share_series(found: Document) -> ShareSeries:
+def share_series(found: Sensitivity) -> ShareSeries:
     """Of PED-ANOVA and fANOVA, whichever there are."""
-    first, second = found["importance"].get("values") or {}, found["fanova"].get("values") or {}
+    fanova = found.fanova.found
+    first, second = found.importance.values or {}, (fanova.values if fanova else None) or {}
     if not first and not second:
-        return ShareSeries([], [], [], [], str(found["importance"].get("reason") or "not known yet"))
+        return ShareSeries([], [], [], [], found.importance.reason or "not known yet")
     keys = sorted({*first, *second}, key=lambda key: -max(first.get(key, 0.0), second.get(key, 0.0)))
-    keys, errors = keys[:SHOWN_KNOBS], found["fanova"].get("plus_minus") or {}
+    keys, errors = keys[:SHOWN_KNOBS], (fanova.plus_minus if fanova else None) or {}
     return ShareSeries(
         [words.short(key) for key in keys],
         [_percent(first.get(key)) for key in keys],
@@ -90,47 +92,47 @@ def share_series(found: Document) -> ShareSeries:
     )
 
 
-def effect_series(part: Document | None, reason: str = "") -> EffectSeries:
+def effect_series(part: Explained | None, reason: str = "") -> EffectSeries:
     """Of ``value`` or ``failure`` of SHAP's outcome; None with the reason while there is none."""
-    if part is None or part["knobs"] is None:
-        return EffectSeries([], [], [], "", "", str(part["reason"]) if part else reason)
-    knobs, pairs = part["knobs"][:SHOWN_KNOBS], pairs_that_count(part)
-    score = f"R² {part['r_squared']:.2f}" if "r_squared" in part else f"AUC {part['auc']:.2f}"
+    if part is None or part.knobs is None:
+        return EffectSeries([], [], [], "", "", part.reason if part else reason)
+    knobs, pairs = part.knobs[:SHOWN_KNOBS], pairs_that_count(part)
+    name, score = part.score
     return EffectSeries(
-        [words.short(row["key"]) for row in knobs] + [pair(row) for row in pairs],
-        [row["effect"] for row in [*knobs, *pairs]],
-        [row["direction"] or "category" for row in knobs] + ["together"] * len(pairs),
-        "%" if part["unit"] == "percent" else "percentage points",
-        f"{part['trials']:,} trials, {score} on trials held out",
+        [words.short(row.key) for row in knobs] + [pair(row) for row in pairs],
+        [row.effect for row in knobs] + [row.effect for row in pairs],
+        [row.direction or "category" for row in knobs] + ["together"] * len(pairs),
+        "%" if part.unit == "percent" else "percentage points",
+        f"{part.trials:,} trials, {name} {score:.2f} on trials held out",
         "",
     )
 
 
-def pairs_that_count(part: Document) -> list[Document]:
+def pairs_that_count(part: Explained) -> list[PairEffect]:
     """The first few pairs, none that is next to nothing beside the first knob."""
-    least = _LEAST_PART * max((row["effect"] for row in part["knobs"]), default=0.0)
-    return [row for row in part["pairs"][:SHOWN_PAIRS] if row["effect"] > least]
+    least = _LEAST_PART * max((row.effect for row in part.knobs or ()), default=0.0)
+    return [row for row in (part.pairs or [])[:SHOWN_PAIRS] if row.effect > least]
 
 
-def dependence_series(found: Document) -> DependenceSeries:
+def dependence_series(found: Sensitivity) -> DependenceSeries:
     """Knobs with two values or more, those with the largest differences first."""
-    aim = aim_of(found)
-    told = [row for row in found["dependence"] if not row["reason"]]
-    left = [f"{words.short(row['key'])}: {row['reason']}" for row in found["dependence"] if row["reason"]]
-    panels = sorted((_panel_series(row, aim) for row in told), key=_spread, reverse=True)
+    aim = found.aim
+    compared = [row for row in found.dependence if not row.reason]
+    left = [f"{words.short(row.key)}: {row.reason}" for row in found.dependence if row.reason]
+    panels = sorted((_panel_series(row, aim) for row in compared), key=_spread, reverse=True)
     return DependenceSeries(panels, left, aim.unit)
 
 
-def _panel_series(row: Document, aim: Aim) -> Panel:
-    rows = row["values"]
+def _panel_series(row: KnobRow, aim: Aim) -> Panel:
+    rows = row.values
     return Panel(
-        words.short(row["key"]),
-        [words.choice(row["key"], at["value"]) for at in rows],
-        [at["trials"] for at in rows],
-        [at["failed"] for at in rows],
-        [aim.shown(at["mean"]) for at in rows],
-        [aim.shown(at["best"]) for at in rows],
-        [aim.shown(at["predicted"]) for at in rows],
+        words.short(row.key),
+        [words.choice(row.key, at.value) for at in rows],
+        [at.trials for at in rows],
+        [at.failed for at in rows],
+        [aim.shown(at.mean) for at in rows],
+        [aim.shown(at.best) for at in rows],
+        [aim.shown(at.predicted) for at in rows],
     )
 
 

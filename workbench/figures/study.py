@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 
 from tuning.analysis import paired
 from tuning.analysis.scoring import LOSS_GUARD, is_lossy
 from tuning.report.study_result import ArmRow, Measurement, StudyResult, TrialRow
+from tuning.sensitivity.outcomes import Importance
 from tuning.spec.objectives import Aim
 from workbench.figures.base import BARE, LINE_COLORS, NEUTRAL, PHASE_COLORS, empty, figure
 from workbench.text.words import spoken
@@ -208,12 +209,12 @@ def _marked(row: Measurement) -> Marked:
     return Marked(row.number, row.outcome, row.reason or row.label)
 
 
-def importance_series(importance: Mapping[str, Any] | None) -> ImportanceSeries:
+def importance_series(found: Importance | None) -> ImportanceSeries:
     """From ``importance`` of a study's result."""
-    found = importance or {"values": None, "reason": "is worked out when a study ends"}
-    values = found.get("values")
+    values = found.values if found else None
     if not values:
-        return ImportanceSeries([], [], str(found.get("reason") or "not known yet"))
+        reason = found.reason if found else "is worked out when a study ends"
+        return ImportanceSeries([], [], reason or "not known yet")
     ordered = sorted(values.items(), key=lambda item: item[1], reverse=True)
     return ImportanceSeries([name for name, _ in ordered], [float(share) for _, share in ordered], "")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from engine.run import progress as pages
-from tuning.sensitivity.job import NAMES, Method
+from tuning.sensitivity.job import NAMES
+from tuning.sensitivity.outcomes import Method
 from workbench.text import words
 from workbench.text.output import progress_console, say
 

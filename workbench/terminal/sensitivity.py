@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from tuning.spec.objectives import Aim, aim_of
+from tuning.sensitivity.effects import KnobRow
+from tuning.sensitivity.outcomes import Answer, Fanova, Importance, Shap
+from tuning.sensitivity.report import Sensitivity
+from tuning.spec.objectives import Aim
 from workbench.figures.sensitivity import pairs_that_count
 from workbench.text import words
 from workbench.text.sensitivity import direction, loss, pair, stands
@@ -13,97 +16,115 @@ from workbench.text.sensitivity import direction, loss, pair, stands
 if TYPE_CHECKING:
     from rich.console import Console
 
-Document = Mapping[str, Any]
 
-
-def print_sensitivity(console: Console, found: Document) -> None:
+def print_sensitivity(console: Console, found: Sensitivity) -> None:
     """Importance, what was worked out on demand, dependence and neighbours; what is not known says why."""
     console.print(
-        f"[bold]{found['study']}[/]  {found['trials']:,} trials ended: {found['measured']:,} measured, "
-        f"{found['failed']:,} failed"
+        f"[bold]{found.study}[/]  {found.trials:,} trials ended: {found.measured:,} measured, "
+        f"{found.failed:,} failed"
     )
-    _shares(console, "Importance (PED-ANOVA: what sets the best trials apart)", found["importance"])
-    _shares(console, "Importance (fANOVA: share of the spread explained alone)", found["fanova"])
-    _shap(console, found["shap"])
-    _dependence(console, found, aim_of(found))
+    _shares(console, "Importance (PED-ANOVA: what sets the best trials apart)", found.importance)
+    _fanova(console, "Importance (fANOVA: share of the spread explained alone)", found.fanova)
+    _shap(console, found.shap)
+    _dependence(console, found, found.aim)
     _neighbours(console, found)
 
 
-def _shares(console: Console, title: str, found: Document) -> None:
-    if not found.get("values"):
-        _said(console, title, found.get("reason"))
+def _shares(console: Console, title: str, found: Importance) -> None:
+    if not found.values:
+        _say(console, title, found.reason)
         return
-    errors = found.get("plus_minus") or {}
+    _table(
+        console, title, SHARES, [(words.short(key), _share(part), "") for key, part in found.values.items()]
+    )
+    _stands_on(console, found.trials or 0)
+
+
+def _fanova(console: Console, title: str, answer: Answer[Fanova]) -> None:
+    found = answer.found
+    if found is None or not found.values:
+        _say(console, title, found.reason if found else answer.reason)
+        return
+    errors = found.plus_minus or {}
     rows = [
-        (words.short(key), _share(share), f"+- {_share(errors[key])}" if errors.get(key) is not None else "")
-        for key, share in found["values"].items()
+        (
+            words.short(key),
+            _share(part),
+            f"+- {_share(error)}" if (error := errors.get(key)) is not None else "",
+        )
+        for key, part in found.values.items()
     ]
-    if found.get("interactions") is not None:
-        rows.append(("knobs together", _share(found["interactions"]), ""))
-    _table(console, title, ("knob", "share", ""), rows)
-    if found.get("trials"):
-        console.print(f"  {found['trials']:,} measured trials", style="dim")
-    _note(console, found)
+    together = [("knobs together", _share(found.interactions or 0.0), "")]
+    _table(console, title, SHARES, rows + together)
+    _stands_on(console, found.trials)
+    _note(console, answer.note)
+
+
+SHARES = ("knob", "share", "")
+
+
+def _stands_on(console: Console, trials: int) -> None:
+    if trials:
+        console.print(f"  {trials:,} measured trials", style="dim")
 
 
 def _share(value: float) -> str:
     return f"{value:.1%}".replace("%", " %")
 
 
-def _shap(console: Console, found: Document) -> None:
-    if not found.get("known"):
-        _said(console, "SHAP", found.get("reason"))
+def _shap(console: Console, answer: Answer[Shap]) -> None:
+    found = answer.found
+    if found is None:
+        _say(console, "SHAP", answer.reason)
         return
-    value, failure = found["value"], found["failure"]
     for title, part, unit in (
-        ("SHAP: average change of a trial's value by each knob", value, "%"),
-        ("SHAP: average change of the chance of failure by each knob", failure, "points"),
+        ("SHAP: average change of a trial's value by each knob", found.value, "%"),
+        ("SHAP: average change of the chance of failure by each knob", found.failure, "points"),
     ):
-        if part["knobs"] is None:
-            _said(console, title, part["reason"])
+        if part.knobs is None:
+            _say(console, title, part.reason)
             continue
-        rows = [
-            (words.short(row["key"]), f"{row['effect']:.2f} {unit}", direction(row)) for row in part["knobs"]
-        ]
-        rows += [(pair(row), f"{row['effect']:.2f} {unit}", "together") for row in pairs_that_count(part)]
+        rows = [(words.short(row.key), f"{row.effect:.2f} {unit}", direction(row)) for row in part.knobs]
+        rows += [(pair(row), f"{row.effect:.2f} {unit}", "together") for row in pairs_that_count(part)]
         _table(console, title, ("knob", "effect", "which way"), rows)
-        score = f"R^2 {part['r_squared']:.2f}" if "r_squared" in part else f"AUC {part['auc']:.2f}"
-        console.print(f"  {part['trials']:,} trials; on trials held out the model has {score}", style="dim")
-    _note(console, found)
+        name, score = part.score
+        held_out = f"on trials held out the model has {name} {score:.2f}"
+        console.print(f"  {part.trials:,} trials; {held_out}", style="dim")
+    _note(console, answer.note)
 
 
-def _dependence(console: Console, found: Document, aim: Aim) -> None:
-    rows = list(_dependence_rows(found["dependence"], aim))
+def _dependence(console: Console, found: Sensitivity, aim: Aim) -> None:
+    rows = list(_dependence_rows(found.dependence, aim))
     header = ("knob", "value", "trials", "failed", f"mean, {aim.unit}", "best", "predicted mean")
     _table(console, "Value by knob setting", header, rows)
 
 
-def _dependence_rows(knobs: Sequence[Document], aim: Aim) -> Iterator[tuple[str, ...]]:
+def _dependence_rows(knobs: Sequence[KnobRow], aim: Aim) -> Iterator[tuple[str, ...]]:
     for knob in knobs:
-        if knob["reason"]:
-            yield words.short(knob["key"]), words.NOTHING, knob["reason"], "", "", "", ""
+        if knob.reason:
+            yield words.short(knob.key), words.NOTHING, knob.reason, "", "", "", ""
             continue
-        for number, at in enumerate(knob["values"]):
-            shown = [words.number(aim.shown(at[name])) for name in ("mean", "best", "predicted")]
-            name = "" if number else words.short(knob["key"])
-            yield name, words.choice(knob["key"], at["value"]), str(at["trials"]), str(at["failed"]), *shown
+        for number, at in enumerate(knob.values):
+            shown = [words.number(aim.shown(value)) for value in (at.mean, at.best, at.predicted)]
+            name = "" if number else words.short(knob.key)
+            yield name, words.choice(knob.key, at.value), str(at.trials), str(at.failed), *shown
 
 
-def _neighbours(console: Console, found: Document) -> None:
-    winner, title = found["winner"], "The winner's neighbours"
+def _neighbours(console: Console, found: Sensitivity) -> None:
+    winner, title = found.winner, "The winner's neighbours"
     if winner is None:
-        _said(console, title, "nothing was measured yet")
+        _say(console, title, "nothing was measured yet")
         return
     rows = [
         (
-            words.short(row["key"]),
-            f"{words.choice(row['key'], row['winner_value'])} -> {words.choice(row['key'], row['value'])}",
+            words.short(row.key),
+            f"{words.choice(row.key, row.winner_value)} -> {words.choice(row.key, row.value)}",
             *loss(row),
             stands(row),
         )
-        for row in found["neighbours"]
+        for row in found.neighbours
     ]
-    title = f"{title}: neighbours of trial {winner['trial']} ({winner['label']})"
+    title = f"{title}: neighbours of trial {winner.trial} ({winner.label})"
     _table(console, title, ("knob", "step", "loses", "95 % (model: 90 %)", "from"), rows)
 
 
@@ -120,11 +141,11 @@ def _table(console: Console, title: str, header: Sequence[str], rows: Sequence[S
     console.print(table)
 
 
-def _said(console: Console, title: str, reason: Any) -> None:
+def _say(console: Console, title: str, reason: str) -> None:
     console.print()
     console.print(f"{title}: {reason or 'not known'}", markup=False, soft_wrap=True)
 
 
-def _note(console: Console, found: Document) -> None:
-    if found.get("note"):
-        console.print(f"  {found['note']}", markup=False, style="dim")
+def _note(console: Console, note: str) -> None:
+    if note:
+        console.print(f"  {note}", markup=False, style="dim")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuning.spec.objectives import KNOWN, aim_of, text
+from tuning.spec.objectives import KNOWN, aim_named, text
 from workbench.analysis import live_report, why
 from workbench.home.store import RunRow, StudyRow
 from workbench.text import study, words
@@ -71,7 +71,7 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     table = _table("study", "changed", "state", "trials", "best", "vs plain dp")
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
-        best = aim_of({"objective": row.objective}).words(row.best_value) if row.best_value else words.NOTHING
+        best = aim_named(row.objective).words(row.best_value) if row.best_value else words.NOTHING
         several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
         state = words.spoken(row.state) + several
         table.add_row(row.name, words.ago(row.updated_unix), state, trials, best, row.gain_verdict or "")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from tuning.sensitivity.effects import Neighbour
+from tuning.sensitivity.outcomes import KnobEffect, PairEffect
 from workbench.text import words
 
 _WAYS = {"up": "more as it grows", "down": "less as it grows", "mixed": "either way", "none": "no difference"}
@@ -12,46 +11,46 @@ _WAYS = {"up": "more as it grows", "down": "less as it grows", "mixed": "either 
 _NOTHING = 0.005
 
 
-def direction(row: Mapping[str, Any]) -> str:
+def direction(row: KnobEffect) -> str:
     """Which way a number's effect goes as it grows; of a category the value with the largest effect."""
-    if row["effect"] < _NOTHING:
+    if row.effect < _NOTHING:
         return _WAYS["none"]
-    if row["direction"] is not None:
-        return _WAYS[row["direction"]]
-    most = max(row["values"], key=lambda at: at["effect"])
-    return f"most with {words.choice(row['key'], most['value'])}"
+    if row.direction is not None:
+        return _WAYS[row.direction]
+    most = max(row.values, key=lambda at: at.effect)
+    return f"most with {words.choice(row.key, most.value)}"
 
 
-def pair(row: Mapping[str, Any]) -> str:
+def pair(row: PairEffect) -> str:
     """Two knobs together."""
-    return " x ".join(words.short(key) for key in row["keys"])
+    return " x ".join(words.short(key) for key in row.keys)
 
 
 #: A neighbour three times as fast: an interval that begins below says nothing.
 _LEAST = -200.0
 
 
-def loss(row: Mapping[str, Any]) -> tuple[str, str]:
+def loss(row: Neighbour) -> tuple[str, str]:
     """What a neighbour loses and its interval, in percent of the winner's value; a gain has a minus."""
-    if row["loss_percent"] is None:
+    if row.loss_percent is None:
         return words.NOTHING, ""
-    low, high = row["low_percent"], row["high_percent"]
+    low, high = row.low_percent, row.high_percent
     between = "" if low is None or high is None else f"{low:.1f} to {high:.1f} %"
     if low is not None and low < _LEAST:
         between = "too uncertain"
-    return f"{row['loss_percent']:.1f} %", between
+    return f"{row.loss_percent:.1f} %", between
 
 
-def stands(row: Mapping[str, Any]) -> str:
+def stands(row: Neighbour) -> str:
     """What a neighbour's loss stands on."""
-    numbers = ", ".join(str(number) for number in row["trials"])
-    trials = f"trial{'s' * (len(row['trials']) > 1)} {numbers}"
-    once = "" if row.get("repeated") else ", one run each"
+    numbers = ", ".join(str(number) for number in row.trials)
+    trials = f"trial{'s' * (len(row.trials) > 1)} {numbers}"
+    once = "" if row.repeated else ", one run each"
     known = {
         "measured": f"measured: {trials}{once}",
         "failed": f"failed: {trials}",
         "predicted": "predicted by the model, not measured",
         "unknown": "not measured",
         "illegal": "cannot run",
-    }[row["stands"]]
-    return f"{known}; {row['reason']}" if row["reason"] else known
+    }[row.stands]
+    return f"{known}; {row.reason}" if row.reason else known

@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from tests.support.studies.fake import seconds, study
 from tuning.sampling.optuna_study import Index, frozen
 from tuning.sensitivity.importance import importance
+from tuning.sensitivity.outcomes import Importance
 from tuning.space.encoding import Encoding
 from tuning.space.points import Point, point_key
 from tuning.storage.state import StudyState, Trial
@@ -94,10 +95,9 @@ def test_importance_finds_the_knob_that_matters() -> None:
         ended(n, point, 10.0 * point["batch.micro_batch"] + n * 0.01) for n, point in enumerate(points)
     )
     found = importance(StudyState(trials=trials), SPACE)
-    assert next(iter(found["values"])) == "batch.micro_batch"
-    assert importance(StudyState(trials=trials[:3]), SPACE) == {
-        "values": None, "reason": "needs 8 measured trials; there are 3", "trials": 3
-    }  # fmt: skip
+    assert next(iter(found.values or ())) == "batch.micro_batch"
+    few = importance(StudyState(trials=trials[:3]), SPACE)
+    assert few == Importance(None, "needs 8 measured trials; there are 3", 3)
 
 
 def test_the_page_loads_neither_optuna_nor_torch() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +13,7 @@ from tests.support.studies import known_study as known
 from tests.test_house import import_all, modules
 from tuning.sensitivity import job
 from tuning.sensitivity.job import AnalysisError, Asked
+from tuning.sensitivity.outcomes import Fanova
 from tuning.sensitivity.report import document
 from tuning.storage.study_folder import load_study
 
@@ -41,23 +41,23 @@ def kill_at(words: str) -> job.Tell:
 def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[float, str]] = []
     found = job.outcome(Asked(folder, "fanova", COUNT), lambda *told: said.append(told))
-    assert (found["complete"], found["trees"], found["of_trials"]) == (True, 64, COUNT)
+    assert (found.found.complete, found.found.trees, found.of_trials) == (True, 64, COUNT)
     assert [part for part, _ in said] == sorted(part for part, _ in said)
     assert said[-1] == (1.0, "64 of 64 trees")
     monkeypatch.setattr(subprocess, "Popen", None)
     assert job.outcome(Asked(folder, "fanova", COUNT)) == found
-    assert document(load_study(folder))["fanova"]["note"] == ""
+    assert document(load_study(folder)).fanova.note == ""
     known.add_trial(folder, COUNT)
-    assert document(load_study(folder))["fanova"]["note"] == "of the first 20 of 21 trials"
+    assert document(load_study(folder)).fanova.note == "of the first 20 of 21 trials"
 
 
 def test_what_there_is_when_it_is_killed_stays(folder: Path) -> None:
     journal = (folder / "journal.jsonl").read_bytes()
     found = job.outcome(Asked(folder, "fanova", COUNT), kill_at("16 of"))
-    assert found["complete"] is False
-    assert 16 <= found["trees"] < 64
+    assert found.found.complete is False
+    assert 16 <= found.found.trees < 64
     assert (folder / "journal.jsonl").read_bytes() == journal
-    assert "stopped after" in document(load_study(folder))["fanova"]["note"]
+    assert "stopped after" in document(load_study(folder)).fanova.note
 
 
 def test_killed_before_there_is_anything_is_one_line(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     assert str(refused.value) == (
         "method='shap': needs scikit-learn and shap: pip install 'training-workbench[sensitivity]'"
     )
-    assert "pip install" in document(load_study(folder))["shap"]["reason"]
+    assert "pip install" in document(load_study(folder)).shap.reason
 
 
 def test_nothing_loads_the_extra_until_it_is_asked_for() -> None:
@@ -97,10 +97,11 @@ def test_nothing_loads_the_extra_until_it_is_asked_for() -> None:
 
 
 def test_a_file_of_another_version_or_half_a_file_is_not_read(folder: Path) -> None:
-    job.write(folder, "shap", 10, {"complete": True})
-    found: dict[str, Any] | None = job.newest(folder, "shap", COUNT)
-    assert found is not None and found["of_trials"] == 10
-    job.path(folder, "shap", 12).write_text('{"version": 0}')
-    job.path(folder, "shap", 14).write_text('{"version"')
-    assert job.newest(folder, "shap", COUNT) == found
-    assert job.newest(folder, "shap", 9) is None
+    job.write(folder, 10, Fanova(reason="needs more", trials=10, complete=True))
+    found = job.newest(folder, Fanova, COUNT)
+    assert found is not None and found.of_trials == 10
+    job.path(folder, "fanova", 12).write_text('{"version": 0}')
+    job.path(folder, "fanova", 14).write_text('{"version"')
+    job.path(folder, "fanova", 16).write_text('{"version": 1, "of_trials": 16, "values": 3}')
+    assert job.newest(folder, Fanova, COUNT) == found
+    assert job.newest(folder, Fanova, 9) is None

@@ -18,7 +18,7 @@ from tuning.analysis.constraints import checked
 from tuning.analysis.measures import headroom, measure, measures
 from tuning.execution import preflight
 from tuning.report.study_result import StudyResult
-from tuning.spec.objectives import KNOWN, Aim, aim_of, text
+from tuning.spec.objectives import KNOWN, Aim, text
 from tuning.spec.terms import Constraints
 from tuning.storage.state import Trial
 
@@ -202,7 +202,7 @@ def test_a_budget_may_grow_and_a_question_may_not_change() -> None:
 
 
 def test_documents_of_before_mean_tokens_per_second() -> None:
-    assert aim_of({}) == aim_of({"objective": None}) == Aim()
+    assert StudyResult.from_dict({}).aim == StudyResult.from_dict({"objective": None}).aim == Aim()
     assert StudyResult.from_dict({"objective": "mfu"}).aims == (Aim("mfu"),)
     told = {"objective": "mfu", "objectives": ["mfu", "money_per_billion_tokens"], "price": PRICE}
     assert [aim.unit for aim in StudyResult.from_dict(told).aims] == ["% MFU", "EUR/billion tokens"]

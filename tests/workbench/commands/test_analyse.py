@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from tests.support.studies import known_study as known
 from tests.workbench.conftest import Run
 from tuning.sensitivity import job
+from tuning.sensitivity.effects import Neighbour
+from tuning.sensitivity.outcomes import importance_of
 from tuning.sensitivity.report import document
 from tuning.storage.study_folder import load_study
 from workbench.figures import sensitivity
@@ -43,12 +46,13 @@ def test_shap_is_worked_out_shown_and_drawn(command: Run, home: Path) -> None:
     assert "predicted by the model, not measured" in text
     assert "most with none" in text
     assert "more as it grows" in text
-    _drawn(document(load_study(folder), found["importance"]))
+    _drawn(document(load_study(folder), importance_of(found)))
 
 
 def _drawn(found: Any) -> None:
-    for part, unit in (("value", "%"), ("failure", "percentage points")):
-        series = sensitivity.effect_series(found["shap"][part])
+    shap = found.shap.found
+    for part, unit in ((shap.value, "%"), (shap.failure, "percentage points")):
+        series = sensitivity.effect_series(part)
         figure = sensitivity.effects(series, "title")
         assert figure.layout.xaxis.title.text == f"mean effect, {unit}"
         assert sum(len(bar.x) for bar in figure.data) == len(series.names)
@@ -67,7 +71,7 @@ def test_a_study_that_has_just_begun_says_what_is_missing(command: Run, home: Pa
     assert "needs 8 measured trials; there are 2" in text
     known.write(home / "none", 0)
     found = document(load_study(home / "none" / "studies" / known.NAME))
-    assert (found["winner"], found["neighbours"]) == (None, [])
+    assert (found.winner, found.neighbours) == (None, [])
     dependence = sensitivity.dependence_series(found)
     assert dependence.panels == []
     empty = sensitivity.dependence(dependence)
@@ -90,13 +94,11 @@ def test_what_it_cannot_do_is_one_line(
 
 
 def test_words_of_a_neighbour_say_what_they_stand_on() -> None:
-    row = {"stands": "measured", "trials": [3, 5], "reason": "", "repeated": False}
+    row = Neighbour("parallel.tp", 1, 2, "measured", trials=(3, 5), repeated=False)
     assert stands(row) == "measured: trials 3, 5, one run each"
-    assert stands(row | {"repeated": True}) == "measured: trials 3, 5"
-    assert (
-        stands({"stands": "failed", "trials": [3], "reason": "out of memory"})
-        == "failed: trial 3; out of memory"
-    )
-    lost = {"loss_percent": -1.25, "low_percent": -3.0, "high_percent": 0.5}
+    assert stands(replace(row, repeated=True)) == "measured: trials 3, 5"
+    failed = Neighbour("parallel.tp", 1, 2, "failed", trials=(3,), reason="out of memory")
+    assert stands(failed) == "failed: trial 3; out of memory"
+    lost = replace(row, loss_percent=-1.25, low_percent=-3.0, high_percent=0.5)
     assert loss(lost) == ("-1.2 %", "-3.0 to 0.5 %")
-    assert loss(dict.fromkeys(lost)) == ("—", "")
+    assert loss(row) == ("—", "")

@@ -11,6 +11,7 @@ from tests.tuning.analysis.test_confirmation import rerun, searched
 from tests.tuning.report.test_result import FILE, compared
 from tuning.report.result import result
 from tuning.report.study_result import Entry, StudyResult, TrialRow
+from tuning.sensitivity.outcomes import Importance
 from workbench.figures import study
 from workbench.figures.study import best_so_far, importance_series, trial_series, trials
 
@@ -80,9 +81,9 @@ def test_a_value_without_an_interval_has_no_error_bar() -> None:
 
 
 def test_importance_is_ordered_or_says_why_it_is_not_known() -> None:
-    found = importance_series({"values": {"a": 0.2, "b": 0.8}, "reason": ""})
+    found = importance_series(Importance({"a": 0.2, "b": 0.8}))
     assert (found.names, found.shares) == (["b", "a"], [0.8, 0.2])
-    assert importance_series({"values": None, "reason": "needs 8"}).reason == "needs 8"
+    assert importance_series(Importance(None, "needs 8")).reason == "needs 8"
     assert importance_series(None).reason
 
 

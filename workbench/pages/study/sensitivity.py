@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import streamlit as st
 
 from tuning.sensitivity import job
 from tuning.sensitivity.job import METHODS, NAMES, needed
-from tuning.sensitivity.report import document
+from tuning.sensitivity.outcomes import Answer, Fanova, Shap
+from tuning.sensitivity.report import Sensitivity, document
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyView
 from workbench.figures import sensitivity
@@ -23,7 +21,6 @@ from workbench.text.sensitivity import loss, stands
 REFRESH_SECONDS = 1.0
 #: What fANOVA has by then is kept.
 LIMIT_SECONDS = 600
-Document = Mapping[str, Any]
 
 
 def draw(view: StudyView) -> None:
@@ -34,12 +31,12 @@ def draw(view: StudyView) -> None:
 
 def _parts(view: StudyView) -> None:
     found = followed(view.name).more("mattered", _signature(view), lambda: document(view))
-    if found["reason"]:
-        st.caption(found["reason"])
+    if found.reason:
+        st.caption(found.reason)
         return
     st.caption(
-        f"{found['trials']:,} trials ended: {found['measured']:,} measured, {found['failed']:,} failed "
-        f"because of {'its' if found['failed'] == 1 else 'their'} configuration."
+        f"{found.trials:,} trials ended: {found.measured:,} measured, {found.failed:,} failed "
+        f"because of {'its' if found.failed == 1 else 'their'} configuration."
     )
     _asking(view.name, found)
     _importance(found)
@@ -54,7 +51,7 @@ def _signature(view: StudyView) -> tuple[float, ...]:
     return tuple(number for stat in found for number in (stat.st_mtime, stat.st_size))
 
 
-def _asking(name: str, found: Document) -> None:
+def _asking(name: str, found: Sensitivity) -> None:
     """Buttons, and how far the process is that one of them started; redrawn by itself while it runs."""
     job = _job(name)
     moving = job is not None and job.alive
@@ -67,14 +64,15 @@ def _job(name: str) -> jobs.Job | None:
     return next(asked, None)
 
 
-def _buttons(name: str, found: Document, was_moving: bool) -> None:
+def _buttons(name: str, found: Sensitivity, was_moving: bool) -> None:
     job = _job(name)
     moving = job is not None and job.alive
     if moving != was_moving:
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", key="mattered-ask"):
         for method in METHODS:
-            done = found[method]["known"] and not found[method]["note"]
+            answer: Answer[Fanova | Shap] = found.fanova if method == "fanova" else found.shap
+            done = answer.found is not None and not answer.note
             off = moving or done or bool(needed(method))
             label = f"{NAMES[method]}: computed" if done else f"Compute {NAMES[method]}"
             if pressed(st.button, label, f"ask-{method}", icon=":material/calculate:", disabled=off):
@@ -100,68 +98,68 @@ def _said(job: jobs.Job | None, moving: bool) -> None:
         st.error(lines[-1].removeprefix("error: "), icon=":material/error:")
 
 
-def _importance(found: Document) -> None:
+def _importance(found: Sensitivity) -> None:
     series = sensitivity.share_series(found)
     chart(
-        sensitivity.shares(series, found["study"]),
+        sensitivity.shares(series, found.study),
         "mattered-importance",
         "Importance of each knob by PED-ANOVA and fANOVA",
     )
-    fanova, told = found["fanova"], found["importance"].get("trials")
-    if told:
-        st.caption(f"PED-ANOVA: {told:,} measured trials.")
-    if fanova.get("values"):
-        together = words.percent(fanova["interactions"])
+    fanova = found.fanova.found
+    if found.importance.trials:
+        st.caption(f"PED-ANOVA: {found.importance.trials:,} measured trials.")
+    if fanova and fanova.values:
+        together = words.percent(fanova.interactions or 0.0)
         st.caption(
-            f"fANOVA: {fanova['trials']:,} measured trials, {fanova['trees']} trees; knobs together explain {together}."
-            + _old(fanova)
+            f"fANOVA: {fanova.trials:,} measured trials, {fanova.trees} trees; knobs together explain {together}."
+            + _old(found.fanova.note)
         )
-    elif fanova["known"]:
-        st.caption(f"fANOVA: {fanova['reason']}.")
+    elif fanova:
+        st.caption(f"fANOVA: {fanova.reason}.")
 
 
-def _effects(found: Document) -> None:
-    shap = found["shap"]
-    titles = {
-        "value": "SHAP: what changes a trial's value",
-        "failure": "SHAP: what changes the chance of failure",
-    }
-    for column, (part, title) in zip(st.columns(2), titles.items(), strict=True):
-        series = sensitivity.effect_series(shap.get(part), str(shap.get("reason") or ""))
+def _effects(found: Sensitivity) -> None:
+    shap = found.shap.found
+    parts = (
+        ("value", "SHAP: what changes a trial's value", shap.value if shap else None),
+        ("failure", "SHAP: what changes the chance of failure", shap.failure if shap else None),
+    )
+    for column, (name, title, part) in zip(st.columns(2), parts, strict=True):
+        series = sensitivity.effect_series(part, found.shap.reason)
         with column:
             chart(
-                sensitivity.effects(series, title, found["study"]),
-                f"mattered-{part}",
+                sensitivity.effects(series, title, found.study),
+                f"mattered-{name}",
                 f"{title}, by knob",
             )
             if series.score:
-                st.caption(f"{series.score}.{_old(shap)}")
+                st.caption(f"{series.score}.{_old(found.shap.note)}")
 
 
-def _old(part: Document) -> str:
-    return f" {part['note'].capitalize()}." if part.get("note") else ""
+def _old(note: str) -> str:
+    return f" {note.capitalize()}." if note else ""
 
 
-def _dependence(found: Document) -> None:
+def _dependence(found: Sensitivity) -> None:
     series = sensitivity.dependence_series(found)
-    drawing = sensitivity.dependence(series, found["study"])
+    drawing = sensitivity.dependence(series, found.study)
     chart(drawing, "mattered-dependence", "Measured and predicted values by value of each knob")
     notes = [*series.left_out, "a mean is over everything that the search tried with a value"]
     st.caption("; ".join(notes) + ".")
 
 
-def _neighbours(found: Document) -> None:
-    winner, rows = found["winner"], found["neighbours"]
+def _neighbours(found: Sensitivity) -> None:
+    winner, rows = found.winner, found.neighbours
     if winner is None:
         st.caption("Nothing has been measured yet, so there is no winner whose neighbours could be shown.")
         return
-    st.markdown(f"**The winner's neighbours**, trial {winner['trial']}: `{winner['label']}`")
+    st.markdown(f"**The winner's neighbours**, trial {winner.trial}: `{winner.label}`")
     table(
         {
-            "knob": [words.short(row["key"]) for row in rows],
-            "winner": [words.choice(row["key"], row["winner_value"]) for row in rows],
-            "neighbour": [words.choice(row["key"], row["value"]) for row in rows],
-            "loses, %": [row["loss_percent"] for row in rows],
+            "knob": [words.short(row.key) for row in rows],
+            "winner": [words.choice(row.key, row.winner_value) for row in rows],
+            "neighbour": [words.choice(row.key, row.value) for row in rows],
+            "loses, %": [row.loss_percent for row in rows],
             "interval": [loss(row)[1] for row in rows],
             "based on": [stands(row) for row in rows],
         },

@@ -17,6 +17,7 @@ from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.sensitivity import job
 from tuning.sensitivity.importance import importance
 from tuning.sensitivity.models import modelled
+from tuning.sensitivity.outcomes import Shap, plain
 from workbench.pages.study import sensitivity
 from workbench.services import jobs
 
@@ -25,12 +26,13 @@ FULL = 60
 
 def worked_out(folder: Path) -> None:
     """What a process leaves for SHAP, and a study's end for PED-ANOVA."""
-    job.write(folder, "shap", FULL, _modelled())
-    known.write_result(folder, {"importance": importance(known.state(FULL), known.file().search_space)})
+    job.write(folder, FULL, _modelled())
+    shares = importance(known.state(FULL), known.file().search_space)
+    known.write_result(folder, {"importance": plain(shares)})
 
 
 @functools.cache
-def _modelled() -> dict[str, Any]:
+def _modelled() -> Shap:
     return modelled(known.state(FULL), known.file(), lambda *_: None)
 
 
