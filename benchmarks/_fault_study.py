@@ -62,12 +62,17 @@ class Victim:
         self.home = folder / "home"
         self.journal = self.home / STUDIES / NAME / JOURNAL
         self._file = folder / "study.yaml"
-        self._file.write_text(yaml.safe_dump(study(trials)), encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(yaml.safe_dump(self.study()), encoding="utf-8")
         self.starts = 0
         self.sockets: set[str] = set()
         self.shared: set[str] = set()
         self.pids: set[int] = set()
         self.controller: subprocess.Popen[bytes] | None = None
+
+    def study(self) -> dict[str, Any]:
+        """The study's file."""
+        return study(self.trials)
 
     def start(self) -> None:
         """The command, for the first time or again."""

@@ -345,6 +345,7 @@ class Study:
             self._journal.append("withdrawn", number=trial.number)
             raise
         self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
+        self.control.poll(at_once=True)  # what the trial itself asked for holds for the next one
         self._ended(trial.number)
 
     def _ended(self, number: int) -> None:

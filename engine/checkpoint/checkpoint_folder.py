@@ -141,10 +141,10 @@ def discard(run: Path, step: int) -> None:
     shutil.rmtree(scratch_of(run, step), ignore_errors=True)
 
 
-def forget_after(run: Path, step: int) -> None:
+def forget_after(run: Path, step: int, whatever_is_left: bool = False) -> None:
     """Remove the checkpoints of later steps, which were undone, if there is one to go on from instead."""
     later = [path for path in complete(run) if path.name > name_of(step)]
-    if len(later) < len(complete(run)):
+    if whatever_is_left or len(later) < len(complete(run)):
         for path in later:
             with contextlib.suppress(OSError):
                 path.rename(path.with_name(_OLD + path.name))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.run import commands, progress, run_folder
+from engine.run.ownership import alive
 from profilers.records.reader import RunRecords
 
 _POLL_SECONDS = 0.1
@@ -146,11 +148,13 @@ def of_run(folder: Path) -> list[Answer]:
 
 
 def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answer]:
-    """The answers to one order, once all ``ranks`` gave theirs or after ``patience`` seconds without any change."""
+    """The answers to one order, once all ``ranks`` gave theirs, the run is over or the process that ran it is gone, or
+    after ``patience`` seconds without any change.
+    """
     records = RunRecords(folder / run_folder.RECORDS)
     deadline, places = time.monotonic() + patience, None
     while True:
-        ended = run_folder.RunStatus.of(folder).state == "ended"
+        ended = is_over(folder)
         records.refresh()
         found = [answer for answer in answers(records) if answer.id == order]
         if len(found) >= ranks or ended or time.monotonic() >= deadline:
@@ -160,6 +164,21 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Answ
         if moving and _begun(folder, order):
             deadline = time.monotonic() + patience
         time.sleep(_POLL_SECONDS)
+
+
+def is_over(folder: Path) -> bool:
+    """Whether nobody runs it any more: it ended, or the process that ran it is gone."""
+    status = run_folder.RunStatus.of(folder)
+    return status.state == "ended" or (status.owner is not None and not alive(status.owner))
+
+
+def unanswered(folder: Path) -> list[str]:
+    """The ids of orders that turn the run and that not all of its ranks have answered, the oldest first."""
+    ranks = run_folder.RunStatus.of(folder).world_size or 1
+    given = Counter(answer.id for answer in answers(RunRecords(folder / run_folder.RECORDS)))
+    known = {path.stem: run_folder.read_json(path) for path in (folder / run_folder.COMMANDS).glob("*.json")}
+    turning = [key for key, told in known.items() if (told or {}).get("command") in commands.TURNING]
+    return sorted(key for key in turning if given[key] < ranks)
 
 
 def _begun(folder: Path, order: str) -> bool:
@@ -175,7 +194,7 @@ def told(folder: Path, found: list[Answer], ranks: int) -> tuple[bool | None, st
     if problems:
         alike = {answer.problem for answer in found}
         return False, str(found[0].problem) if len(alike) == 1 else "; ".join(problems)
-    if not found and run_folder.RunStatus.of(folder).state == "ended":
+    if not found and is_over(folder):
         return False, f"{folder.name} ended before its ranks acted on it"
     if len(found) < ranks:
         return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / run_folder.ORDERS}"

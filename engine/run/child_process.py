@@ -27,11 +27,12 @@ def start(
     stderr: Stream = None,
     variables: Mapping[str, str] | None = None,
     own_session: bool = True,
+    keep: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start this Python with ``arguments``, and with ``variables`` on top of this process's environment.
 
     In a session of its own the child gets no Ctrl-C and no hang-up of this process's terminal, and it leads a process
-    group, which ``kill`` ends as a whole.
+    group, which ``kill`` ends as a whole. It has the descriptors to ``keep`` open, too, by the same numbers.
 
     Raises:
         OSError: there is no such program, or no process can be started.
@@ -43,6 +44,7 @@ def start(
         stderr=stderr,
         env=os.environ | dict(variables or {}),
         start_new_session=own_session,
+        pass_fds=keep,
     )
 
 

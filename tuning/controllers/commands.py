@@ -232,10 +232,10 @@ class Control:
     def _file(self) -> StudyFile:
         return steered(self._given, self._journal.state)
 
-    def poll(self) -> None:
-        """Apply what has arrived; looks at the folder a few times a second at most."""
+    def poll(self, at_once: bool = False) -> None:
+        """Apply what has arrived; looks at the folder a few times a second at most, unless ``at_once``."""
         now = time.monotonic()
-        if now - self._looked < POLL_SECONDS:
+        if not at_once and now - self._looked < POLL_SECONDS:
             return
         self._looked = now
         self._journal.refresh()

@@ -40,7 +40,7 @@ def next_step(
     """
     again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
     if again:
-        return _retry(state, again)
+        return _retry(state, again, file)
     if not any(trial.source == "baseline" for trial in state.trials):
         point, note = file.search_space.baseline
         usual = "plain data parallel" if file.live is None else "what the run begins with"
@@ -123,7 +123,7 @@ def _of_earlier_studies(state: StudyState) -> list[tuple[Point, str]]:
     ]
 
 
-def _retry(state: StudyState, trial: Trial) -> Step:
+def _retry(state: StudyState, trial: Trial, file: StudyFile) -> Step:
     phase: Literal["baseline", "search", "confirm"] = "search"
     if trial.confirms is not None:
         phase = "confirm"
@@ -131,7 +131,17 @@ def _retry(state: StudyState, trial: Trial) -> Step:
         phase = "baseline"
     details = {"retry_of": trial.number, "attempt": trial.attempt + 1}
     details |= {name: value for name in _OF_A_WINDOW if (value := getattr(trial, name)) is not None}
-    return Step(phase, "retry", trial.config, f"trial {trial.number} ended as {trial.outcome}", details)
+    point = (
+        trial.config if phase != "baseline" or file.live is None else _as_pinned(state, file, trial.config)
+    )
+    return Step(phase, "retry", point, f"trial {trial.number} ended as {trial.outcome}", details)
+
+
+def _as_pinned(state: StudyState, file: StudyFile, point: Point) -> Point:
+    """The baseline of a run that goes on has what somebody set by hand within its window."""
+    limits = effective_config.of_state(state, file.search_space).by_key
+    pinned = {key: limits[key].choices[0] for key in point if key in limits and len(limits[key].choices) == 1}
+    return file.search_space.settled(point | pinned)
 
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:

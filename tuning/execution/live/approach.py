@@ -19,11 +19,12 @@ from tuning.spec.terms import LossGuard
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``steps`` of a run that the baseline did from a copy on, its loss on held-out text after them, and the
-    configuration that held ``before`` them: to go back is to go back to that.
+    """``steps`` of a run that the baseline did from a copy on, kept before the ``first`` of them, its loss on held-out
+    text after them, and the configuration that held ``before`` them: to go back is to go back to that.
     """
 
     run: str
+    first: int
     steps: int
     before: RunConfig
     loss: float | None = None
@@ -47,9 +48,13 @@ class Approach:
     """
 
     def __init__(self, baseline: RunConfig | None = None, guard: LossGuard | None = None) -> None:
-        self._baseline, self._guard = baseline, guard or LossGuard()
+        self._given, self._baseline, self._guard = baseline, baseline, guard or LossGuard()
         self._reference: Reference | None = None
         self._spoilt = False
+
+    def hold(self, values: dict[str, Any]) -> None:
+        """The baseline has these values, which somebody set by hand, from now on."""
+        self._baseline = None if self._given is None else self._given.with_values(values)
 
     def needs_reference(self, run: OngoingRun, config: RunConfig) -> RunConfig | None:
         """The baseline as it has to be measured before this window; None if there is no need."""
@@ -63,16 +68,16 @@ class Approach:
         """Turn the run to a window's values; None where it has them and goes on. Its loss is to be ``judged``.
 
         Raises:
-            InputError: it is not legal, or the ranks do not answer.
+            InputError: it is not legal.
+            UnansweredError: not all ranks answered.
         """
-        steps = config.train.steps
+        steps, known = config.train.steps, self._reference
         if judged and self._is_baseline(config):
             before = run.config
             began = run.turn(self._values(before, config), by, TRY, steps)
-            self._reference, self._spoilt = Reference(run.id, steps, before), False
+            self._reference, self._spoilt = Reference(run.id, began.step, steps, before), False
             return Begun(began.step, began.step + steps, on_copy=True)
-        known = self._reference
-        if known is not None and judged and self._is_judged(config) and self._refers(run, steps):
+        if known is not None and self.tries(run, config, judged) is not None:
             return self._from_copy(known, run, config, by, steps)
         if known is not None and self._spoilt and known.run == run.id:
             return self._from_copy(known, run, config, by)
@@ -82,6 +87,29 @@ class Approach:
         live_changes.changed(run.config, values)
         self._reference = None
         return Begun(run.turn(values, by, SET).step)
+
+    def tries(self, run: OngoingRun, config: RunConfig, judged: bool) -> int | None:
+        """The step of the copy from which on a window does steps that may have to be undone; None if it does not."""
+        known = self._reference
+        if known is None or not judged or not self._is_judged(config) or self._is_baseline(config):
+            return None
+        return known.first if self._refers(run, config.train.steps) else None
+
+    def goes_back(self, run: OngoingRun, config: RunConfig, judged: bool, first: int) -> bool:
+        """Whether :meth:`turn` undoes by itself what the run does since the copy that it kept before this step."""
+        known = self._reference
+        if known is None or (known.run, known.first) != (run.id, first):
+            return False
+        return not (judged and self._is_baseline(config))
+
+    def forget(self) -> None:
+        """What a run did since its copy is undone, and it goes on from there."""
+        self._reference, self._spoilt = None, False
+
+    def safe(self, run: OngoingRun) -> RunConfig:
+        """What a run has now; where that lost too much, what it had before."""
+        known = self._reference
+        return known.before if known is not None and self._spoilt and known.run == run.id else run.config
 
     def judge(self, run: OngoingRun, config: RunConfig, began: Begun) -> tuple[float | None, float | None]:
         """A window's loss and the baseline's after the same steps, as far as they were taken."""
@@ -93,7 +121,8 @@ class Approach:
             return own, None
         theirs = self._reference.loss
         allowed = None if theirs is None else theirs * (1 + self._guard.threshold)
-        self._spoilt = began.undone and (own is None or allowed is None or own > allowed)
+        if began.undone:
+            self._spoilt = own is None or allowed is None or own > allowed
         return own, theirs
 
     @property
@@ -108,7 +137,9 @@ class Approach:
     def _from_copy(
         self, known: Reference, run: OngoingRun, config: RunConfig, by: str, steps: int = 0
     ) -> Begun:
-        began = run.turn(self._values(known.before, config), by, BACK, steps)
+        values = self._values(known.before, config)
+        self._spoilt = True  # until it is judged or back: an unanswered order may be carried out yet
+        began = run.turn(values, by, BACK, steps)
         self._spoilt = False
         if not steps:  # it goes on from here, and the copy grows old
             self._reference = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,35 @@ from typing import Any
 import numpy as np
 
 from engine.config import run_config
-from engine.config.errors import InputError
+from engine.config.errors import InputError, WorkbenchError
 from engine.config.run_config import RunConfig
 from engine.lifecycle import referred, summary_of
 from engine.run import answers, commands, progress, run_folder
+from engine.run.answers import Answer
 from engine.run.outcome import Ending, RunOutcome
 from engine.run.ownership import alive
 from engine.run.run_folder import RunStatus
-from profilers.analysis.events import losses_before_steps
+from profilers.analysis.events import change_rows, losses_before_steps
 from profilers.analysis.rounds import wall_seconds
 from profilers.analysis.steps import join_steps
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from tuning.storage import commands as inbox
 
-#: Ranks answer between two of their steps; a run whose steps do not move for so long does not answer.
-PATIENCE_SECONDS = 60.0
+#: Ranks answer between two of their steps. Who runs them takes a rank for hung after ``train.step_timeout_seconds``,
+#: and has so much longer to say so before nobody answers.
+PATIENCE_SECONDS = 30.0
 #: In the study's folder: the runs that it tuned, the last one goes on.
 RUNS = "live.json"
 _LOST = "the process that ran it is gone"
+#: A changed value stands in the run's folder before the rank tells of it; by then it has.
+_TELLING_SECONDS, _POLL_SECONDS = 2.0, 0.1
+#: How everybody begins who turns a run for a study: all others are people.
+BY_STUDY = "study "
+
+
+class UnansweredError(WorkbenchError):
+    """Not all ranks answered an order: that says nothing about its values, and it may be carried out yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +102,46 @@ class OngoingRun:
         after so many ``steps`` the loss on held-out text is taken.
 
         Raises:
-            InputError: a value is refused, or the ranks do not answer; then all is as it was.
+            InputError: a value is refused; then all is as it was.
+            UnansweredError: not all ranks answered.
         """
         key, value = next(iter(values.items()), (command, None))
         sent = inbox.send(self.folder, command, values | ({"steps": steps} if steps else {}), by)
-        ranks = self.status.world_size or 1
-        found = answers.wait_for(self.folder, sent, ranks, PATIENCE_SECONDS)
-        done, text = answers.told(self.folder, found, ranks)
+        found, (done, text) = self._answers(sent)
+        if len(found) < (self.status.world_size or 1):
+            raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
         if not done:
             raise InputError(key, value, text)
         return Turn(max(answer.step for answer in found), not text.startswith("nothing to change"))
+
+    def settle(self) -> None:
+        """Wait for what was ordered before, say by somebody who is gone: what is asked for then is asked of the values
+        that hold.
+
+        Raises:
+            UnansweredError: not all ranks answered.
+        """
+        for order in answers.unanswered(self.folder):
+            found, (_, text) = self._answers(order)
+            if len(found) < (self.status.world_size or 1):
+                raise UnansweredError(f"an earlier order was not answered by all ranks: {text}")
+
+    def _answers(self, order: str) -> tuple[list[Answer], tuple[bool | None, str]]:
+        ranks = self.status.world_size or 1
+        patience = self.config.train.step_timeout_seconds + PATIENCE_SECONDS
+        found = answers.wait_for(self.folder, order, ranks, patience)
+        return found, answers.told(self.folder, found, ranks)
+
+    def by_hand(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Those of some values that it has now which a person gave it."""
+        deadline = time.monotonic() + _TELLING_SECONDS
+        while True:
+            self.refresh()
+            last = {row.key: row for row in change_rows(self.records)}
+            known = {key for key, value in values.items() if key in last and last[key].new == value}
+            if known == values.keys() or time.monotonic() > deadline:
+                return {key: values[key] for key in known if not str(last[key].by).startswith(BY_STUDY)}
+            time.sleep(_POLL_SECONDS)
 
     def loss_before(self, step: int) -> float | None:
         """On held-out text, by the last :meth:`refresh`; None if it was not taken there yet."""

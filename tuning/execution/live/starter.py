@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint.checkpoint_folder import last_of
+from engine.checkpoint.checkpoint_folder import forget_after, last_of
+from engine.config import run_config
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig
 from engine.run import child_process, run_folder
@@ -23,11 +29,55 @@ TRAINER = "tuning.execution.live.trainer"
 REFUSED = "refused: "
 #: What the ranks print goes here.
 LOG = "live.log"
+#: Held while a run is started, by who starts it and by the run's process until it noted itself.
+STARTING = ".live-start"
 #: A run that died so often and came no further is not started again.
 MOST_DEATHS = 3
 _POLL_SECONDS = 0.1
 #: Runs that go on whatever becomes of this process; nobody waits for their end.
 _OUTLIVING: list[subprocess.Popen[bytes]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Trying:
+    """Steps of a ``run`` from ``first`` on that may have to be undone, from a copy that its ranks keep; ``windows`` are
+    the folders of those that measured them.
+    """
+
+    run: str
+    first: int
+    windows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a study knows of its ``runs``, in its folder: whether a search that is over ``left`` the last one; the
+    ``safe`` configuration to start it again with; what it is ``trying``.
+    """
+
+    runs: tuple[str, ...] = ()
+    left: bool = False
+    safe: dict[str, Any] | None = None
+    trying: Trying | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> Notes:
+        """Those in a study's folder."""
+        told = run_folder.read_json(folder / RUNS) or {}
+        trying = told.get("trying")
+        made = Trying(trying["run"], trying["first"], tuple(trying["windows"])) if trying else None
+        return cls(tuple(runs_of(folder)), bool(told.get("left")), told.get("safe"), made)
+
+    def write(self, folder: Path) -> None:
+        """OSError if that is not possible."""
+        run_folder.write_json(folder / RUNS, asdict(self))
+
+
+def note_run(folder: Path, run: str) -> None:
+    """This is the run of the study in this folder from now on."""
+    notes = Notes.of(folder)
+    if run not in notes.runs[-1:]:
+        replace(notes, runs=(*notes.runs, run)).write(folder)
 
 
 class Starter:
@@ -37,7 +87,6 @@ class Starter:
         self._home, self._folder, self._name, self._live = home, folder, name, live
         self._attached = attached
         self._run: OngoingRun | None = None
-        self._safe: RunConfig | None = None
         self._deaths = 0
         self._reached = -1
         self._seen_going = False
@@ -50,35 +99,56 @@ class Starter:
             OverError: it has done all of its steps, or was stopped, or cannot be kept alive.
         """
         if self._run is None:
-            self._run = self._found()
+            with self._starting():  # a run that somebody who is gone was starting notes itself
+                self._run = self._found()
         outcome = self._run.outcome() if self._run else None
         self._seen_going |= self._run is not None and outcome is None
         if self._run is None or (outcome is not None and self._may_go_on(outcome.ending, outcome.reason)):
-            self._run, self._seen_going = self._started(self._run, self._safe or first), True
+            self._run, self._seen_going = self._started(self._run, self._safe() or first), True
         return self._run
 
     @property
     def was_left(self) -> bool:
         """Whether a search that is over gave the run its values: what was changed since was changed by hand."""
-        return bool((run_folder.read_json(self._folder / RUNS) or {}).get("left"))
+        return Notes.of(self._folder).left
 
     def note_left(self, left: bool = True) -> None:
         """The search is over, and the run has what it ended with; or it goes on after all."""
         if left != self.was_left:
-            self._write(runs_of(self._folder), left)
+            self._note(left=left)
 
     def died(self, safe: RunConfig) -> None:
         """The run is over; if it is started again, then with this configuration."""
-        self._safe, self._reached = safe, -1
+        self.keep(safe)
+        self._reached = -1
+
+    def keep(self, safe: RunConfig) -> None:
+        """Should the run die, it is started again with this configuration, whoever does it."""
+        self._note(safe=safe.model_dump(mode="json"))
+
+    @property
+    def trying(self) -> Trying | None:
+        """What the run may have to undo."""
+        return Notes.of(self._folder).trying
+
+    def note_trying(self, trying: Trying | None) -> None:
+        """It may have to undo this from now on, whoever tunes it; None: all of it stays, or is undone."""
+        if trying != self.trying:
+            self._note(trying=trying)
+
+    def _safe(self) -> RunConfig | None:
+        known = Notes.of(self._folder).safe
+        return None if known is None else run_config.parse(known)
 
     @property
     def current(self) -> OngoingRun | None:
         """The run as far as one is known."""
         return self._run or self._found()
 
-    def ask_study(self, command: str, arguments: dict[str, Any], by: str) -> None:
-        """Leave a command for the study that tunes the run."""
-        commands.send(self._folder, command, arguments, by)
+    @property
+    def study(self) -> Path:
+        """The folder of the study that tunes the run."""
+        return self._folder
 
     def hand_over(self, folder: Path) -> None:
         """The study of this folder goes on with the run."""
@@ -96,7 +166,8 @@ class Starter:
 
     def _found(self) -> OngoingRun | None:
         if self._attached:
-            self._note(self._attached)
+            with run_folder.writable(self._home):
+                note_run(self._folder, self._attached)
         runs = runs_of(self._folder)
         return OngoingRun(self._home / runs[-1]) if runs and (self._home / runs[-1]).is_dir() else None
 
@@ -113,33 +184,42 @@ class Starter:
         return True
 
     def _started(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
+        if (tried := self.trying) is not None:  # nobody knows what these steps lost
+            forget_after(self._home / tried.run, tried.first, whatever_is_left=True)
+            self.note_trying(None)
         values: dict[str, Any] = {"train.steps": self._live.steps, "train.resume": None}
         if config.checkpoint.every_steps is None:
             values["checkpoint.every_steps"] = self._live.checkpoint_every
         if before is not None and (saved := _checkpointed(self._home, self._folder)) is not None:
             values["train.resume"] = str(saved)
-        run = self._launched(config.with_values(values))
-        self._note(run)
+        with self._starting() as lock:
+            run = self._launched(config.with_values(values), lock)
         return OngoingRun(self._home / run)
 
-    def _note(self, run: str) -> None:
-        """This is the run from now on."""
-        known = runs_of(self._folder)
-        if run not in known[-1:]:
-            self._write([*known, run], left=self.was_left)
-
-    def _write(self, known: list[str], left: bool) -> None:
+    def _note(self, **changes: Any) -> None:
         with run_folder.writable(self._home):
-            run_folder.write_json(self._folder / RUNS, {"runs": known, "left": left})
+            replace(Notes.of(self._folder), **changes).write(self._folder)
 
-    def _launched(self, config: RunConfig) -> str:
-        """The name of a run that begins, in a process that outlives this one."""
+    @contextmanager
+    def _starting(self) -> Iterator[int]:
+        """The lock of who starts a run, open; waits until nobody does."""
+        with run_folder.writable(self._home):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder / STARTING, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _launched(self, config: RunConfig, lock: int) -> str:
+        """The name of a run that begins, in a process that outlives this one and has noted it in the study's folder."""
         labels = {"live": self._name, "purpose": "train"}
         asked = json.dumps({"config": config.model_dump(mode="json"), "labels": labels})
         with (self._folder / LOG).open("ab") as log:
-            arguments = ["-m", TRAINER, str(self._home)]
+            arguments = ["-m", TRAINER, str(self._home), str(self._folder), str(lock)]
             child = child_process.start(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                                        variables=child_process.package_path())  # fmt: skip
+                                        variables=child_process.package_path(), keep=(lock,))  # fmt: skip
         _OUTLIVING.append(child)
         assert child.stdin is not None and child.stdout is not None
         with child.stdin, child.stdout:

@@ -15,22 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint.checkpoint_folder import forget_after
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import is_lossy, live_parts
 from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import summary_of
 from engine.run import run_folder
+from engine.run.commands import BACK
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome
 from engine.run.ownership import me
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import OnStart, OverError, Ran, ShouldStop
 from tuning.execution.live.approach import Approach, Begun, live_values
+from tuning.execution.live.by_hand import ByHand
 from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
-from tuning.execution.live.ongoing_run import OngoingRun
-from tuning.execution.live.starter import Starter
+from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
+from tuning.execution.live.starter import Starter, Trying
 from tuning.execution.live.worth import Worth, name_of
 
 _POLL_SECONDS = 0.1
@@ -41,6 +42,7 @@ LOOK_SECONDS = 2.0
 #: The purpose of windows that measure a leader again: their speed counts, not their loss.
 CONFIRM, BASELINE = "confirm", "baseline"
 _OVER = "the run has done all of its steps"
+_LATE = "an earlier order of the study was carried out within the window"
 #: What is copied from the run's status to that of a window.
 _OF_THE_RUN = ("backend", "backend_reason", "world_size", "layout", "devices", "placement", "lab_hosts",
                "fingerprint", "calibration", "calibration_reason")  # fmt: skip
@@ -65,7 +67,7 @@ class LiveWindows:
         self._on_copy: list[Path] = []
         #: What the run was given last: other values were set by hand.
         self._given: RunConfig | None = None
-        self._held: dict[str, Any] = {}
+        self._hand = ByHand(starter.study)
         self._worth, self._races = Worth(), races
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
@@ -86,12 +88,12 @@ class LiveWindows:
         """Nobody measures, say while the study is paused: the run goes on with the fastest values so far."""
         with self._measuring:
             if self._fastest is not None:
-                self._give(self._fastest[1], f"study {study}, the fastest so far")
+                self._give(self._fastest[1], f"{BY_STUDY}{study}, the fastest so far")
 
     def _window(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
-        run = self._starter.run(config)
+        run = self._ready(config, labels)
         if labels.get("purpose") == CONFIRM:
             self._check_held(config)
             self._check_worth(run, config)
@@ -102,17 +104,18 @@ class LiveWindows:
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
-        before = run.config
-        if self._given is not None and (others := live_values(self._given, before)):
-            self._hold(others)
+        if self._given is not None and (others := live_values(self._given, run.config)):
+            self._hold(run.by_hand(others))
+        self._approach.hold(self._hand.values)
+        before = self._approach.safe(run)
+        self._starter.keep(before)
         began, outcome = self._referred(run, config, labels, should_stop)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
             raise OverError(_OVER)
         if run.outcome() is not None:
             self._starter.died(before)
-            if began.undone:  # nobody knows what these steps lost: it goes on from before them
-                forget_after(run.folder, began.first)
+            self._given = None
         summary = self._end(folder, run, outcome, began, config)
         rate = summary.tokens_per_second
         if rate is not None and not self._approach.spoilt:
@@ -121,10 +124,36 @@ class LiveWindows:
             self._fastest = rate, config
         return outcome, summary
 
+    def _ready(self, config: RunConfig, labels: dict[str, str]) -> OngoingRun:
+        """The run, which has done what it was told before, and is where nothing has to be undone; one that does not
+        answer is measured all the same, for its window tells how it ended.
+        """
+        run = self._starter.run(config)
+        try:
+            run.settle()
+            self._undo_tried(run, config, labels.get("purpose") != CONFIRM, _by(labels))
+        except UnansweredError:
+            return self._starter.run(config)
+        return run
+
+    def _undo_tried(self, run: OngoingRun, config: RunConfig, judged: bool, by: str) -> None:
+        """Undo what was tried and never judged, say by a killed controller, unless the turn that follows does."""
+        trying = self._starter.trying
+        if trying is None or trying.run != run.id:
+            return
+        if self._approach.goes_back(run, config, judged, trying.first):
+            return
+        with contextlib.suppress(InputError):  # somebody kept another copy by hand since
+            run.turn({}, by, BACK)
+        self._approach.forget()
+        self._mark_undone([self._home / name for name in trying.windows])
+        self._on_copy, self._given = [], None
+        self._starter.note_trying(None)
+
     def _hold(self, values: dict[str, Any]) -> None:
         """What somebody sets by hand is no longer searched: the study is asked to pin it, and says so."""
-        self._held |= values
-        self._starter.ask_study("pin", values, "set by hand on the run")
+        if values:
+            self._hand.hold(values)
 
     def _check_held(self, config: RunConfig) -> None:
         """OverError where a leader has another value than somebody gave the run by hand."""
@@ -134,7 +163,7 @@ class LiveWindows:
     def _turned_back(self, config: RunConfig) -> str:
         """What was set by hand and would have another value."""
         flat = config.flat()
-        return ", ".join(key for key, value in self._held.items() if flat.get(key) != value)
+        return ", ".join(key for key, value in self._hand.values.items() if flat.get(key) != value)
 
     def _check_worth(self, run: OngoingRun, config: RunConfig) -> None:
         """Before a leader is measured again. OverError where that is not worth it."""
@@ -165,6 +194,7 @@ class LiveWindows:
         self._next = stretch.first + stretch.steps
         summary = summary_of(run.config, "", "none", None)
         losses = self._approach.judge(run, config, began)
+        trying = self._starter.trying
         if outcome.good:
             found = run.summary(began.first)
             own = found.losses[began.first - found.first_step :][: config.train.steps]
@@ -175,6 +205,10 @@ class LiveWindows:
         covered = {"run": run.id, "first": stretch.first, "end": self._next, "seconds": stretch.seconds}
         with run_folder.writable(self._home):
             self._mark(folder, began)
+            if trying is not None and not self._approach.spoilt:
+                self._starter.note_trying(None)
+            elif trying is not None:
+                self._starter.note_trying(replace(trying, windows=tuple(one.name for one in self._on_copy)))
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(
                 folder,
@@ -189,10 +223,13 @@ class LiveWindows:
     def _mark(self, folder: Path, began: Begun) -> None:
         """Windows whose steps were done again say so."""
         if began.undone:
-            for earlier in self._on_copy:
-                window = (run_folder.read_json(earlier / run_folder.STATUS) or {}).get("window") or {}
-                run_folder.update_status(earlier, window=window | {"undone": True})
+            self._mark_undone(self._on_copy)
         self._on_copy = [folder] if began.on_copy else []
+
+    def _mark_undone(self, windows: list[Path]) -> None:
+        for folder in windows:
+            window = (run_folder.read_json(folder / run_folder.STATUS) or {}).get("window") or {}
+            run_folder.update_status(folder, window=window | {"undone": True})
 
     def remember(self, config: RunConfig, rate: float) -> None:
         """An earlier controller of the study measured this one, exact as it is, as the fastest."""
@@ -200,24 +237,27 @@ class LiveWindows:
 
     def release(self) -> None:
         """What was set by hand need not stay: somebody wants the run to have what it began with."""
-        self._held = {}
+        self._hand.release()
 
     def leave(self, config: RunConfig, name: str) -> None:
         """Give the run the values that the search ended with, and leave it alone: what is set by hand from now on
         stays, as what was set in the search does.
         """
         self._idle.cancel()
-        config = config.with_values(self._held)
+        config = config.with_values(self._hand.values)
         self._starter.died(config)
-        self._give(config, f"study {name}, what it ended with")
+        self._give(config, f"{BY_STUDY}{name}, what it ended with")
         self._starter.note_left()
 
     def _give(self, config: RunConfig, by: str) -> None:
         run = self._starter.current
         if run is not None and run.outcome() is None:
-            with contextlib.suppress(InputError):  # it ended meanwhile
+            with contextlib.suppress(InputError, UnansweredError):  # it ended meanwhile
+                run.settle()
+                self._undo_tried(run, config, False, by)
                 self._approach.leave(run, config, by)
                 self._given = config
+                self._starter.note_trying(None)
 
     def rest(
         self, config: RunConfig, name: str, should_stop: Callable[[], bool], share: float | None = None
@@ -264,14 +304,18 @@ class LiveWindows:
         began = Begun(run.step)
         if others := self._turned_back(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
+        judged = labels.get("purpose") != CONFIRM
         try:
-            by = f"study {labels['study']}, trial {labels['trial']}"
-            turned = self._approach.turn(run, config, by, labels.get("purpose") != CONFIRM)
+            if (first := self._approach.tries(run, config, judged)) is not None:
+                self._starter.note_trying(Trying(run.id, first, tuple(one.name for one in self._on_copy)))
+            turned = self._approach.turn(run, config, _by(labels), judged)
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
             return began, self._waited(run, config, began, should_stop, searching)
-        except InputError as problem:  # ranks that are gone do not answer either
+        except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
+            return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
+        except InputError as problem:
             return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
 
     def _waited(
@@ -284,8 +328,10 @@ class LiveWindows:
             run.refresh()
             if others := live_values(config, now := run.config):
                 self._given = now
-                self._hold(others)
-                return RunOutcome(Ending.STOPPED, f"{', '.join(others)} was set by hand within the window")
+                if hand := run.by_hand(others):
+                    self._hold(hand)
+                    return RunOutcome(Ending.STOPPED, f"{', '.join(hand)} was set by hand within the window")
+                return RunOutcome(Ending.STOPPED, _LATE)
             if self._is_whole(run, config, began):
                 return RunOutcome(Ending.COMPLETED)
             if ended is not None:
@@ -310,6 +356,10 @@ class LiveWindows:
         if began.loss_before is not None and run.loss_before(began.loss_before) is None:
             return False
         return run.stretch(began.first).measured >= wanted
+
+
+def _by(labels: dict[str, str]) -> str:
+    return f"{BY_STUDY}{labels['study']}, trial {labels['trial']}"
 
 
 def _name(config: RunConfig) -> str:

@@ -309,7 +309,7 @@ def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> N
     def update(_: Any) -> None:
         """A window that has the value already is not turned: until one is."""
         run = live.starter.current
-        if run is not None and run.step > 10 and not live.windows._held:
+        if run is not None and run.step > 10 and not live.windows._hand.values:
             inbox.send(run.folder, commands.SET, {"memory.recompute": "full"}, "somebody")
 
     live.folder.mkdir(parents=True)

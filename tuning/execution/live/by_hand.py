@@ -1,0 +1,52 @@
+"""What somebody set by hand on the run of a study: it is not searched any more, until it is unpinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tuning.storage import commands
+from tuning.storage.journal import JournalReader
+from tuning.storage.state import StudyState
+from tuning.storage.study_folder import JOURNAL
+
+#: Who asks the study to pin it.
+BY = "set by hand on the run"
+
+
+class ByHand:
+    """Follows from the study's journal, so that it outlives a controller."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._journal = folder, JournalReader(folder / JOURNAL)
+        self._asked: dict[str, dict[str, Any]] = {}
+        self._released = False
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """By key, what holds now."""
+        if self._released:
+            return {}
+        state = self._journal.look()
+        asked = [values for id, values in self._asked.items() if id not in state.answers]
+        return {key: value for values in (held(state), *asked) for key, value in values.items()}
+
+    def hold(self, values: dict[str, Any]) -> None:
+        """Ask the study to pin these."""
+        self._released = False
+        self._asked[commands.send(self._folder, "pin", values, BY)] = values
+
+    def release(self) -> None:
+        """Nothing need stay: somebody wants the run to have what it began with."""
+        self._released = True
+
+
+def held(state: StudyState) -> dict[str, Any]:
+    """What a journal says of it. A value that the study could not pin, as it does not search it, stays, too."""
+    found: dict[str, Any] = {}
+    for answer in state.answers.values():
+        if answer.command == "pin" and answer.by == BY:
+            found |= answer.arguments
+        elif answer.command in ("pin", "unpin", "narrow", "widen") and answer.accepted:
+            found = {key: value for key, value in found.items() if key not in answer.arguments}
+    return found
