@@ -162,7 +162,7 @@ def summary_of(
     records = records or RunRecords(Path())
     where = layout.layout_of(config)
     try:
-        work = flops.workload_of(config)
+        work = None if config.trainer else flops.workload_of(config)  # of a model that nobody described
     except InputError:
         work = None
     peak, peak_source = _peak(config, records)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from engine.checkpoint import resume
-from engine.config.errors import LayoutError
+from engine.config.errors import InputError, LayoutError
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.launch.lab import lab
@@ -62,6 +62,11 @@ class Session:
             where = rules.check(config)
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of(config, "", "none", None)
+        if config.trainer:
+            remedy = (
+                "are values of a trainer that is not this project's; a study with live.trainer turns them"
+            )
+            raise InputError("trainer", ", ".join(config.trainer), remedy)
         check_path(config.data.path)
         resume.find(config)
         lab.require(config.lab)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from engine.config.environment import Environment
 from engine.config.errors import InputError
@@ -30,6 +30,10 @@ from engine.config.sections import (
 
 #: Values that are dictionaries of their own, not sections.
 MAPPINGS = ("compression.layers",)
+#: Values of a trainer that is not this project's, by the names that it gives them.
+TrainerValues = dict[
+    Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], bool | int | float | str
+]
 #: Of so many keys all are named where one is unknown.
 _MOST_LISTED = 30
 
@@ -54,6 +58,7 @@ class RunConfig(Section):
     lab: Lab = Lab()
     environment: Environment = Environment()
     profile: Profile = Profile()
+    trainer: TrainerValues = Field(default_factory=dict)
 
     def with_values(self, values: dict[str, Any]) -> RunConfig:
         """A copy with dotted keys replaced, checked again: ``{"parallel.tp": 2}``.
@@ -76,6 +81,8 @@ class RunConfig(Section):
         tree["environment"] = {
             name: value for name, value in tree["environment"].items() if value is not None
         }
+        if not self.trainer:
+            del tree["trainer"]
         return json.dumps(tree, indent=2) + "\n"
 
 

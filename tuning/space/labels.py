@@ -33,6 +33,8 @@ NAMED_FIRST = (
 def label(points: Points, point: Point) -> str:
     """The words; a knob that does nothing at the point is left out."""
     now = points.base_values | point
+    if points.base.trainer:
+        return " ".join(f"{key.rpartition('.')[2]}={_short(key, now[key])}" for key in points.by_key)
     words = _degrees(points, now) if points.ranks > 1 else []
     words.append(f"micro_batch={now['batch.micro_batch']}")
     words += [f"accumulation={now[ACCUMULATION]}"] if ACCUMULATION in points.by_key else []

@@ -297,7 +297,7 @@ class Points:
             section, _, name = key.rpartition(".")
             sections.setdefault(section, {})[name] = value
         top = sections.pop("", {})
-        changed = {name: getattr(self.base, name).model_copy(update=new) for name, new in sections.items()}
+        changed = {name: _updated(getattr(self.base, name), new) for name, new in sections.items()}
         return self.base.model_copy(update=changed | top)
 
     def outside(self, point: Point) -> str | None:
@@ -307,3 +307,8 @@ class Points:
             if knob and self.is_active(key, point) and not knob.contains(value):
                 return f"{key}={value!r} is not in the space ({knob})"
         return None
+
+
+def _updated(section: Any, values: dict[str, Any]) -> Any:
+    """A section with other values; those of a trainer that is not this project's are a plain dictionary."""
+    return section | values if isinstance(section, dict) else section.model_copy(update=values)

@@ -18,6 +18,7 @@ from engine.config.errors import InputError
 from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
+from engine.config.validation.live_changes import live_keys
 from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
@@ -57,6 +58,10 @@ UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate", "live",
     "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "phases", "inherit", "side_by_side",
 )  # fmt: skip
+
+
+#: What can be measured of a trainer that is not this project's.
+_OF_STEPS = ("tokens_per_second", "step_seconds")
 
 
 class StudyFile(Section):
@@ -277,7 +282,10 @@ class StudyFile(Section):
         """
         space = {knob.key: knob.document() for knob in self.knobs}
         unasked = {key for key in UNASKED if getattr(self, key) in (None, "auto", [], EQUAL_WITHIN)}
-        return self.model_dump(mode="json", exclude=unasked) | {"space": space}
+        tree = self.model_dump(mode="json", exclude=unasked) | {"space": space}
+        if self.live is not None and self.live.trainer is None:
+            del tree["live"]["trainer"]
+        return tree
 
     def identity(self) -> dict[str, Any]:
         """What must not change inside a study, as flat keys."""
@@ -391,9 +399,10 @@ def _check_rounds(file: StudyFile) -> None:
 
 def _check_live(file: StudyFile) -> None:
     """A run that goes on can be turned to every value that is searched."""
+    _check_trainer(file)
     if file.live is None:
         return
-    hot = live_parts()
+    hot = live_keys(file.config)
     for knob in file.knobs if file.space is not None else ():
         if knob.key not in hot:
             remedy = (
@@ -414,6 +423,28 @@ def _check_live(file: StudyFile) -> None:
             raise InputError(
                 key, str(value), "a live study has one run, and its windows follow each other; leave it out"
             )
+
+
+def _check_trainer(file: StudyFile) -> None:
+    """A trainer that is not this project's is told by its values alone, and measures nothing but steps."""
+    trainer, values = file.live.trainer if file.live else None, file.config.trainer
+    if trainer is None:
+        if values:
+            remedy = "are values of a trainer that is not this project's; name it in live.trainer"
+            raise InputError("base.trainer", ", ".join(values), remedy)
+        return
+    if trainer.command is None and trainer.folder is None:
+        remedy = "give the command that starts the trainer, or the folder of one that somebody else starts"
+        raise InputError("live.trainer", None, remedy)
+    if not values:
+        raise InputError("base.trainer", None, "is missing; give the values that the trainer begins with")
+    if file.space is None:
+        raise InputError("space", None, "is missing; give the values to try, such as trainer.NAME: [1, 2]")
+    if file.ranks != 1:
+        raise InputError("ranks", file.ranks, "are the trainer's own here, see its command; leave it out")
+    if others := [aim.name for aim in file.aims if aim.name not in _OF_STEPS]:
+        remedy = f"a trainer of your own tells of its steps alone; ask for {' or '.join(_OF_STEPS)}"
+        raise InputError("objective", others[0], remedy)
 
 
 def _check_learning(file: StudyFile) -> None:

@@ -87,6 +87,17 @@ class Racing(Section):
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.03
 
 
+class Trainer(Section):
+    """A trainer that is not this project's (``docs/foreign.md``): the ``command`` that starts it, and the ``folder``
+    through which it is tuned, by default one in the run's. Without a command somebody else starts it there. One that
+    tells nothing for ``silent_seconds`` counts as dead.
+    """
+
+    command: str | None = None
+    folder: str | None = None
+    silent_seconds: Positive = 120.0
+
+
 class Live(Section):
     """Trials are windows of one run that goes on, of ``steps`` steps in all; it saves after every ``checkpoint_every``
     where its own configuration does not say how often. The last ``over_steps`` may take so much longer than the
@@ -100,6 +111,7 @@ class Live(Section):
     over_steps: Count = 200
     look_again: Positive | None = 0.3
     look: Annotated[int, Field(ge=0)] = 0
+    trainer: Trainer | None = None
 
 
 class Simulated(Section):

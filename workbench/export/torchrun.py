@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import environment
+from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from workbench.analysis.studies import StudyDocument
@@ -93,9 +94,12 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     """The files of a run's export, with what its study says; nothing is written.
 
     Raises:
-        InputError: the run has no valid configuration.
+        InputError: the run has no valid configuration, or is of a trainer that is not this project's.
     """
     found = source(view, study)
+    if found.view.config().trainer:
+        remedy = "trains this project's models, and the run is of another trainer; give trainer"
+        raise InputError("--to", "torchrun", remedy)
     words = _words(found)
     files = {
         "config.json": found.config_text,

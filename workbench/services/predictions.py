@@ -19,7 +19,7 @@ def foresight_of(home: Path, file: StudyFile) -> Foresee | None:
     """What predicts a study's space; it says why, once the study begins, where nothing can. The formulas that play a
     simulated study would know its trials beforehand: they say only whether anything runs.
     """
-    if file.prior == "none" or (file.simulate is not None and file.turns_work):
+    if file.prior == "none" or file.config.trainer or (file.simulate is not None and file.turns_work):
         return None
 
     def foresee(space: Space) -> Foresight | None:

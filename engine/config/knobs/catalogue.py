@@ -15,6 +15,7 @@ from engine.config.knobs.facts import (
     ACTIVATIONS,
     AUTO,
     SCHEDULE,
+    TRAINER,
     UNSAID,
     KnobFacts,
     Values,
@@ -311,6 +312,11 @@ def deciding() -> tuple[str, ...]:
 def live_parts() -> dict[str, str]:
     """The keys that may change while a run goes, and the part that each turns; any other is decided at its start."""
     return {key: knob.live for key, knob in KNOBS.items() if knob.live}
+
+
+def live_part(key: str) -> str:
+    """The part that a key turns while a run goes; empty of one that is decided at its start."""
+    return TRAINER if key.startswith(f"{TRAINER}.") else facts_of(key).live
 
 
 def lossy(values: Mapping[str, Any]) -> dict[str, Any]:

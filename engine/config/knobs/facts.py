@@ -26,6 +26,8 @@ UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
 PRODUCTS = "products"
+#: Of a trainer that is not this project's: it turns them itself.
+TRAINER = "trainer"
 #: What a turn of each part costs, beside the step or two until all ranks make it at once.
 TURNS = {
     GRADIENTS: "buckets are dealt and methods made anew; nothing is sent",

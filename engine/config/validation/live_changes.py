@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.knobs.catalogue import live_parts
+from engine.config.knobs.catalogue import live_part, live_parts
+from engine.config.knobs.facts import TRAINER
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
 from engine.schedules.registry import KINDS
@@ -33,7 +34,7 @@ def changed(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     """
     after = config.with_values(values)
     for key, value in values.items():
-        if key not in (live := live_parts()):
+        if key not in (live := live_keys(config)):
             remedy = (
                 f"is decided when a run starts; while one goes these can be set: {', '.join(sorted(live))}"
             )
@@ -46,20 +47,25 @@ def changed(config: RunConfig, values: dict[str, Any]) -> RunConfig:
 
 def changes(before: RunConfig, after: RunConfig) -> list[Change]:
     """The live keys whose values differ."""
-    both = [(key, value_of(before, key), value_of(after, key)) for key in live_parts()]
+    keys = [key for key in live_keys(after) if key in live_keys(before)]
+    both = [(key, value_of(before, key), value_of(after, key)) for key in keys]
     return [Change(key, old, new) for key, old, new in both if old != new]
+
+
+def live_keys(config: RunConfig) -> list[str]:
+    """What can be turned while a run goes: of a trainer that is not this project's its own values alone."""
+    return [f"{TRAINER}.{name}" for name in config.trainer] or list(live_parts())
 
 
 def value_of(config: RunConfig, key: str) -> Any:
     """The value of a live key."""
     section, name = key.split(".")
-    return getattr(getattr(config, section), name)
+    return config.trainer[name] if section == TRAINER else getattr(getattr(config, section), name)
 
 
 def parts(found: list[Change]) -> list[str]:
     """The parts that changes turn, each once."""
-    live = live_parts()
-    return list(dict.fromkeys(live[one.key] for one in found))
+    return list(dict.fromkeys(live_part(one.key) for one in found))
 
 
 def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:

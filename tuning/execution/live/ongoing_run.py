@@ -60,7 +60,9 @@ class Stretch:
 
 
 class OngoingRun:
-    """One run, by its folder. Another process runs it."""
+    """One run, by its folder alone: commands in, answers and records out. Another process runs it:
+    our own trainer (``trainer.py`` here), or one beside a trainer that is not ours (``bridge.py``).
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

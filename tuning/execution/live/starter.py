@@ -26,6 +26,8 @@ from tuning.storage import commands
 
 #: The program of a run's process; how its answer begins where it could not begin.
 TRAINER = "tuning.execution.live.trainer"
+#: The same of a trainer that is not this project's: to its study it is a run like ours.
+BRIDGE = "tuning.execution.live.bridge"
 REFUSED = "refused: "
 #: What the ranks print goes here.
 LOG = "live.log"
@@ -179,7 +181,7 @@ class Starter:
         step = -1 if self._run is None else self._run.step
         self._deaths = 1 if step > self._reached else self._deaths + 1
         self._reached = max(step, self._reached)
-        if self._attached or self._deaths > MOST_DEATHS:
+        if self._attached or self._live.trainer or self._deaths > MOST_DEATHS:
             raise OverError(f"the run ended: {reason or ending.value}")
         return True
 
@@ -188,7 +190,7 @@ class Starter:
             forget_after(self._home / tried.run, tried.first, whatever_is_left=True)
             self.note_trying(None)
         values: dict[str, Any] = {"train.steps": self._live.steps, "train.resume": None}
-        if config.checkpoint.every_steps is None:
+        if config.checkpoint.every_steps is None and self._live.trainer is None:
             values["checkpoint.every_steps"] = self._live.checkpoint_every
         if before is not None and (saved := _checkpointed(self._home, self._folder)) is not None:
             values["train.resume"] = str(saved)
@@ -215,9 +217,12 @@ class Starter:
     def _launched(self, config: RunConfig, lock: int) -> str:
         """The name of a run that begins, in a process that outlives this one and has noted it in the study's folder."""
         labels = {"live": self._name, "purpose": "train"}
-        asked = json.dumps({"config": config.model_dump(mode="json"), "labels": labels})
+        others = self._live.trainer
+        asked = json.dumps({"config": config.model_dump(mode="json"), "labels": labels,
+                            "trainer": others.model_dump(mode="json") if others else None})  # fmt: skip
         with (self._folder / LOG).open("ab") as log:
-            arguments = ["-m", TRAINER, str(self._home), str(self._folder), str(lock)]
+            module = BRIDGE if others else TRAINER
+            arguments = ["-m", module, str(self._home), str(self._folder), str(lock)]
             child = child_process.start(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                                         variables=child_process.package_path(), keep=(lock,))  # fmt: skip
         _OUTLIVING.append(child)
@@ -228,7 +233,7 @@ class Starter:
             said = child.stdout.readline().decode().strip()
         if not said or said.startswith(REFUSED):
             why = said.removeprefix(REFUSED) or f"the run could not begin, see {self._folder / LOG}"
-            raise InputError("base", None, why)
+            raise InputError("live.trainer" if others else "base", None, why)
         return said
 
 

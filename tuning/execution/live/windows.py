@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
-from engine.config.knobs.catalogue import is_lossy, live_parts
+from engine.config.knobs.catalogue import is_lossy, live_part
 from engine.config.layout import least_steps, round_steps
 from engine.config.run_config import RunConfig
 from engine.lifecycle import summary_of
@@ -365,4 +365,4 @@ def _by(labels: dict[str, str]) -> str:
 def _name(config: RunConfig) -> str:
     """Of the values that can be turned, to tell configurations apart."""
     flat = config.flat()
-    return name_of({key: flat[key] for key in live_parts() if key in flat})
+    return name_of({key: value for key, value in flat.items() if live_part(key)})

@@ -1,0 +1,1 @@
+"""A training loop that is not this project's, as a process of its own."""

@@ -1,0 +1,54 @@
+"""Export for a trainer that is not this project's: its values as plain JSON, and its command that begins with them."""
+
+from __future__ import annotations
+
+from engine.config.errors import InputError
+from engine.rank.foreign import FOLDER_VARIABLE, VALUES
+from tuning.spec import study_file
+from tuning.storage.study_folder import STUDIES, STUDY_GIVEN
+from workbench.analysis.studies import StudyDocument
+from workbench.export.bundle import Bundle
+from workbench.export.provenance import provenance, source
+from workbench.home.runs import RunView
+from workbench.text.output import dumps
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+# Starts the trainer of study {study}, which begins with the values in {values}.
+# Give another command as arguments; it finds the values through {variable}.
+set -euo pipefail
+{variable}="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
+export {variable}
+if (( $# )); then exec "$@"; fi
+{command}
+"""
+_NO_COMMAND = 'echo "error: the study names no command; give the one that starts your trainer" >&2; exit 2'
+
+
+def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
+    """The files of a window's export; nothing is written.
+
+    Raises:
+        InputError: the run is not of such a trainer, or has no valid configuration.
+    """
+    values = view.config().trainer
+    if not values:
+        remedy = "is for runs of a trainer that is not this project's, and this run is ours; give torchrun"
+        raise InputError("--to", "trainer", remedy)
+    name = view.labels.get("study") or view.labels.get("live") or ""
+    words = {"study": name, "values": VALUES, "variable": FOLDER_VARIABLE, "command": _command(view, name)}
+    files = {
+        VALUES: dumps({"number": 0, "values": values}) + "\n",
+        "run.sh": _SCRIPT.format(**words),
+        "provenance.json": dumps(provenance(source(view, study)).as_dict()) + "\n",
+    }
+    return Bundle(f"{name or 'run'}-{view.id}", files, frozenset({"run.sh"}))
+
+
+def _command(view: RunView, study: str) -> str:
+    given = view.folder.parent / STUDIES / study / STUDY_GIVEN
+    try:
+        live = study_file.load(given).live
+    except InputError:
+        live = None
+    return (live.trainer.command if live and live.trainer else None) or _NO_COMMAND
