@@ -158,6 +158,8 @@ class RunSummary:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
+    #: Of a window of a live study: what the leader's step took right before it, over what it took when it was measured.
+    leader_level: float | None = None
     #: Every time that the loss on held-out text was taken, in order.
     quality: list[QualityRow] = field(default_factory=list)
     #: Of the whole model before clipping, one per recorded step.

@@ -390,7 +390,7 @@ def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Standing
 
 
 def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float] | None:
-    """Of the logarithm of a trial's value, with how far runs stray; None of a single sample."""
+    """Of the logarithm of a trial's value, with how far runs stray and the leader did; None of a single sample."""
     known = state.cache("interval")
     if trial.number not in known:
         several = len(trial.samples) > 1
@@ -398,5 +398,5 @@ def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float]
     if known[trial.number] is None:
         return None
     middle, half = known[trial.number]
-    reach = float(np.hypot(half, NORMAL * spread))
-    return middle - reach, middle + reach
+    reach, moved = float(np.hypot(half, NORMAL * spread)), math.log(trial.leader_level or 1.0)
+    return middle - reach + min(0.0, moved), middle + reach + max(0.0, moved)

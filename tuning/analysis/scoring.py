@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from engine.config.knobs.catalogue import is_lossy
@@ -11,7 +11,7 @@ from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
 from profilers.model.run_summary import RunSummary
 from tuning.analysis import conditions
 from tuning.analysis.constraints import broken, checked, violations
-from tuning.analysis.measures import measure, measures, seconds_to_loss
+from tuning.analysis.measures import Measure, measure, measures, seconds_to_loss
 from tuning.spec.objectives import Aim
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import LossGuard
@@ -90,6 +90,7 @@ def measured(
         "killed_from_outside": outcome.killed_from_outside,
         "validation_loss": loss_at(summary, len(summary.losses) if steps is None else steps),
         "reference_loss": summary.reference_loss,
+        "leader_level": summary.leader_level,
         "steps": len(summary.losses),
         "peak_memory_bytes": summary.peak_memory_bytes,
         "conditions": conditions.of_run(summary),
@@ -99,7 +100,16 @@ def measured(
     found = measure(summary, aim) if good else None
     if found is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}
-    return told | asdict(found)
+    return told | asdict(widened(found, summary.leader_level))
+
+
+def widened(found: Measure, level: float | None) -> Measure:
+    """With an interval that has the value as it would be at the level of 1, too: at another level of the leader nobody
+    knows whether this one became as much slower or faster.
+    """
+    if level is None or found.low is None or found.high is None:
+        return found
+    return replace(found, low=found.low * min(1.0, level), high=found.high * max(1.0, level))
 
 
 def with_measures(

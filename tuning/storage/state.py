@@ -48,6 +48,8 @@ class Trial:
     validation_loss: float | None = None
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
+    #: Of a window of a live study: what the leader's step took right before it, over what it took when it was measured.
+    leader_level: float | None = None
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0

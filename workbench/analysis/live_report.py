@@ -53,6 +53,8 @@ class WindowRow:
     #: Of the window itself, and whether its steps were done again with other values: then it is lost as a whole.
     seconds: float | None = None
     undone: bool = False
+    #: What the leader's step took right before it, over what it took when it was measured; None where nobody looked.
+    leader_level: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
         covered = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
         if row.run and covered:
             where = covered["run"], covered["first"], covered["end"]
-            more = covered.get("seconds"), bool(covered.get("undone"))
+            more = covered.get("seconds"), bool(covered.get("undone")), row.leader_level
             increase = _increase(row.validation_loss, row.reference_loss)
             value = row.value, row.low, row.high, None, increase
             found.append(

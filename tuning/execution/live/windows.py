@@ -32,7 +32,7 @@ from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
 from tuning.execution.live.starter import Starter, Trying
-from tuning.execution.live.worth import Worth, name_of
+from tuning.execution.live.worth import LEAST_STEPS, Worth, name_of
 
 _POLL_SECONDS = 0.1
 #: If no window begins for so long, the run is given the fastest values so far.
@@ -69,6 +69,7 @@ class LiveWindows:
         self._given: RunConfig | None = None
         self._hand = ByHand(starter.study)
         self._worth, self._races = Worth(), races
+        #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
         self._idle = threading.Timer(0, lambda: None)
@@ -109,20 +110,47 @@ class LiveWindows:
         self._approach.hold(self._hand.values)
         before = self._approach.safe(run)
         self._starter.keep(before)
-        began, outcome = self._referred(run, config, labels, should_stop)
+        level = self._leader_level(run, config, labels, should_stop)
+        began, outcome = self._referred(run, config, labels, should_stop, level or 1.0)
         if outcome.ending is Ending.COMPLETED and not self._is_whole(run, config, began):
             self._end(folder, run, RunOutcome(Ending.STOPPED, _OVER), began, config)
             raise OverError(_OVER)
         if run.outcome() is not None:
             self._starter.died(before)
             self._given = None
-        summary = self._end(folder, run, outcome, began, config)
-        rate = summary.tokens_per_second
-        if rate is not None and not self._approach.spoilt:
-            self._worth.note(_name(config), summary.step_samples)
-        if rate is not None and not is_lossy(config.flat()) and rate > (self._fastest or (0.0,))[0]:
-            self._fastest = rate, config
+        summary = self._end(folder, run, outcome, began, config, level)
+        self._rank(config, summary, level or 1.0)
         return outcome, summary
+
+    def _rank(self, config: RunConfig, summary: RunSummary, level: float) -> None:
+        rate = summary.tokens_per_second
+        if rate is None:
+            return
+        if not self._approach.spoilt:
+            self._worth.note(_name(config), summary.step_samples, level)
+        if not is_lossy(config.flat()) and rate * level > (self._fastest or (0.0,))[0]:
+            self._fastest = rate * level, config
+
+    def _leader_level(
+        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
+    ) -> float | None:
+        """What the fastest one's steps take right before a window of the search, over what they took: the machine may
+        have become slower or faster. It costs the run nothing, which has no better values; None where it is not asked.
+
+        A lossy window is compared with one of the baseline on the same steps instead.
+        """
+        if self._fastest is None or labels.get("purpose") in (CONFIRM, BASELINE) or is_lossy(config.flat()):
+            return None
+        leader = self._fastest[1]
+        if not live_values(leader, config) or self._turned_back(leader):
+            return None
+        short = leader.with_values({"train.steps": least_steps(leader, 0) + LEAST_STEPS})
+        beside = labels | {"purpose": CONFIRM}
+        began, outcome = self._measured(run, short, beside, should_stop)
+        if outcome.ending is not Ending.COMPLETED:
+            return None
+        self._ledger.note(run.stretch(began.first))
+        return self._worth.level(_name(leader), run.step_seconds(began.first))
 
     def _ready(self, config: RunConfig, labels: dict[str, str]) -> OngoingRun:
         """The run, which has done what it was told before, and is where nothing has to be undone; one that does not
@@ -172,7 +200,12 @@ class LiveWindows:
             raise OverError(why)
 
     def _referred(
-        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
+        self,
+        run: OngoingRun,
+        config: RunConfig,
+        labels: dict[str, str],
+        should_stop: ShouldStop,
+        level: float,
     ) -> tuple[Begun, RunOutcome]:
         """A window, after one of the baseline if its loss is to be compared with that."""
         baseline = None if labels.get("purpose") == CONFIRM else self._approach.needs_reference(run, config)
@@ -183,10 +216,16 @@ class LiveWindows:
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not self._is_whole(run, baseline, began):
                 return began, outcome
-        return self._measured(run, config, labels, should_stop)
+        return self._measured(run, config, labels, should_stop, level)
 
     def _end(
-        self, folder: Path, run: OngoingRun, outcome: RunOutcome, began: Begun, config: RunConfig
+        self,
+        folder: Path,
+        run: OngoingRun,
+        outcome: RunOutcome,
+        began: Begun,
+        config: RunConfig,
+        level: float | None = None,
     ) -> RunSummary:
         """Write what the window measured, and what of the run it covers."""
         run.refresh()
@@ -198,7 +237,9 @@ class LiveWindows:
         if outcome.good:
             found = run.summary(began.first)
             own = found.losses[began.first - found.first_step :][: config.train.steps]
-            summary = replace(found, losses=own, validation_loss=losses[0], reference_loss=losses[1])
+            summary = replace(
+                found, losses=own, validation_loss=losses[0], reference_loss=losses[1], leader_level=level
+            )
             self._ledger.note(stretch, undone=began.undone)
         summary = replace(summary, id=folder.name)
         copied = {key: getattr(run.status, key) for key in _OF_THE_RUN}
@@ -298,7 +339,12 @@ class LiveWindows:
         return outcome
 
     def _measured(
-        self, run: OngoingRun, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop
+        self,
+        run: OngoingRun,
+        config: RunConfig,
+        labels: dict[str, str],
+        should_stop: ShouldStop,
+        level: float = 1.0,
     ) -> tuple[Begun, RunOutcome]:
         """Turn the run to a window's values, and wait until it has the steps that its trial asks for."""
         began = Begun(run.step)
@@ -312,16 +358,16 @@ class LiveWindows:
             self._given = config
             began = turned or Begun(max(self._next, run.step + 1))
             searching = self._races and labels.get("purpose") not in (CONFIRM, BASELINE)
-            return began, self._waited(run, config, began, should_stop, searching)
+            return began, self._waited(run, config, began, should_stop, level if searching else None)
         except UnansweredError as problem:  # says nothing of the configuration: the run's own ending does
             return began, run.outcome() or RunOutcome(Ending.STOPPED, str(problem))
         except InputError as problem:
             return began, run.outcome() or RunOutcome(Ending.ILLEGAL, str(problem))
 
     def _waited(
-        self, run: OngoingRun, config: RunConfig, began: Begun, should_stop: ShouldStop, searching: bool
+        self, run: OngoingRun, config: RunConfig, began: Begun, should_stop: ShouldStop, level: float | None
     ) -> RunOutcome:
-        """How the window ended; one that searches need not go on where it cannot lead."""
+        """How the window ended; one that searches, at a level, need not go on where it cannot lead."""
         tokens = config.batch.global_batch * config.data.sequence_length
         while True:
             ended = run.outcome()
@@ -339,8 +385,8 @@ class LiveWindows:
             answer = should_stop() or self._ledger.too_dear(run.stretch(began.first), undone=began.undone)
             if (
                 not answer
-                and searching
-                and (why := self._worth.hopeless(run.step_seconds(began.first), tokens))
+                and level is not None
+                and (why := self._worth.hopeless(run.step_seconds(began.first), tokens, level))
             ):
                 answer = EarlyEnd(Ending.PRUNED, why)
             if isinstance(answer, EarlyEnd):

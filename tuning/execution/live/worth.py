@@ -1,5 +1,8 @@
 """What windows of a live study are worth: whether one can still reach the leader, and whether leaders measured again
 pay, beside what a wrong choice may cost the rest of the run. Pure.
+
+A machine becomes slower and faster meanwhile. What the leader's step takes right before a window, over what it took
+when it was measured, is the window's level; windows are compared as if all had been measured at the level of 1.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ LEAST_STEPS = 3
 SPREAD = 0.03
 #: By so much the fastest step of a window has to be slower than the leader's mean one to be given up.
 HOPELESS = 1.1
+#: From so many standard errors on a leader's steps are said to take another time than before.
+MOVED = 2.0
 #: What a round may cost anyway, of the seconds that the rest of the run takes: to know that a gain is real.
 TO_KNOW = 0.01
 _NORMAL = NormalDist()
@@ -46,23 +51,35 @@ class Worth:
     def __init__(self) -> None:
         self._arms: dict[str, Arm] = {}
 
-    def note(self, name: str, seconds: Sequence[float]) -> None:
+    def note(self, name: str, seconds: Sequence[float], level: float = 1.0) -> None:
         """A window measured these steps."""
         if seconds:
             arm = self._arms.setdefault(name, Arm())
-            arm.steps += seconds
+            arm.steps += [one / level for one in seconds]
             arm.windows += 1
 
-    def hopeless(self, seconds: Sequence[float], tokens: int) -> str:
+    def level(self, name: str, seconds: Sequence[float]) -> float | None:
+        """What the steps of the leader with this name take now over what they took, 1 where they differ by no more
+        than two standard errors of windows; None if it was not measured before.
+        """
+        arm = self._arms.get(name)
+        if arm is None or not seconds:
+            return None
+        now = Arm(list(seconds), 1)
+        moved = math.log(now.seconds / arm.seconds)
+        return math.exp(moved) if abs(moved) > MOVED * math.hypot(now.error, arm.error) else 1.0
+
+    def hopeless(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
         """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
         if len(seconds) < LEAST_STEPS or not self._arms:
             return ""
-        leader = min(arm.seconds for arm in self._arms.values())
+        leader = level * min(arm.seconds for arm in self._arms.values())
         if min(seconds) <= HOPELESS * leader:
             return ""
+        whose = "the leader's mean" if level == 1 else "the leader right before"
         return (
             f"could not reach the leader, after {len(seconds)} steps at most {tokens / min(seconds):,.0f} tokens/s in "
-            f"one of them against {tokens / leader:,.0f} of the leader's mean"
+            f"one of them against {tokens / leader:,.0f} of {whose}"
         )
 
     def not_worth_it(self, steps: int, left: int) -> str:

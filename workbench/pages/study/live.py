@@ -20,6 +20,10 @@ _SAVED = "What as many steps of the baseline would have taken more; negative whe
 
 _REVERT = "The search ends, and the run goes on with the values that it began with."
 _RANGE = "95 % interval of the value."
+_LEADER = (
+    "What a step of the fastest values took right before the window, over what it took when they were measured: "
+    "1 where the machine is as it was. Elsewhere the interval is as much wider, and rounds side by side decide."
+)
 _LOSS = "Held-out loss above the baseline's after the same steps, from the same weights and on the same text."
 
 
@@ -65,6 +69,7 @@ def _windows(report: LiveReport) -> None:
         "value": [row.value for row in rows],
         "from": [row.low for row in rows],
         "to": [row.high for row in rows],
+        "leader": [row.leader_level for row in rows],
         "loss": [row.loss_increase for row in rows],
         "saved, s": [row.saved_seconds for row in rows],
     }
@@ -72,6 +77,7 @@ def _windows(report: LiveReport) -> None:
         "value": st.column_config.NumberColumn(format="%,.4g"),
         "from": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
         "to": st.column_config.NumberColumn(format="%,.4g", help=_RANGE),
+        "leader": st.column_config.NumberColumn(format="%.2f x", help=_LEADER),
         "loss": st.column_config.NumberColumn(format="percent", help=_LOSS),
         "saved, s": st.column_config.NumberColumn(format="%+.2f", help=_SAVED),
     }

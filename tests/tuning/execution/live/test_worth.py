@@ -61,3 +61,19 @@ def test_the_regret_is_what_random_draws_come_to() -> None:
 def test_the_error_of_an_arm_has_a_share_of_its_windows() -> None:
     assert Arm([1.0, 1.0], 1).error == pytest.approx(0.03)
     assert Arm([1.0, 1.0], 9).error == pytest.approx(0.01)
+
+
+def test_a_leader_that_became_slower_gives_others_the_same_excuse() -> None:
+    """All steps take half as long again: what was as fast as the leader is not given up for that."""
+    known = worth(baseline=SLOW, leader=[0.4, 0.41, 0.4, 0.39])
+    assert known.level("leader", [0.41, 0.4, 0.42]) == 1.0, "within what windows stray"
+    assert known.level("other", [0.4]) is None and known.level("leader", []) is None
+    level = known.level("leader", [0.6, 0.61, 0.6])
+    assert level == pytest.approx(1.5, rel=0.02)
+    steps = [0.58, 0.59, 0.6]
+    assert "leader's mean" in known.hopeless(steps, 1000)
+    assert known.hopeless(steps, 1000, level) == ""
+    assert "the leader right before" in known.hopeless([0.9, 0.9, 0.9], 1000, level)
+    known.note("other", steps, level)
+    assert "could save" in known.not_worth_it(10, 1), "they are as fast, and one step is left"
+    assert known.not_worth_it(10, 100_000) == ""
