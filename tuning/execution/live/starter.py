@@ -189,7 +189,13 @@ class Starter:
         if (tried := self.trying) is not None:  # nobody knows what these steps lost
             forget_after(self._home / tried.run, tried.first, whatever_is_left=True)
             self.note_trying(None)
-        values: dict[str, Any] = {"train.steps": self._live.steps, "train.resume": None}
+        # The time limit is meant for a trial: the whole run has as much for each of its steps.
+        longer = max(1.0, self._live.steps / config.train.steps)
+        values: dict[str, Any] = {
+            "train.steps": self._live.steps,
+            "train.timeout_seconds": config.train.timeout_seconds * longer,
+            "train.resume": None,
+        }
         if config.checkpoint.every_steps is None and self._live.trainer is None:
             values["checkpoint.every_steps"] = self._live.checkpoint_every
         if before is not None and (saved := _checkpointed(self._home, self._folder)) is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import OverError
@@ -55,3 +56,22 @@ def test_a_run_that_comes_no_further_is_given_up(tmp_path: Path, monkeypatch: py
 
 def test_a_run_that_comes_further_each_time_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert starts_of(list(range(0, 100, 10)), tmp_path, monkeypatch) == 10 + MOST_DEATHS
+
+
+def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120 steps in windows of 12: ten times the limit, and no more when the run is started again."""
+    begun: list[RunConfig] = []
+
+    def launched(_: Starter, config: RunConfig, lock: int) -> str:
+        begun.append(config)
+        return "run"
+
+    monkeypatch.setattr(module.Starter, "_launched", launched)
+    file = live_study()
+    assert file.live is not None
+    Starter(tmp_path, tmp_path, file.name, file.live).run(file.config)
+    assert begun[0].train.timeout_seconds == pytest.approx(10 * file.config.train.timeout_seconds)
+    Starter(tmp_path, tmp_path / "again", file.name, file.live).run(begun[0])
+    assert begun[1].train.timeout_seconds == begun[0].train.timeout_seconds
