@@ -172,7 +172,9 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     stands = _with_winner(stands, found) if found else stands
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
-    baseline, best = (compared.baseline, compared.better) if compared else (None, None)
+    # A configuration that ran once has the interval of that run, here as in the list of trials.
+    again = compared if compared and compared.repeated else None
+    baseline, best = (again.baseline, again.better) if again else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
     rows = _rows(state, stands, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tests.support.studies.fake import study
 from tests.tuning.analysis.test_confirmation import rerun, searched
@@ -35,3 +36,14 @@ def test_documents_of_before_open() -> None:
     assert (found.budget, found.failures, found.best) == (None, None, TIED.best)
     assert found.confirmation_rounds and found.confirmation_rounds.winner == 1
     assert [row.limits for row in found.trials] == [[], []]
+
+
+def test_a_configuration_that_ran_once_has_one_interval() -> None:
+    """The headline and the list of trials tell the same ends, by whatever method the gain has its own."""
+    state = searched(1000.0, 1100.0)
+    trials = tuple(replace(one, low=(one.value or 0) - 7, high=(one.value or 0) + 9) for one in state.trials)
+    found = result(replace(state, trials=trials), FILE)
+    assert found.best and found.baseline and found.gain and found.gain.low is not None
+    for entry in (found.best, found.baseline):
+        row = next(row for row in found.trials if row.number == entry.trial)
+        assert (entry.value, entry.low, entry.high) == (row.value, row.low, row.high)
