@@ -30,6 +30,7 @@ from tuning.execution.live.approach import Approach, Begun, live_values
 from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import OngoingRun
+from tuning.execution.live.room import lacking
 from tuning.execution.live.starter import Starter
 from tuning.execution.live.worth import Worth, name_of
 
@@ -67,6 +68,8 @@ class LiveWindows:
         self._given: RunConfig | None = None
         self._held: dict[str, Any] = {}
         self._worth, self._races = Worth(), races
+        #: The last window that measured its steps: what its ranks held says what others would.
+        self._seen: tuple[RunConfig, RunSummary] | None = None
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
         self._idle = threading.Timer(0, lambda: None)
@@ -114,6 +117,7 @@ class LiveWindows:
             if began.undone:  # nobody knows what these steps lost: it goes on from before them
                 forget_after(run.folder, began.first)
         summary = self._end(folder, run, outcome, began, config)
+        self._seen = (config, summary) if outcome.good else self._seen
         rate = summary.tokens_per_second
         if rate is not None and not self._approach.spoilt:
             self._worth.note(_name(config), summary.step_samples)
@@ -264,6 +268,8 @@ class LiveWindows:
         began = Begun(run.step)
         if others := self._turned_back(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
+        if self._seen is not None and (why := lacking(*self._seen, config)):
+            return began, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
         try:
             by = f"study {labels['study']}, trial {labels['trial']}"
             turned = self._approach.turn(run, config, by, labels.get("purpose") != CONFIRM)
