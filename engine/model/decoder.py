@@ -219,7 +219,8 @@ class Decoder(nn.Module):
         return x
 
     def keep(self, activations: Activations) -> None:
-        """What blocks forget from the next forward on; where the rest is kept stays as it was built."""
+        """What blocks forget, and where they keep the rest, from the next forward on."""
+        self.offload = (self.offload or Offload()) if activations.offload else None
         for place, block in enumerate(self.blocks.values()):
             assert isinstance(block, Block)
             block.keep(activations.of_layer(place))

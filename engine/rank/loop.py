@@ -65,7 +65,7 @@ def _steps(
     divergence = DivergenceCheck(rank.config.train.steps - first)
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(StepLog(rank, first))
-        turning = Reconfiguration(rank, stages, log)
+        turning = Reconfiguration(rank, stages, optimizer, log)
         copy = RollbackPoint(rank, optimizer, checkpoints, planner, turning, validation.before)
         between = {SET: turning.apply, TRY: copy.attempt, BACK: copy.back, EVALUATE: validation.on_order}
         commands = opened.enter_context(CommandReader(rank, first, between))

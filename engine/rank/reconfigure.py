@@ -11,6 +11,7 @@ from engine.config.validation import live_changes
 from engine.config.validation.live_changes import Change
 from engine.model.activation_memory import activations_of
 from engine.parallel.build import messages_of, plan_of, set_micro_batches
+from engine.parallel.data.optimizer import LocalOptimizer
 from engine.parallel.pipeline import PipelineExecutor
 from engine.parallel.tensor import TensorParallel
 from engine.rank.command_reader import Done
@@ -18,6 +19,7 @@ from engine.rank.compression_plan import report_uncompressed
 from engine.rank.step_log import StepLog
 from engine.run import run_folder
 from engine.run.commands import Order
+from engine.schedules.actions import Plan
 
 NOTHING = "nothing to change: these are the values already"
 _UNWRITTEN = (
@@ -28,8 +30,10 @@ _UNWRITTEN = (
 class Reconfiguration:
     """The configuration of one rank and the parts that follow it."""
 
-    def __init__(self, rank: RankContext, stages: PipelineExecutor, log: StepLog) -> None:
-        self._rank, self._stages, self._log = rank, stages, log
+    def __init__(
+        self, rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimizer, log: StepLog
+    ) -> None:
+        self._rank, self._stages, self._optimizer, self._log = rank, stages, optimizer, log
 
     def apply(self, order: Order, step: int) -> Done:
         """Change what an order asks for before ``step``; says what was changed.
@@ -64,7 +68,7 @@ class Reconfiguration:
     def _turn(self, after: RunConfig, changes: list[Change]) -> None:
         self._rank.config = after
         for part in live_changes.parts(changes):
-            PARTS[part](self._rank, self._stages)
+            PARTS[part](self._rank, self._stages, self._optimizer)
 
     def _write(self) -> None:
         try:
@@ -80,7 +84,7 @@ class Reconfiguration:
             rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
 
 
-def _gradients(rank: RankContext, stages: PipelineExecutor) -> None:
+def _gradients(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     for replica in stages.stages.values():
         replica.reconfigure(rank.config)
     if rank.config.compression.method == "none":
@@ -89,36 +93,49 @@ def _gradients(rank: RankContext, stages: PipelineExecutor) -> None:
         report_uncompressed(rank, stages.stages.values())
 
 
-def _schedule(rank: RankContext, stages: PipelineExecutor) -> None:
+def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     """Another number of micro-batches is another schedule, with messages of another size."""
+    stages.follow(chosen := _tell_micro_batches(rank, stages), messages_of(rank, chosen))
+
+
+def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:
     chosen = plan_of(rank.config)
     set_micro_batches(
         {stage: replica.decoder for stage, replica in stages.stages.items()}, rank.config, chosen
     )
-    stages.follow(chosen, messages_of(rank, chosen))
+    return chosen
 
 
-def _activations(rank: RankContext, stages: PipelineExecutor) -> None:
+def _activations(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     for replica in stages.stages.values():
         replica.decoder.keep(activations_of(rank.config))
+    _tell_micro_batches(rank, stages)
 
 
-def _products(rank: RankContext, stages: PipelineExecutor) -> None:
+def _products(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
     for replica in stages.stages.values():
         axis = replica.decoder.tp
         if isinstance(axis, TensorParallel):
             axis.chunks.count = rank.config.overlap.tp_chunks
 
 
-def _rounds(rank: RankContext, stages: PipelineExecutor) -> None:
-    """An outer loop asks for the period after every step."""
+def _rounds(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) -> None:
+    """An outer loop asks for the period after every step, and for its settings before every message."""
+
+
+def _updates(rank: RankContext, stages: PipelineExecutor, optimizer: LocalOptimizer) -> None:
+    """Weights of ZeRO 1 go out after all updates, or after those of each bucket."""
+    for replica in stages.stages.values():
+        replica.reconfigure(rank.config)
+    optimizer.regroup()
 
 
 #: What turns each part of a run (``KnobFacts.live``); the rank's configuration is the new one already.
-PARTS: dict[str, Callable[[RankContext, PipelineExecutor], None]] = {
+PARTS: dict[str, Callable[[RankContext, PipelineExecutor, LocalOptimizer], None]] = {
     facts.GRADIENTS: _gradients,
     facts.SCHEDULE: _schedule,
     facts.ACTIVATIONS: _activations,
     facts.ROUNDS: _rounds,
     facts.PRODUCTS: _products,
+    facts.UPDATES: _updates,
 }

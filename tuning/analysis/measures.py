@@ -82,6 +82,16 @@ def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:
     return min(known) if known and len(known) == len(free) == summary.world_size else None
 
 
+def free_bytes(summary: RunSummary, limit_gib: float | None) -> float | None:
+    """Of the fullest rank at its peak; None if it is not known of every rank."""
+    both = [(row, _capacity(row, summary, limit_gib)) for row in summary.memory]
+    if not both or any(capacity is None for _, capacity in both):
+        return None
+    return min(
+        (capacity or 0.0) - row.peak_bytes - (row.outside_allocator_bytes or 0) for row, capacity in both
+    )
+
+
 def _free(row: MemoryRow, capacity: float | None) -> float | None:
     held = row.peak_bytes + (row.outside_allocator_bytes or 0)
     return 1 - held / capacity if capacity else None

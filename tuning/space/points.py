@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from engine.config.knobs.catalogue import AUTOMATIC, acts, deciding, facts_of
 from engine.config.knobs.facts import AUTO, UNSAID, data_ranks
 from engine.config.run_config import RunConfig
+from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
 from engine.schedules.registry import KINDS, plan
@@ -280,6 +281,8 @@ class Points:
         """Why a point cannot run, or None; cheap enough to ask before everything else."""
         config = self._quick_config(point)
         broken = next(problems(config), None)
+        if broken is None and self.as_it_stands:  # what its run cannot be turned to
+            broken = next(live_changes.problems(self.base, config), None)
         if broken is None and (unlike := self._other_text(point)) is not None:
             return unlike
         if broken is None:

@@ -18,7 +18,7 @@ from engine.config.errors import InputError
 from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
 from engine.config.run_config import RunConfig
 from engine.config.sections import Count, OneOf, Section
-from engine.config.validation.live_changes import live_keys
+from engine.config.validation import live_changes
 from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
@@ -157,8 +157,18 @@ class StudyFile(Section):
             given = default_space(self.config, self.ranks, self.in_time)
             hot = live_parts()
             if self.live is not None:
-                given = {key: given[key] for key in given if key in hot and self._may_turn(key, given[key])}
+                given = {key: self._reachable(key, given[key]) for key in given if key in hot}
+                given = {
+                    key: values for key, values in given.items() if values and self._may_turn(key, values)
+                }
         return parse_space(given, self.config)
+
+    def _reachable(self, key: str, values: Any) -> Any:
+        """Those that a run which goes on can be turned to from what it begins with."""
+        if not isinstance(values, list):
+            return values
+        turned = ((value, self.config.with_values({key: value})) for value in values)
+        return [value for value, after in turned if not any(live_changes.problems(self.config, after))]
 
     def _may_turn(self, key: str, values: Any) -> bool:
         """On a live run: what loses something needs held-out text, which a run has from its start or not at all."""
@@ -402,7 +412,7 @@ def _check_live(file: StudyFile) -> None:
     _check_trainer(file)
     if file.live is None:
         return
-    hot = live_keys(file.config)
+    hot = live_changes.live_keys(file.config)
     for knob in file.knobs if file.space is not None else ():
         if knob.key not in hot:
             remedy = (

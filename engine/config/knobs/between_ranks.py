@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.compression_methods import METHODS
 from engine.config.knobs import facts as rules
-from engine.config.knobs.facts import GRADIENTS, PRODUCTS, ROUNDS, UNSAID, Change, KnobFacts, Values
+from engine.config.knobs.facts import GRADIENTS, PRODUCTS, ROUNDS, UNSAID, UPDATES, Change, KnobFacts, Values
 from engine.config.outer_methods import OUTER_METHODS
 
 #: The word for no value of what a method sets by itself.
@@ -86,6 +86,9 @@ OUTER_DETAILS: tuple[tuple[str, str, str, tuple[Any, ...], str], ...] = (
         "how much of the own weights is kept beside the mean",
     ),
 )
+
+#: Those of them that no state of an outer loop depends on.
+_TURNING = ("learning_rate", "momentum", "clip", "overlap", "mixing")
 
 BETWEEN_RANKS: dict[str, KnobFacts] = {
     "compression.method": KnobFacts(
@@ -187,6 +190,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
             acts=rules.with_field_of_method(f"outer.{name}"),
             offered=rules.between_ranks(*values),
             usual=rules.never,
+            live=ROUNDS if name in _TURNING else "",
             changes=("loss",) if name not in ("fragments", "overlap") else ("speed", "loss"),
             trade=trade,
         )
@@ -222,6 +226,7 @@ BETWEEN_RANKS: dict[str, KnobFacts] = {
         plain=False,
         offered=rules.between_ranks(False, True),
         usual=rules.never,
+        live=UPDATES,
         changes=("speed",),
         trade="weights travel while others are updated",
     ),

@@ -25,7 +25,7 @@ AUTO = "auto"
 UNSAID: Any = object()
 #: Parts of a run that can be turned while it goes; ``engine/rank/reconfigure.py`` has a function for each.
 GRADIENTS, SCHEDULE, ACTIVATIONS, ROUNDS = "gradients", "schedule", "activations", "rounds"
-PRODUCTS = "products"
+PRODUCTS, UPDATES = "products", "updates"
 #: Of a trainer that is not this project's: it turns them itself.
 TRAINER = "trainer"
 #: What a turn of each part costs, beside the step or two until all ranks make it at once.
@@ -33,8 +33,9 @@ TURNS = {
     GRADIENTS: "buckets are dealt and methods made anew; nothing is sent",
     SCHEDULE: "another plan of micro-batches, with buffers for its messages",
     ACTIVATIONS: "nothing: the next forward keeps other activations",
-    ROUNDS: "nothing: the next round has the new length",
+    ROUNDS: "nothing: the next round has the new length, the next message the new values",
     PRODUCTS: "nothing: the next products are cut another way",
+    UPDATES: "updates are grouped anew, each with the state that it has",
 }
 
 #: From this length on, activations of one sequence are what a rank may not hold: context parallelism splits them.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.errors import InputError, LayoutError
+from engine.config.knobs.at_start import why_at_start
 from engine.config.knobs.catalogue import live_part, live_parts
 from engine.config.knobs.facts import TRAINER
 from engine.config.run_config import RunConfig
@@ -15,6 +16,8 @@ from engine.schedules.registry import KINDS
 
 #: The kind of the event in which rank 0 tells of one changed value.
 EVENT = "changed"
+#: From this stage of ZeRO on, a rank keeps slices of its weights alone.
+_SLICING_STAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,11 @@ def changed(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     after = config.with_values(values)
     for key, value in values.items():
         if key not in (live := live_keys(config)):
-            remedy = (
-                f"is decided when a run starts; while one goes these can be set: {', '.join(sorted(live))}"
-            )
+            why = f": {found}" if (found := why_at_start(key)) else ""
+            remedy = f"is decided when a run starts{why}; while one goes these can be set: {', '.join(sorted(live))}"
             raise InputError(key, value, remedy)
     rules.check(after)
-    for problem in _problems(config, after):
+    for problem in problems(config, after):
         raise problem
     return after
 
@@ -68,8 +70,10 @@ def parts(found: list[Change]) -> list[str]:
     return list(dict.fromkeys(live_part(one.key) for one in found))
 
 
-def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+def problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+    """Why a run that has one configuration cannot be turned to another one; both are legal."""
     yield from _schedule_problems(before, after)
+    yield from _sharding_problems(before, after)
     zero, size = after.parallel.zero_stage, after.overlap.bucket_mb
     if size == before.overlap.bucket_mb or not zero:
         return
@@ -79,6 +83,18 @@ def _problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
         else "reduces gradients block by block, without buckets"
     )
     yield LayoutError("overlap.bucket_mb", size, f"zero_stage {zero} {why}; start a new run with this size")
+
+
+def _sharding_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:
+    """Slices stay where they are, and weights that are updated in host memory stay there."""
+    old, new = before.parallel.zero_stage, after.parallel.zero_stage
+    if old != new and min(old, new) < _SLICING_STAGE:
+        why = f"cuts weights another way than stage {old}: only 2 and 3 turn into each other; start a new run with it"
+        yield LayoutError("parallel.zero_stage", new, why)
+    hosts = [config.memory.offload in ("optimizer", "both") for config in (before, after)]
+    if hosts[0] != hosts[1]:
+        why = "moves the weights that are updated to other memory; a run can turn only what becomes of activations"
+        yield LayoutError("memory.offload", after.memory.offload, f"{why}; start a new run with it")
 
 
 def _schedule_problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:

@@ -56,7 +56,7 @@ class FullyShardedReplica:
         tp_size: int,
         timer: StepTimer,
     ) -> None:
-        self._rest, self._always_reduces = rest, config.parallel.reduce_every_micro_batch
+        self._rest = rest
         self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
@@ -144,6 +144,7 @@ class FullyShardedReplica:
 
     def reconfigure(self, config: RunConfig) -> None:
         """What is sent from the next step on, and how far ahead; the slices have no buckets."""
+        self._follow_stage(config.parallel.zero_stage)
         self._use(config)
         self._coarse.reconfigure(config)
         self._rest.reconfigure(config)
@@ -169,10 +170,18 @@ class FullyShardedReplica:
         """What is sharded frees itself."""
         self._rest.close()
 
+    def _follow_stage(self, stage: int) -> None:
+        """Between steps blocks are never gathered, so stages 2 and 3 differ only in what the next step keeps."""
+        if self._always != (stage == 2):
+            self._always = self._kept = stage == 2
+            self._sharded.set_reshard_after_forward(not self._always)
+            self._sharded.set_reshard_after_backward(True)
+
     def _use(self, config: RunConfig) -> None:
         """Reductions go on beside backward where nothing is added to what they give before the step ends; on a GPU all
         of them do.
         """
+        self._always_reduces = config.parallel.reduce_every_micro_batch
         layers, dtype = (
             config.overlap.prefetch,
             torch.bfloat16 if config.precision == "bf16" else torch.float32,

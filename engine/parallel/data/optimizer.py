@@ -30,7 +30,10 @@ class LocalOptimizer:
         parts = groups.replica_size / (1 if groups.norm is None else groups.norm.size)
         self._shares = torch.tensor([parts / piece.copies for piece in self._pieces], dtype=torch.float64)
         self._train = train
-        self._waves = [(_adamw(wave.pieces, train), wave.send) for wave in _waves(replicas)]
+        self._group()
+
+    def _group(self) -> None:
+        self._waves = [(_adamw(wave.pieces, self._train), wave.send) for wave in _waves(self._replicas)]
         self._adamw_of = {
             id(weight): adamw
             for adamw, _ in self._waves
@@ -38,6 +41,14 @@ class LocalOptimizer:
             for group in adamw.param_groups
             for weight in group["params"]
         }
+
+    def regroup(self) -> None:
+        """Between two steps: what is updated together follows the replicas' waves; the state of each piece stays."""
+        known = [adamw.state for adamw, _ in self._waves if adamw is not None]
+        self._group()
+        for state in known:
+            for weight, values in state.items():
+                self._adamw_of[id(weight)].state[weight] = values
 
     @property
     def pieces(self) -> list[Piece]:

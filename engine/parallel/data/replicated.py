@@ -17,11 +17,8 @@ class DataParallel:
 
     def __init__(self, decoder: Decoder, parts: Sequence[AveragedParameters], compiled: bool = False) -> None:
         self.decoder, self.parts = decoder, parts
-        self._later = [part for part in parts if part.arrives_later]
-        self._at_once = bool(self._later) and compiled
-        if self._later and not compiled:
-            for unit in _units(decoder):
-                unit.register_forward_pre_hook(self._arrive)
+        self._compiled, self._hooked = compiled, False
+        self._find_later()
 
     def forward(self, x: Tensor) -> Tensor:
         """The stage's output."""
@@ -78,6 +75,7 @@ class DataParallel:
     def reconfigure(self, config: RunConfig) -> None:
         for part in self.parts:
             part.reconfigure(config)
+        self._find_later()
 
     def finish_update(self) -> None:
         """Bring new values where they are needed, and clear the buckets."""
@@ -96,6 +94,15 @@ class DataParallel:
     def close(self) -> None:
         for part in self.parts:
             part.close()
+
+    def _find_later(self) -> None:
+        """Which parts' weights arrive beside the next forward; hooks that wait for them find nothing otherwise."""
+        self._later = [part for part in self.parts if part.arrives_later]
+        self._at_once = bool(self._later) and self._compiled
+        if self._later and not self._compiled and not self._hooked:
+            self._hooked = True
+            for unit in _units(self.decoder):
+                unit.register_forward_pre_hook(self._arrive)
 
     def _arrive(self, unit: nn.Module, _: object) -> None:
         for part in self._later:

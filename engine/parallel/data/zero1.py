@@ -51,6 +51,12 @@ class SlicedParameters(AveragedParameters):
         """Made at the first call: a dry run has groups that carry no meta tensors."""
         return Channel(self.group, self._weights[0].device)
 
+    def reconfigure(self, config: RunConfig) -> None:
+        """As without slices; and weights go out beside updates, or after them, from the next step on."""
+        super().reconfigure(config)
+        self.drain()
+        self.arrives_later = config.overlap.gather_with_optimizer
+
     def waves(self) -> list[Wave]:
         """One, or one for each bucket."""
         if not self.arrives_later:

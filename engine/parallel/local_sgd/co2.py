@@ -169,6 +169,7 @@ class Co2Loop:
     def _turn(self, keeps: bool) -> None:
         """One round ends and the next one begins."""
         waits = self._rounds.background.finish()
+        self._settings = self._rounds.settings  # of the mean that is begun below
         round_ = int(self._rounds.round)
         if keeps:
             self._go_on_from_here()

@@ -54,6 +54,10 @@ class Fragment:
         pull.add_(self.momentum, alpha=self._settings.momentum)
         return self.anchor.sub_(pull, alpha=self._settings.learning_rate)
 
+    def use(self, settings: Settings) -> None:
+        """For the updates that are begun from now on."""
+        self._settings = settings
+
     def begin_anew(self) -> None:
         """The anchor is where the weights are."""
         self.mean.buffer = self.flat.copy()
@@ -73,7 +77,7 @@ class FragmentLoop:
 
     def __init__(self, given: LoopInput) -> None:
         rank, link, settings = given.rank, given.link, given.settings
-        self._rounds, self._settings = Rounds(rank, given.bring), settings
+        self._rounds = Rounds(rank, given.bring)
         sharded, layers = rank.layout.zero_stage >= 1, settings.fragments
         ranks = link.size if sharded else 1
         dealt = (Flat(of, rank.device, ranks) for of in _dealt(given.pieces, layers))
@@ -83,17 +87,17 @@ class FragmentLoop:
 
     def step(self) -> None:
         """After an inner step."""
-        rounds, over = self._rounds, self._rounds.is_over()
+        rounds, over, settings = self._rounds, self._rounds.is_over(), self._rounds.settings
         if int(self._under_way):
             self._age += 1
-            if int(self._age) >= self._settings.overlap:
-                self._take(self._settings.mixing)
+            if int(self._age) >= settings.overlap:
+                self._take(settings.mixing)
         for place in range(len(self._fragments)):
             if self._is_due(place):
-                self._take(self._settings.mixing)
+                self._take(settings.mixing)
                 self._send(place)
-                if not self._settings.overlap:
-                    self._take(self._settings.mixing)
+                if not settings.overlap:
+                    self._take(settings.mixing)
         if over:
             rounds.next_round()
 
@@ -148,6 +152,7 @@ class FragmentLoop:
         self._sent_in.copy_(self._rounds.round)
         self._age.zero_()
         if fragment is not None:
+            fragment.use(self._rounds.settings)
             fragment.mean.buffer.copy_(fragment.flat.copy())
             self._rounds.background.begin(fragment.mean.work(fragment.update))
 

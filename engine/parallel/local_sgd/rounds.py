@@ -150,7 +150,7 @@ class AppliedAverage:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything but the period, which may change while a run goes."""
+    """Everything but the period. Where a run changes them as it goes, the next message has the new ones."""
 
     method: str
     learning_rate: float
@@ -234,6 +234,13 @@ class Rounds:
     def period(self) -> int:
         """Inner steps of a round, which an order may change."""
         return self._rank.config.outer.period
+
+    @property
+    def settings(self) -> Settings:
+        """As an order may have changed them. What works beside steps keeps those that it began with: ranks come to its
+        end at different steps.
+        """
+        return settings_of(self._rank.config)
 
     def is_over(self) -> bool:
         """Count one inner step; whether it was the round's last one."""

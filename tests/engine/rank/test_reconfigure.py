@@ -47,6 +47,8 @@ def events(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     return [event.data for event in found if event.kind == live_changes.EVENT]
 
 
+SHARDED = {"parallel__dp": 2, "parallel__zero_stage": 3, "batch__global_batch": 8, "batch__micro_batch": 2}
+SLICED = SHARDED | {"parallel__zero_stage": 1, "overlap__bucket_mb": 0.05}
 EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "buckets": (PLAIN, {"overlap.bucket_mb": 0.05}),
     "larger buckets": (PLAIN, {"overlap.bucket_mb": 25.0}),
@@ -90,6 +92,29 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tensor parallel, gathered again": (
         {"parallel__tp": 2, "parallel__tp_regather": True, "batch__micro_batch": 4},
         {"memory.recompute": "full", "batch.micro_batch": 8},
+    ),
+    "activations to the host": (PLAIN, {"memory.offload": "activations"}),
+    "activations back on the device": (
+        {"parallel__pp": 2, "batch__micro_batch": 4, "memory__offload": "both"},
+        {"memory.offload": "optimizer", "memory.recompute": "full"},
+    ),
+    "stage 2 to 3": (SHARDED | {"parallel__zero_stage": 2}, {"parallel.zero_stage": 3}),
+    "stage 3 to 2": (SHARDED, {"parallel.zero_stage": 2, "batch.micro_batch": 1}),
+    "stage 2 to 3 of chunks": (
+        {"parallel__pp": 2, "parallel__dp": 2, "parallel__zero_stage": 2, "batch__global_batch": 8,
+         "batch__micro_batch": 1, "schedule__kind": "interleaved", "schedule__chunks": 2},
+        {"parallel.zero_stage": 3},
+    ),
+    "gradients scattered each time": (
+        SHARDED | {"batch__micro_batch": 1}, {"parallel.reduce_every_micro_batch": True},
+    ),
+    "gradients summed first": (
+        SHARDED | {"batch__micro_batch": 1, "parallel__reduce_every_micro_batch": True, "overlap__prefetch": 1},
+        {"parallel.reduce_every_micro_batch": False},
+    ),
+    "weights gathered beside updates": (SLICED, {"overlap.gather_with_optimizer": True}),
+    "weights gathered after updates": (
+        SLICED | {"overlap__gather_with_optimizer": True}, {"overlap.gather_with_optimizer": False},
     ),
     "bf16 parameters": (
         PLAIN | {"precision": "bf16", "memory__parameters": "bf16"}, {"overlap.bucket_mb": 0.05},

@@ -31,6 +31,7 @@ from tuning.execution.live.by_hand import ByHand
 from tuning.execution.live.drift import drifted
 from tuning.execution.live.ledger import Ledger
 from tuning.execution.live.ongoing_run import BY_STUDY, OngoingRun, UnansweredError
+from tuning.execution.live.room import lacking
 from tuning.execution.live.starter import Starter, Trying
 from tuning.execution.live.worth import LEAST_STEPS, Worth, name_of
 
@@ -69,6 +70,8 @@ class LiveWindows:
         self._given: RunConfig | None = None
         self._hand = ByHand(starter.study)
         self._worth, self._races = Worth(), races
+        #: The last window that measured its steps: what its ranks held says what others would.
+        self._seen: tuple[RunConfig, RunSummary] | None = None
         #: The fastest exact one and its tokens per second, at the level at which the first one was measured.
         self._fastest: tuple[float, RunConfig] | None = None
         self._measuring = threading.Lock()
@@ -119,6 +122,7 @@ class LiveWindows:
             self._starter.died(before)
             self._given = None
         summary = self._end(folder, run, outcome, began, config, level)
+        self._seen = (config, summary) if outcome.good else self._seen
         self._rank(config, summary, level or 1.0)
         return outcome, summary
 
@@ -350,6 +354,8 @@ class LiveWindows:
         began = Begun(run.step)
         if others := self._turned_back(config):  # a trial that was proposed before, or is tried again
             return began, RunOutcome(Ending.ILLEGAL, f"{others} was set by hand meanwhile, and stays")
+        if self._seen is not None and (why := lacking(*self._seen, config)):
+            return began, RunOutcome(Ending.ILLEGAL, why)  # to find out would cost the run
         judged = labels.get("purpose") != CONFIRM
         try:
             if (first := self._approach.tries(run, config, judged)) is not None:

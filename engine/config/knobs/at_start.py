@@ -1,0 +1,43 @@
+"""Why a knob does not turn while a run goes, and what it would take. Pure, without torch."""
+
+from __future__ import annotations
+
+from engine.config.environment import SECTION
+
+_DEGREE = (
+    "other ranks would hold other parts of the model; it would take new groups, and moving weights and state"
+)
+_LEARNING = (
+    "steps before and after would not have learned alike, and the learning rate follows the steps of a run"
+)
+#: By key; each of a knob without ``live``.
+AT_START: dict[str, str] = {
+    "parallel.tp": _DEGREE,
+    "parallel.pp": _DEGREE,
+    "parallel.cp": _DEGREE,
+    "parallel.ep": _DEGREE,
+    "parallel.shard_ranks": _DEGREE,
+    "parallel.placement": "ranks would change places; it would take moving all that they hold",
+    "parallel.cp_method": "the groups of its messages are made with the model; it would take both kinds at the start",
+    "parallel.tp_regather": "it is built into each matrix product; it would take products that ask in every forward",
+    "schedule.stage_layers": "layers would change ranks; it would take moving weights and state",
+    "schedule.chunks": "layers would change ranks; it would take moving weights and state",
+    "memory.parameters": "parameters would get another dtype; it would take new master weights and buckets",
+    "compile": "compiled blocks stand in for the plain ones; it would take both beside each other",
+    "outer.method": "each method keeps a state of its own; it would take one that begins in the middle of a run",
+    "outer.replicas": "replicas have groups and states of their own; it would take new groups and merging states",
+    "outer.gap": "it keeps typical distances, which depend on its kind; it would take measuring them from anew",
+    "outer.variant": "variants keep other copies of the weights; it would take making them at a round's border",
+    "outer.fragments": "anchors and momenta lie in fragments; it would take dealing them out anew",
+    "overlap.delay": "a gradient of the step before is under way; it would take a step with two updates or none",
+    "compression.experts": "exchanges of tokens are made with the model; it would take ones that ask in every forward",
+    "batch.global_batch": _LEARNING,
+    "train.learning_rate": _LEARNING,
+    "train.learning_rate_warmup": _LEARNING,
+}
+_ENVIRONMENT = "libraries read it once, as the process begins; it would take new processes"
+
+
+def why_at_start(key: str) -> str:
+    """In words; empty of a key that turns, or that is no knob."""
+    return _ENVIRONMENT if key.startswith(f"{SECTION}.") else AT_START.get(key, "")
