@@ -41,7 +41,7 @@ def measured_machine() -> Calibration:
 
 TARGET = target.measured_here(measured_machine())
 TRUE = TARGET.calibrated.constants.put(
-    block_seconds=2e-3, step_seconds=0.03, update_passes=5.0, inside_seconds=5e-4, between_seconds=2e-3
+    block_seconds=4e-3, step_seconds=0.03, update_passes=5.0, inside_seconds=5e-4, between_seconds=2e-3
 )
 
 

@@ -45,7 +45,7 @@ class Constants:
     block_passes: float = 10.0
     score_passes: float = 6.0
     block_seconds: float = 3e-4
-    host_spread: float = 0.05
+    host_spread: float = 0.03
     inside_share: float = 0.8
     between_share: float = 0.7
     inside_seconds: float = 1e-5

@@ -20,7 +20,6 @@ from tuning.predict.model.constants import Constants
 from tuning.predict.model.network import Links
 
 _VALUE = 2
-_EXP = 1.0
 #: How softly the host's floor takes over from the device: the larger of two, with their power mean in between.
 _SOFT = 3.0
 
@@ -85,7 +84,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     launches = _lifted(ahead, waits[0], held) + lifted
     context = _context_parallel(cases, ahead, links, constants)
     block = ahead.device + back.device + again.device + launches + tensor + context
-    whole_head = _floored(3 * compute.head_forward(cases, device, constants), 3 * ahead.floor)
+    whole_head = 3 * head_seconds(cases, device, constants)
     layers, head = _slowest(cases, block, whole_head)
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
     backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
@@ -113,6 +112,12 @@ def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[A
     back, again = compute.backward(ahead), compute.recomputed(cases, ahead)
     forward, *both = (one.device + _lifted(one) for one in (ahead, back, again))
     return forward, both[0] + both[1]
+
+
+def head_seconds(cases: Cases, device: Device, constants: Constants) -> Array:
+    """Of one micro-batch's forward through the head, which takes the host as many launches as a block."""
+    floor = compute.forward(cases, device, constants).floor
+    return _floored(compute.head_forward(cases, device, constants), floor)
 
 
 def _slowest(cases: Cases, block: Array, head: Array) -> tuple[Array, Array]:
@@ -145,7 +150,7 @@ def _lifted(block: BlockSeconds, messages: float | Array = 0.0, held: float | Ar
 
 def _held(cases: Cases, constants: Constants) -> Array:
     """What a host is held up by the two collectives of a pass, one after the other, beside messages between nodes."""
-    each = constants.piped_seconds * cases.tp**_EXP * network.far_hops(cases)
+    each = constants.piped_seconds * cases.tp * network.far_hops(cases)
     return np.where(cases.tp > 1, 2 * each, 0.0)
 
 
