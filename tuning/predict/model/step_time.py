@@ -21,7 +21,7 @@ from tuning.predict.model.network import Links
 
 _VALUE = 2
 #: How softly the host's floor takes over from the device: the larger of two, with their power mean in between.
-_SOFT = 3.0
+_SOFT = 4.0
 
 
 class Machine(NamedTuple):
