@@ -66,6 +66,7 @@ _SETTINGS = {
     "reduce_bytes": 4,
     "bucketed": 1,
     "gathers": 6,
+    "scattered_boundary": 1,
     "tensor_beside": 1,
     "devices_per_node": 8,
 }

@@ -72,7 +72,7 @@ def forward(cases: Cases, device: Device, constants: Constants) -> BlockSeconds:
         (_product(rows, inner, outer, device, constants) for inner, outer in _products(cases)),
         np.zeros(len(cases)),
     )
-    floor = np.full(len(cases), constants.block_seconds)
+    floor = constants.block_seconds * (1 + constants.host_spread * np.log2(cases.tp))
     return BlockSeconds(
         products, _attention(cases, device, constants), _elements(cases, device, constants), floor
     )

@@ -21,6 +21,8 @@ class Constants:
     - ``block_passes``: times a block's hidden values go to memory and back, forward.
     - ``score_passes``: the same of its attention scores, where they are written.
     - ``block_seconds``: least time of a block's forward, however small: what its launches cost the host.
+    - ``host_spread``: slowest of n hosts whose ranks wait for each other in every block over one, less 1, for each
+      doubling of n.
     - ``inside_share``, ``between_share``: of the links' rates, for collectives inside and between nodes.
     - ``inside_seconds``, ``between_seconds``: of one collective's start, for each doubling of its ranks.
     - ``hop_seconds``: of one hop of a gather or scatter over nodes, which passes its ranks one after the other.
@@ -43,6 +45,7 @@ class Constants:
     block_passes: float = 10.0
     score_passes: float = 6.0
     block_seconds: float = 3e-4
+    host_spread: float = 0.03
     inside_share: float = 0.8
     between_share: float = 0.7
     inside_seconds: float = 1e-5
@@ -89,6 +92,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "block_passes": (0.5, 60.0),
     "score_passes": (0.5, 30.0),
     "block_seconds": (1e-6, 0.05),
+    "host_spread": (1e-6, 0.5),
     "inside_share": (0.01, 1.0),
     "between_share": (0.01, 1.0),
     "inside_seconds": (1e-7, 3e-5),
@@ -121,6 +125,7 @@ FREE: Mapping[str, float] = {
     "block_passes": 0.3,
     "score_passes": 0.3,
     "block_seconds": 0.7,
+    "host_spread": 0.7,
     "inside_share": 0.15,
     "between_share": 0.3,
     "inside_seconds": 1.0,

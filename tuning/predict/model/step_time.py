@@ -79,11 +79,12 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     waits = [_exposed(cases, pair, one, constants) for one in (ahead, back, again)]
     waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
     tensor = waits[0] + waits[1] + waits[2]
-    lifted = _lifted(back, waits[1]) + _lifted(again, waits[2])
-    launches = _lifted(ahead, waits[0]) + lifted
+    held = _held(cases, constants)
+    lifted = _lifted(back, waits[1], held) + _lifted(again, waits[2], np.where(again.floor > 0, held, 0.0))
+    launches = _lifted(ahead, waits[0], held) + lifted
     context = _context_parallel(cases, ahead, links, constants)
     block = ahead.device + back.device + again.device + launches + tensor + context
-    whole_head = 3 * compute.head_forward(cases, device, constants)
+    whole_head = 3 * head_seconds(cases, device, constants)
     layers, head = _slowest(cases, block, whole_head)
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
     backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
@@ -113,6 +114,12 @@ def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[A
     return forward, both[0] + both[1]
 
 
+def head_seconds(cases: Cases, device: Device, constants: Constants) -> Array:
+    """Of one micro-batch's forward through the head, which takes the host as many launches as a block."""
+    floor = compute.forward(cases, device, constants).floor
+    return _floored(compute.head_forward(cases, device, constants), floor)
+
+
 def _slowest(cases: Cases, block: Array, head: Array) -> tuple[Array, Array]:
     """Layers of the slowest pipeline rank, and the seconds that its head takes: the last one's, or none."""
     even = cases.layers / cases.pp
@@ -135,11 +142,22 @@ def updated_elements(cases: Cases) -> Array:
     return rank_elements(cases) / np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
 
 
-def _lifted(block: BlockSeconds, messages: float | Array = 0.0) -> Array:
+def _lifted(block: BlockSeconds, messages: float | Array = 0.0, held: float | Array = 0.0) -> Array:
     """What the host's floor adds to the time of what waits in the device's queue: kernels, and ``messages`` too."""
     device = block.device + messages
-    larger: Array = (device**_SOFT + block.floor**_SOFT) ** (1 / _SOFT)
-    return larger - device
+    return _floored(device, block.floor + held) - device
+
+
+def _held(cases: Cases, constants: Constants) -> Array:
+    """What a host is held up by the two collectives of a pass, one after the other, beside messages between nodes."""
+    each = constants.piped_seconds * cases.tp * network.far_hops(cases)
+    return np.where(cases.tp > 1, 2 * each, 0.0)
+
+
+def _floored(device: Array, floor: Array) -> Array:
+    """Seconds of what the device computes while the host launches it."""
+    larger: Array = (device**_SOFT + floor**_SOFT) ** (1 / _SOFT)
+    return larger
 
 
 def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
@@ -148,10 +166,9 @@ def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
     """
     group = network.reach(cases, cases.tp, np.ones(len(cases)))
     bytes_ = _VALUE * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
-    piped = np.where(cases.tp > 1, constants.piped_seconds * cases.tp * network.far_hops(cases), 0.0)
     reduced = network.ring(group, bytes_, links, constants)
     halves = 2 * network.ring(group, bytes_, links, constants, 1.0)
-    each: Array = np.where(cases.sequence_parallel > 0, halves, reduced) + piped
+    each: Array = np.where(cases.sequence_parallel > 0, halves, reduced)
     return 2 * each
 
 

@@ -57,7 +57,7 @@ def stage_costs(config: RunConfig, target: Target) -> list[Costs]:
     forward, backward = (
         float(seconds[0]) for seconds in step_time.block_seconds(cases, machine.device, constants)
     )
-    head = float(compute.head_forward(cases, machine.device, constants)[0])
+    head = float(step_time.head_seconds(cases, machine.device, constants)[0])
     costs = []
     for part in parts_of(config, plan_of(config)):
         ahead = part.layers * forward + head * part.is_last

@@ -72,9 +72,10 @@ def test_many_at_a_time_are_those_one_by_one() -> None:
 
 @pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 1, 4), (4, 1, 8), (4, 2, 8), (8, 4, 16)])
 def test_the_bubble_is_that_of_the_schedule(stages: int, chunks: int, micro_batches: int) -> None:
-    """Of a model whose head only reads its input, without messages."""
+    """Of a model whose head only reads its input, without messages and launches."""
     cases = case(pp=stages, chunks=chunks, micro_batches=micro_batches, vocabulary=1e-9)
-    found = step_time.step(cases, MACHINE, USUAL.put(spread=1e-12, message_share=1e9, inside_seconds=1e-15))
+    alone = USUAL.put(spread=1e-12, message_share=1e9, inside_seconds=1e-15, block_seconds=1e-12)
+    found = step_time.step(cases, MACHINE, alone)
     computed = found.seconds - found.optimizer - found.other - found.messages - found.data_parallel
     expected = bubble_fraction(
         "1f1b" if chunks == 1 else "interleaved", stages, chunks, micro_batches, Costs(1.0, 2.0)
@@ -224,6 +225,39 @@ def test_a_host_that_is_behind_hides_messages_of_tensor_parallelism() -> None:
         for one in (fast, slow)
     )
     assert ahead > 0.1 and abs(behind[0]) < 0.01 * ahead[0]
+
+
+def test_a_head_takes_the_host_as_many_launches_as_a_block() -> None:
+    slow, words = USUAL.put(block_seconds=0.05), case(layers=8, vocabulary=64)
+    found = step_time.step(words, MACHINE, slow)
+    blocks = found.launches + found.products + found.attention + found.elements
+    assert found.head == pytest.approx(blocks / 8, rel=0.01)
+
+
+def test_hosts_that_wait_for_each_other_are_slower_together() -> None:
+    """Of 8 ranks by three doublings; a fast host's spread costs nothing."""
+    slow, fast = USUAL.put(block_seconds=0.05), USUAL.put(block_seconds=1e-9)
+    layer, extra = case(tp=8), 0.1 - USUAL.host_spread
+    added = [
+        step_time.step(layer, MACHINE, one.put(host_spread=0.1)).seconds
+        - step_time.step(layer, MACHINE, one).seconds
+        for one in (slow, fast)
+    ]
+    turns = layer.micro_batches * (1 + USUAL.spread * np.log2(layer.world))
+    assert added[0] == pytest.approx(turns * (layer.layers + 1) * 3 * 0.05 * 3 * extra, rel=0.02)
+    assert added[1] == pytest.approx([0.0], abs=1e-6)
+
+
+def test_a_host_held_up_beside_a_pipeline_costs_what_its_device_does_not_hide() -> None:
+    """Two collectives a pass, each by the ranks of tp; large micro-batches hide them."""
+    known = USUAL.put(block_seconds=1e-9)
+    one, many = (case(tp=8, pp=2, micro_batch=size) for size in (1, 64))
+    small, large = (
+        step_time.step(each, MACHINE, known.put(piped_seconds=2e-3)).launches
+        / step_time.step(each, MACHINE, known).seconds
+        for each in (one, many)
+    )
+    assert small > 1 and large < small / 5
 
 
 def test_a_product_of_odd_width_is_slower_and_of_half_odd_width_less_so() -> None:
