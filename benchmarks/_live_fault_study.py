@@ -24,7 +24,7 @@ from engine.run.run_folder import RunStatus
 from tuning.execution.live.ongoing_run import runs_of
 
 #: Steps of the run, of a window, and between checkpoints.
-STEPS, WINDOW, SAVED = 3000, 60, 50
+STEPS, WINDOW, SAVED = 1500, 30, 40
 _PAGE_SECONDS = 30.0
 
 

@@ -21,7 +21,7 @@ from benchmarks._live_fault_checks import run, untouched
 from benchmarks._live_fault_study import KINDS, MOMENTS
 
 FILE = table.RESULTS / "live_faults.json"
-PER_STUDY = 5
+PER_STUDY = 6
 COUNT = 100
 
 

@@ -58,6 +58,7 @@ class Crew:
         commanded before says nothing. Returns how many answers that are: of all ``answered``, or as the others have it.
         """
         others = self.others()
+        _forget_dead(self._folder)
         heard = min([int(other["answered_before"]) for other in others], default=answered)
         self.me = self.me | {"answered_before": heard, "since_unix": time.time()}
         self._enter()
@@ -126,13 +127,21 @@ class Crew:
 
 
 def present(folder: Path) -> list[Member]:
-    """The controllers that left their file in a study's folder and live, the oldest first; files of others go."""
+    """The controllers that left their file in a study's folder and live, the oldest first."""
     found = []
     for path in sorted((folder / CONTROLLERS).glob("*.json")):
         member = run_folder.read_json(path)
         if member is not None and _member_lives(member):
             found.append(member)
     return sorted(found, key=lambda member: float(member.get("since_unix") or 0.0))
+
+
+def _forget_dead(folder: Path) -> None:
+    """Remove the files of controllers that were killed on this host."""
+    for path in folder.glob("*.json"):
+        member = run_folder.read_json(path)
+        if member is not None and is_here(member) and not _member_lives(member):
+            path.unlink(missing_ok=True)
 
 
 def same(one: Member, other: Member) -> bool:

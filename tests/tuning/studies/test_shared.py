@@ -240,3 +240,16 @@ def test_a_controller_tells_of_the_last_trial_that_another_one_measured(folder: 
     run_study(study(**given), folder, Machine(), hear, join=True)
     other.end()
     assert sorted(told) == [0, 1, 2]
+
+
+def test_who_joins_clears_away_the_files_of_the_dead(tmp_path: Path) -> None:
+    me = ownership.me()
+    controllers = tmp_path / "controllers"
+    controllers.mkdir()
+    run_folder.write_json(controllers / "gone.json", me | {"start_time": 1.0, "answered_before": 0})
+    run_folder.write_json(controllers / "far.json", {"host": "far", "pid": 7, "start_time": 5.0})
+    Crew(tmp_path, me).join(3)
+    assert sorted(path.name for path in controllers.glob("*.json")) == [
+        "far.json",
+        f"{me['host']}-{me['pid']}.json",
+    ]
