@@ -113,7 +113,7 @@ class OngoingRun:
         if len(found) < (self.status.world_size or 1):
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
         if not done:
-            raise InputError(key, value, text)
+            raise InputError(key, value, text.removeprefix(f"{key}={value!r}: "))  # ranks say the field, too
         return Turn(max(answer.step for answer in found), not text.startswith("nothing to change"))
 
     def settle(self) -> None:

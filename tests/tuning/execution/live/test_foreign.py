@@ -94,8 +94,11 @@ def test_values_hold_on_all_ranks_from_the_same_step_and_one_that_is_refused_is_
     assert turned.changed and not again.changed
     with pytest.raises(InputError, match=r"trainer.accumulation=3.*refuses.*must divide 8"):
         run.turn({"trainer.accumulation": 3}, "test")
-    with pytest.raises(InputError, match=r"trainer.hook='none'.*when a run starts.*trainer.bucket_mb"):
+    with pytest.raises(
+        InputError, match=r"trainer.hook='none'.*when a run starts.*trainer.bucket_mb"
+    ) as refused:
         run.turn({"trainer.hook": "none"}, "test")
+    assert str(refused.value).count("trainer.hook='none'") == 1
     with pytest.raises(InputError, match=r"back.*no copy"):
         run.turn({}, "test", "back")
     assert run.config.trainer == {"accumulation": 2, "bucket_mb": 5.0}
