@@ -1,4 +1,4 @@
-"""Faults at random moments of a live study: its run goes on and learns as if untouched. See benchmarks/live_faults.py."""
+"""Faults at random moments of a live study: its run learns as if untouched. See benchmarks/live_faults.py."""
 
 from __future__ import annotations
 
