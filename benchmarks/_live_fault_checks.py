@@ -149,7 +149,8 @@ def _check_goes_on(victim: LiveVictim, before: Before, dies: bool, shot: Shot) -
 
 
 def _check_resumed(run: Path, parent: Path, before: Before, shot: Shot) -> None:
-    """From the last checkpoint that there is."""
+    """From the last checkpoint that there is; it says so once its ranks are built."""
+    wait_until(lambda: bool(losses(run)) or RunStatus.of(run).state == "ended", _ENDED_SECONDS)
     point = resumed(RunRecords(run / run_folder.RECORDS))
     saved = [manifest.step for path in complete(parent) if (manifest := read_manifest(path))]
     if saved and (point is None or point.step != max(saved)):
