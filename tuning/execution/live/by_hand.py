@@ -31,6 +31,26 @@ class ByHand:
         asked = [values for id, values in self._asked.items() if id not in state.answers]
         return {key: value for values in (held(state), *asked) for key, value in values.items()}
 
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What holds of keys that the study does not search: its trials run with them."""
+        searched = self._searched()
+        return {key: value for key, value in self.values.items() if key not in searched}
+
+    @property
+    def undeclared(self) -> dict[str, Any]:
+        """What holds of keys that the study searches, but not this value: it could not pin them."""
+        refused, searched = dict[str, Any](), self._searched()
+        for answer in self._journal.look().answers.values():
+            if answer.command == "pin" and answer.by == BY:
+                refused |= {} if answer.accepted else answer.arguments
+        return {
+            key: value for key, value in self.values.items() if key in searched and refused.get(key) == value
+        }
+
+    def _searched(self) -> set[str]:
+        return {key for trial in self._journal.look().trials for key in trial.config}
+
     def hold(self, values: dict[str, Any]) -> None:
         """Ask the study to pin these."""
         self._released = False

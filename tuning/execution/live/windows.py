@@ -92,12 +92,17 @@ class LiveWindows:
         """Nobody measures, say while the study is paused: the run goes on with the fastest values so far."""
         with self._measuring:
             if self._fastest is not None:
-                self._give(self._fastest[1], f"{BY_STUDY}{study}, the fastest so far")
+                fastest = self._fastest[1].with_values(self._hand.beside)
+                self._give(fastest, f"{BY_STUDY}{study}, the fastest so far")
 
     def _window(
         self, config: RunConfig, labels: dict[str, str], should_stop: ShouldStop, on_start: OnStart
     ) -> Ran:
         run = self._ready(config, labels)
+        if self._given is not None and (others := live_values(self._given, run.config)):
+            self._hold(run.by_hand(others))
+        config = config.with_values(self._hand.beside)
+        self._check_undeclared()
         if labels.get("purpose") == CONFIRM:
             self._check_held(config)
             self._check_worth(run, config)
@@ -108,8 +113,6 @@ class LiveWindows:
         run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
-        if self._given is not None and (others := live_values(self._given, run.config)):
-            self._hold(run.by_hand(others))
         self._approach.hold(self._hand.values)
         before = self._approach.safe(run)
         self._starter.keep(before)
@@ -145,7 +148,7 @@ class LiveWindows:
         """
         if self._fastest is None or labels.get("purpose") in (CONFIRM, BASELINE) or is_lossy(config.flat()):
             return None
-        leader = self._fastest[1]
+        leader = self._fastest[1].with_values(self._hand.beside)
         if not live_values(leader, config) or self._turned_back(leader):
             return None
         short = leader.with_values({"train.steps": least_steps(leader, 0) + LEAST_STEPS})
@@ -191,6 +194,12 @@ class LiveWindows:
         """OverError where a leader has another value than somebody gave the run by hand."""
         if others := self._turned_back(config):
             raise OverError(f"{others} was set by hand; leaders with other values are not measured again")
+
+    def _check_undeclared(self) -> None:
+        """OverError where somebody gave a searched key a value that the study does not have: no trial can have it."""
+        if values := self._hand.undeclared:
+            words = ", ".join(f"{key}={value}" for key, value in values.items())
+            raise OverError(f"{words} was set by hand, which the study does not search")
 
     def _turned_back(self, config: RunConfig) -> str:
         """What was set by hand and would have another value."""

@@ -328,3 +328,33 @@ def test_what_is_set_by_hand_in_a_study_is_pinned_and_stays(tmp_path: Path) -> N
     live.windows.leave(live.file.search_space.config(live.file.search_space.baseline[0]), "live")
     assert live.starter.current.config.memory.recompute == "none", "back to the start is back to all of it"
     live.starter.stop()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("key", "value"), [("overlap.bucket_mb", 1.0), ("memory.recompute", "selective")])
+def test_what_the_study_does_not_search_may_be_set_by_hand(tmp_path: Path, key: str, value: Any) -> None:
+    """Later windows have another key's value; a value of a searched key that no trial may have ends the search."""
+    live = Live(tmp_path / "home", live_study(trials=4, live={"steps": 100_000, "max_slowdown": 100.0}))
+    assert live.file.config.flat()[key] != value
+
+    def update(_: Any) -> None:
+        run = live.starter.current
+        if run is not None and run.step > 10 and not live.windows._hand.values:
+            inbox.send(run.folder, commands.SET, {key: value}, "somebody")
+
+    live.folder.mkdir(parents=True)
+    try:
+        run_study(live.file, live.folder, live.windows, update)
+        state = StudyReader(live.folder).view().journal
+        pinned = next(answer for answer in state.answers.values() if answer.command == "pin")
+        assert not pinned.accepted, pinned
+        later = [trial for trial in state.trials if trial.proposed_unix > pinned.at_unix and trial.outcome]
+        if key == "overlap.bucket_mb":
+            assert later and not any(trial.outcome == "illegal" for trial in state.trials)
+            configs = [load(live.home / str(trial.run) / run_folder.CONFIG) for trial in later]
+            assert {config.overlap.bucket_mb for config in configs} == {value}
+        else:
+            assert not later and "memory.recompute=selective was set by hand" in " ".join(state.notes)
+        assert live.starter.current is not None and live.starter.current.config.flat()[key] == value
+    finally:
+        live.starter.stop()
