@@ -211,6 +211,20 @@ def _overhead_seconds(state: StudyState) -> float:
     return max(0.0, median(found)) if found else 0.0
 
 
+def with_winner(stands: leaderboard.Standing, found: Confirmed | None) -> leaderboard.Standing:
+    """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
+    if found is None:
+        return stands
+    best = found.fastest.trial
+    others = (trial for trial in stands.ranked if trial.config != best.config)
+    return replace(stands, best=best, runner_up=next(others, None))
+
+
+def winner(state: StudyState, file: StudyFile) -> Trial | None:
+    """The best trial of a study: by the rounds if it was measured again, else by the search."""
+    return with_winner(leaderboard.standing(state, file), confirmed(state, file)).best
+
+
 def confirmed(state: StudyState, file: StudyFile) -> Confirmed | None:
     """What the windows come to; None unless the baseline and the best of the search were measured again, or two others
     where the baseline cannot run.

@@ -78,10 +78,12 @@ class Lead:
         return verdict(self.interval, margin)
 
     @property
-    def probability(self) -> float:
-        """That it is ahead: Student's t for the rounds so far, with nothing known before."""
-        if self.rounds < 2 or self.deviation == 0:
-            return 0.5 if self.middle == 0 or self.rounds == 0 else float(self.middle > 0)
+    def probability(self) -> float | None:
+        """That it is ahead: Student's t for the rounds so far, with nothing known before; None of fewer than two."""
+        if self.rounds < 2:
+            return None
+        if self.deviation == 0:
+            return 0.5 if self.middle == 0 else float(self.middle > 0)
         from scipy.special import stdtr  # takes 0.2 s to load, and most commands need none of it
 
         score = self.middle * math.sqrt(self.rounds) / self.deviation

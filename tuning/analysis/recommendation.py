@@ -71,8 +71,10 @@ def _fastest(found: Confirmed, most: str, ruled_out: Collection[int]) -> Decisio
     open_still = [arm for arm in found.undecided if arm.trial.number not in ruled_out]
     if not open_still:
         return Decision(found.fastest, SPEED, f"{most}, measured again")
-    nearest = min(open_still, key=lambda arm: found.lead(arm).probability)
-    sure = found.lead(nearest).probability
+    known = [(sure, arm) for arm in open_still if (sure := found.lead(arm).probability) is not None]
+    if not known:
+        return Decision(found.fastest, SPEED, f"so far {most}, by a single round")
+    sure, nearest = min(known, key=lambda one: one[0])
     words = f"probably {most} ({100 * sure:.0f} % beside trial {nearest.trial.number}), which is not decided"
     return Decision(found.fastest, SPEED, words, sure)
 

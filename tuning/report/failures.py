@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config.knobs.catalogue import is_lossy
-from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, ending_of
+from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, Ending, ending_of
 from tuning.analysis import leaderboard
 from tuning.report import failure_rules
 from tuning.report.failure_rules import Case, Condition, Rule
@@ -138,7 +138,7 @@ def board(state: StudyState, file: StudyFile) -> FailureBoard:
 
 
 def _board(state: StudyState, file: StudyFile) -> FailureBoard:
-    failed = [trial for trial in state.trials if trial.outcome is not None and trial.outcome not in GOOD]
+    failed = [trial for trial in _ended(state) if trial.outcome not in GOOD]
     tips = _advice(state, file)
     told = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
     return FailureBoard(_endings(failed, state), told, _line(failed, state, tips), tips)
@@ -235,8 +235,14 @@ def rule_words(outcome: str, rule: Rule) -> str:
     return words
 
 
+def _ended(state: StudyState) -> list[Trial]:
+    """All but windows of a confirmation that somebody stopped: they are measured once more, and nothing failed."""
+    ended = (trial for trial in state.trials if trial.outcome is not None)
+    return [one for one in ended if one.confirms is None or one.outcome != Ending.STOPPED.value]
+
+
 def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> str:
-    ended = [trial for trial in state.trials if trial.outcome is not None]
+    ended = _ended(state)
     if not failed:
         return "no trial has failed" if ended else "no trial has ended yet"
     counts = Counter(str(trial.outcome) for trial in failed)

@@ -169,7 +169,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
     stands, found = leaderboard.standing(state, file), confirmation.confirmed(state, file)
     decision = _decided(found, state, file) if found else None
-    stands = _with_winner(stands, found) if found else stands
+    stands = confirmation.with_winner(stands, found)
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
     # A configuration that ran once has the interval of that run, here as in the list of trials.
@@ -192,7 +192,9 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         best=_entry(Entry, stands.best, file, best),
         baseline=_entry(Entry, stands.baseline, file, baseline),
         gain=gain,
-        recommended=_recommended(stands, gain, file, decision, is_kept(state, stands.baseline, file)),
+        recommended=_recommended(
+            stands, gain, file, decision, is_kept(state, stands.baseline, file), (best, baseline)
+        ),
         trials=[row for row in rows if isinstance(row, TrialRow)],
         confirmations=[row for row in rows if not isinstance(row, TrialRow)],
         running=controllers.running_trials(state, file) if study_state in HELD else [],
@@ -287,13 +289,6 @@ def _compare(
     return compare(stands.best.samples, stands.baseline.samples, file.seed)
 
 
-def _with_winner(stands: Standing, found: Confirmed) -> Standing:
-    """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
-    best = found.fastest.trial
-    others = (trial for trial in stands.ranked if trial.config != best.config)
-    return replace(stands, best=best, runner_up=next(others, None))
-
-
 def _gain(stands: Standing, compared: Comparison | None, found: Confirmed | None) -> Gain | None:
     if compared is None or stands.best is None or stands.baseline is None:
         return None
@@ -341,15 +336,24 @@ def _entry(
 
 
 def _recommended(
-    stands: Standing, gain: Gain | None, file: StudyFile, decision: Decision | None, baseline_kept: bool
+    stands: Standing,
+    gain: Gain | None,
+    file: StudyFile,
+    decision: Decision | None,
+    baseline_kept: bool,
+    again: tuple[Interval | None, Interval | None],
 ) -> Recommendation | None:
-    """What to use. Without a confirmation the best, and how likely its gain is real."""
+    """What to use. Without a confirmation the best, and how likely its gain is real. ``again``: what the best and the
+    baseline came to when they were measured again.
+    """
     if stands.best is None:
         return None
     if decision is not None:
         arm = decision.arm.trial
         known = {"decided_by": decision.rule, "probability": decision.probability}
-        return _entry(Recommendation, arm, file, None, why=decision.why, **known)
+        own = ((stands.best, again[0]), (stands.baseline, again[1]))
+        value = next((value for trial, value in own if trial and trial.number == arm.number), None)
+        return _entry(Recommendation, arm, file, value, why=decision.why, **known)
     why, rule = file.aim.objective.most, "speed"
     if not baseline_kept:
         why, rule = f"{why} of those that meet every constraint", "constraints"

@@ -133,7 +133,7 @@ def _not_told(document: StudyResult) -> str:
     if rounds is None or not rounds.undecided:
         return ""
     sure = recommended.probability if recommended else None
-    likely = f", {100 * sure:.0f} % likely to be ahead" if sure is not None else ""
+    likely = f", though {100 * sure:.0f} % likely to be ahead" if sure is not None else ""
     return f", but it is not told from {_trials(rounds.undecided)}{likely}"
 
 
@@ -190,7 +190,8 @@ def _others(document: StudyResult, best: Entry) -> str:
     words = (
         f": the one other was not {better}" if measured == 1 else f": none of {measured} others was {better}"
     )
-    words += ", measured again" if rounds else ""
+    again = len(rounds.arms) - 1 if rounds else 0
+    words += f", {'' if again >= measured else f'{again} of them '}measured again" if again else ""
     runner = document.runner_up
     if not runner or not runner.value or not best.value:
         return words
@@ -235,7 +236,8 @@ def _lossy(document: StudyResult, best: Entry) -> str:
         return f"lossy, but {lossy.guard.reason}"
     if _measured_again(document, lossy):
         return ""  # its rounds say how it did, and it is not the fastest of them
-    words = f"faster but lossy: {lossy.label}{SEPARATOR}{_value(document, lossy)}"
+    where = " in the search" if document.confirmation_rounds else ""
+    words = f"faster{where} but lossy: {lossy.label}{SEPARATOR}{_value(document, lossy)}"
     usual = lossy.reference_loss or (baseline and baseline.validation_loss)
     if lossy.validation_loss is not None and usual:
         words += f", validation loss {lossy.validation_loss:.3f} against {usual:.3f}"

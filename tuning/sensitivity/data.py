@@ -20,8 +20,8 @@ from tuning.storage.state import StudyState, Trial
 
 
 def ended(state: StudyState) -> int:
-    """How many trials have an end; what is worked out from them is kept under this number."""
-    return sum(1 for trial in state.trials if trial.outcome is not None)
+    """How many trials of the search have an end; what is worked out from them is kept under this number."""
+    return sum(1 for trial in state.trials if trial.outcome is not None and trial.confirms is None)
 
 
 def measured(state: StudyState) -> list[Trial]:

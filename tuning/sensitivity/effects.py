@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tuning.analysis import comparison, leaderboard
+from tuning.analysis import comparison, confirmation, leaderboard
 from tuning.sensitivity import data
 from tuning.space.knobs import Knob
 from tuning.space.points import Point, point_key
@@ -119,7 +119,7 @@ class Neighbour:
 
 def neighbours(state: StudyState, file: StudyFile) -> list[Neighbour]:
     """Of the best trial so far, the largest measured loss first; empty while nothing was measured."""
-    winner = leaderboard.standing(state, file).best
+    winner = confirmation.winner(state, file)
     if winner is None:
         return []
     space = file.search_space
@@ -194,9 +194,11 @@ def _neighbour(
 def _with_loss(
     one: Neighbour, state: StudyState, winner: Trial, others: Sequence[Trial], seed: int
 ) -> Neighbour:
-    """In percent of the winner's value; the winner's repetitions count, instead of the run that made it win."""
-    again = [trial for trial in leaderboard.confirmations(state, winner) if (trial.value or 0.0) > 0]
-    mine = again or [winner]
+    """In percent of the winner's value: of the runs that measured both again, if there are some, else of the search's,
+    for these are of another time.
+    """
+    mine, again = _again(state, winner), [run for trial in others for run in _again(state, trial)]
+    mine, others = (mine, again) if mine and again else ([winner], others)
     if not all(trial.samples for trial in [*mine, *others]):
         return replace(one, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
     base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]
@@ -208,6 +210,10 @@ def _with_loss(
         high_percent=_lost(found.ratio.high),
         repeated=found.repeated,
     )
+
+
+def _again(state: StudyState, trial: Trial) -> list[Trial]:
+    return [run for run in leaderboard.confirmations(state, trial) if (run.value or 0.0) > 0]
 
 
 def _lost(ratio: float | None) -> float | None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tuning.analysis import leaderboard
+from tuning.analysis import confirmation
 from tuning.sensitivity import data
 from tuning.sensitivity.data import Array, Columns, columns
 from tuning.sensitivity.effects import nearest, neighbours
@@ -264,7 +264,7 @@ def modelled(state: StudyState, file: StudyFile, tell: TellStage) -> Shap:
     tell(0.6, "fitting failures")
     failure, fails = _of_failures(state, space, lambda part: tell(0.7 + 0.2 * part, "SHAP of failures"))
     tell(0.9, "predicting")
-    best = leaderboard.standing(state, file).best
+    best = confirmation.winner(state, file)
     return Shap(
         winner=best.number if best else None,
         value=value,
@@ -357,7 +357,7 @@ def _neighbours(
     state: StudyState, file: StudyFile, fitted: Fitted, fails: Fitted | None
 ) -> list[PredictedNeighbour]:
     """What neighbours that were not measured are predicted to lose, with what 90 % of held-out trials were off."""
-    winner = leaderboard.standing(state, file).best
+    winner = confirmation.winner(state, file)
     if winner is None:
         return []
     space, rows = file.search_space, []

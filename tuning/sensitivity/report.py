@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuning.analysis import leaderboard
+from tuning.analysis import confirmation
 from tuning.sensitivity import data, job, outcomes
 from tuning.sensitivity.effects import KnobRow, Neighbour, dependence, neighbours
 from tuning.sensitivity.job import NAMES, needed
@@ -24,7 +24,7 @@ RISKY = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best trial so far."""
+    """The best trial so far, with its value in the search: what neighbours' values are compared with."""
 
     trial: int
     label: str
@@ -125,7 +125,7 @@ def _dependence(state: StudyState, file: StudyFile, shap: Answer[Shap]) -> list[
 
 
 def _winner(state: StudyState, file: StudyFile) -> Winner | None:
-    best = leaderboard.standing(state, file).best
+    best = confirmation.winner(state, file)
     if best is None:
         return None
     return Winner(best.number, file.search_space.label(best.config), best.value, best.config)

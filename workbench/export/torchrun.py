@@ -11,6 +11,7 @@ from engine.config import environment
 from engine.config.errors import InputError
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
 from workbench.export.provenance import Source, continued, provenance, source
@@ -81,7 +82,7 @@ The configuration that run `{run}` trained{of_study}, ready for `torchrun`.
 | `provenance.json` | run, study, measured numbers with their intervals, machine, versions, checksum |
 
 - Layout: {layout} on {ranks} ranks{placed}
-- Measured: {measured}{chosen_for}
+- This run measured: {measured}{chosen_for}
 - Text: {data}
 - Starts: {starts}
 
@@ -156,6 +157,12 @@ def _chosen_for(found: Source) -> str:
         return ""
     aim = study.aim
     value = f": {aim.words(row.value)}" if row.value is not None else ""
+    entries = (entry for entry in (study.best, study.baseline, study.recommended) if entry)
+    again = next((entry for entry in entries if entry.trial == row.number), None)
+    if again is not None and again.value != row.value:
+        low, high = aim.bounds(again.low, again.high)
+        between = f" (95 %: {text(low)} to {text(high)})" if low is not None and high is not None else ""
+        value = f": {aim.words(again.value)}{between}, measured again; {aim.words(row.value)} in the search"
     others = [name for name in study.objectives if name != aim.name]
     beside = f", beside {' and '.join(others)}" if others else ""
     return f"\n- Objective of its study: `{aim.name}`{value}{beside}"

@@ -120,7 +120,7 @@ def _provenance(document: dict[str, Any]) -> None:
     metrics(
         {
             "Run": (str(document.get("outcome")), origin),
-            "Tokens/s": (words.number(measured.get("tokens_per_second")), between),
+            "Tokens/s of this run": (words.number(measured.get("tokens_per_second")), between),
             "Step time, mean": (
                 words.seconds(step.get("mean") or step.get("median")),
                 f"{measured.get('measured_steps', 0)} measured steps",

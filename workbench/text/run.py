@@ -101,7 +101,7 @@ def speed(summary: RunSummary) -> str:
             count = len(summary.round_samples)
             text += f" over {count} round{'s' * (count != 1)} of {summary.round_steps:,} steps"
     if whole is not None:
-        text += f"; {words.number(whole)} over all {words.seconds(summary.wall_seconds)} from start to end"
+        text += f"; {words.number(whole)} over all {words.seconds(summary.wall_seconds)} since it began"
     return text
 
 

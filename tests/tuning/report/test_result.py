@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.support.studies.fake import study
-from tuning.analysis import leaderboard
+from tuning.analysis import confirmation, leaderboard
+from tuning.report import failures
 from tuning.report import result as results
 from tuning.search import policy
+from tuning.sensitivity.effects import neighbours
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import Line, StudyState, fold
 
@@ -53,12 +55,12 @@ def points(file: StudyFile) -> tuple[dict[str, Any], dict[str, Any]]:
 BASELINE, OTHER = points(FILE)
 
 
-def compared(ratio: float, searched: float = 1200.0) -> StudyState:
-    """Baseline 1000, then another that was ``searched`` and is ``ratio`` times as fast in eight rounds of windows,
+def compared(ratio: float, searched: float = 1200.0, rounds: int = 8) -> StudyState:
+    """Baseline 1000, then another that was ``searched`` and is ``ratio`` times as fast in ``rounds`` of windows,
     of which the study looks at no more than it needs.
     """
     parts = [lines(0, BASELINE, 1000.0), lines(1, OTHER, searched)]
-    for place in range(8):
+    for place in range(rounds):
         for arm in (0, 1) if place % 2 == 0 else (1, 0):
             value = (1000.0 * ratio if arm else 1002.0) * (1 + 0.002 * ((7 * place + 3 * arm) % 5 - 2))
             point = OTHER if arm else BASELINE
@@ -247,3 +249,43 @@ def test_a_study_growing_old_in_noise_calls_equal_things_equal() -> None:
         gain = result(state, FILE)["gain"]
         false_alarms += gain["verdict"] == "better" and gain["confirmed"]
     assert false_alarms <= 5
+
+
+@pytest.mark.parametrize(("ratio", "searched"), [(1.19, 1200.0), (0.9, 1010.0)])
+def test_one_trial_has_one_value_wherever_it_is_told(ratio: float, searched: float) -> None:
+    state = compared(ratio, searched)
+    found = result(state, FILE)
+    best, recommended, winner = found["best"], found["recommended"], confirmation.winner(state, FILE)
+    assert winner is not None and best["trial"] == recommended["trial"] == winner.number
+    assert all(best[key] == recommended[key] for key in ("value", "low", "high", "shown"))
+
+
+def test_one_round_has_no_probability() -> None:
+    found = result(compared(1.4, rounds=1), FILE, "interrupted")
+    assert found["recommended"]["probability"] is None and "%" not in found["recommended"]["why"]
+    assert "by a single round" in found["recommended"]["why"]
+
+
+def test_neighbours_are_compared_with_runs_of_their_own_time() -> None:
+    """The machine was twice as fast during the search; a third was not measured again."""
+    space = FILE.search_space
+    wide, single = (space.completed({"batch.micro_batch": size}) for size in (4, 1))
+    assert BASELINE["batch.micro_batch"] == 2
+    parts = [lines(0, BASELINE, 1000.0), lines(1, wide, 2000.0), lines(2, single, 900.0)]
+    for place in range(8):
+        for arm, point, value in ((0, BASELINE, 500.0), (1, wide, 550.0)):
+            again = {"source": "confirm", "confirms": arm, "round": place, "window": 8}
+            parts.append(lines(len(parts), point, value, **again))
+    found = {(one.key, one.value): one for one in neighbours(folded(*parts), FILE)}
+    beside = found["batch.micro_batch", 2]
+    assert beside.trials == (0,) and beside.loss_percent == pytest.approx(100 * (1 - 500 / 550), abs=1)
+    alone = {value: one for (key, value), one in found.items() if key == "batch.micro_batch" and value != 2}
+    for one in alone.values():  # the next value either way is what was tried, or nothing
+        if one.stands == "measured":
+            assert one.loss_percent == pytest.approx(100 * (1 - 900 / 2000), abs=1)
+
+
+def test_a_window_that_somebody_stopped_is_no_failed_trial() -> None:
+    stopped = lines(2, BASELINE, None, outcome="stopped", source="confirm", confirms=0, round=0, window=8)
+    state = folded(lines(0, BASELINE, 1000.0), lines(1, OTHER, 1200.0), stopped)
+    assert failures.board(state, FILE).line == "no trial has failed"

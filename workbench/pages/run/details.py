@@ -132,7 +132,7 @@ def _numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
         ),
         "Communication": (words.percent(exposed), "of the mean step spent waiting for it"),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
-        "Loss at the end": (
+        "Last loss": (
             words.number(losses[-1] if losses else None, 4),
             "no validation loss" if held_out is None else f"validation {held_out:.4f}",
         ),
