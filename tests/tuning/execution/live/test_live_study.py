@@ -34,7 +34,7 @@ from tuning.storage import commands as inbox
 from tuning.storage.study_folder import STUDIES, StudyReader
 from tuning.study import run_study
 
-STEPS = 120
+STEPS = 240
 PATIENCE_SECONDS = 60.0
 
 

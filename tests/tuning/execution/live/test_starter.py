@@ -61,7 +61,7 @@ def test_a_run_that_comes_further_each_time_goes_on(tmp_path: Path, monkeypatch:
 def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """120 steps in windows of 12: ten times the limit, and no more when the run is started again."""
+    """240 steps in windows of 12: twenty times the limit, and no more when the run is started again."""
     begun: list[RunConfig] = []
 
     def launched(_: Starter, config: RunConfig, lock: int) -> str:
@@ -72,6 +72,6 @@ def test_the_time_limit_of_a_trial_does_not_end_the_whole_run(
     file = live_study()
     assert file.live is not None
     Starter(tmp_path, tmp_path, file.name, file.live).run(file.config)
-    assert begun[0].train.timeout_seconds == pytest.approx(10 * file.config.train.timeout_seconds)
+    assert begun[0].train.timeout_seconds == pytest.approx(20 * file.config.train.timeout_seconds)
     Starter(tmp_path, tmp_path / "again", file.name, file.live).run(begun[0])
     assert begun[1].train.timeout_seconds == begun[0].train.timeout_seconds
