@@ -57,6 +57,8 @@ def steps_of(run: Path) -> JoinedSteps:
 def losses(run: Path) -> dict[int, float]:
     """The mean loss over ranks of every step that all of them recorded."""
     steps = steps_of(run)
+    if not len(steps.steps):  # its ranks are not there yet
+        return {}
     values = np.ma.filled(steps.values["loss"].astype(float), np.nan).mean(axis=0)
     return dict(zip(steps.steps.tolist(), values.tolist(), strict=True))
 
