@@ -179,8 +179,8 @@ def test_a_run_whose_controller_was_killed_as_it_started_it_is_taken_over(tmp_pa
 def test_what_a_killed_controller_tried_is_undone_by_the_next(dies: bool, tmp_path: Path) -> None:
     """On the run itself, and where that dies, too, by going on from before it."""
     base: dict[str, Any] = lossy_study(["none", "topk"])._given()["base"]
-    base["train"] = {"steps": 60, "warmup": 2}
-    file = lossy_study(["none", "topk"], base=base, live={"steps": 2000, "checkpoint_every": 4})
+    base["train"] = {"steps": 160, "warmup": 2}  # long enough to be killed in on a fast machine
+    file = lossy_study(["none", "topk"], base=base, live={"steps": 4000, "checkpoint_every": 4})
     tuned = Lossy(tmp_path, file)
     tuned.folder.mkdir(parents=True)
     labels = LABELS | {"purpose": "sampler"}
