@@ -173,12 +173,13 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     compared = _compare(state, file, stands, found)
     gain = _gain(stands, compared, found)
     # A configuration that ran once has the interval of that run, here as in the list of trials.
-    again = compared if compared and compared.repeated else None
-    baseline, best = (again.baseline, again.better) if again else (None, None)
+    again = compared is not None and compared.repeated
+    baseline, best = (compared.baseline, compared.better) if compared and again else (None, None)
     if stands.best and stands.baseline and stands.best.config == stands.baseline.config:
         best = baseline
     rows = _rows(state, stands, file)
     price, steps = file.price, file.config.train.steps
+    kept = is_kept(state, stands.baseline, file)
     document = StudyResult(
         study=file.name,
         objective=file.objective,
@@ -192,9 +193,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         best=_entry(Entry, stands.best, file, best),
         baseline=_entry(Entry, stands.baseline, file, baseline),
         gain=gain,
-        recommended=_recommended(
-            stands, gain, file, decision, is_kept(state, stands.baseline, file), (best, baseline)
-        ),
+        recommended=_recommended(stands, gain, file, decision, kept, (best, baseline)),
         trials=[row for row in rows if isinstance(row, TrialRow)],
         confirmations=[row for row in rows if not isinstance(row, TrialRow)],
         running=controllers.running_trials(state, file) if study_state in HELD else [],
