@@ -2,11 +2,13 @@
 
 Each repetition is `examples/quickstart.yaml` in a home of its own, on warm ranks, with another seed. Afterwards the
 recommended configuration is run once more as a whole trial: told beside a stop-watch over its steps, and whether it
-falls into the interval that the study told. Needs a quiet machine.
+falls into the interval that the study told. Needs a quiet machine. Rows are kept in
+``results/confirmation_demo.json``; each call adds as many as it is asked for, and none is measured twice.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from dataclasses import replace
@@ -24,23 +26,32 @@ DECIDED = ("better", "worse", "equal")
 LIMIT_SECONDS = 180.0
 
 
+KEPT = table.RESULTS / "confirmation_demo.json"
+HEADER = ["seed", "verdict", "gain, 95 %", "rounds", "windows", "seconds", "recommended", "told, 95 % of runs",
+          "a new run", "in the interval", "commit"]  # fmt: skip
+
+
 def main(repetitions: int, save: bool) -> None:
-    """A line for each study."""
-    rows, decided = list[list[str]](), 0
-    for number in range(repetitions):
+    """A line for each study, those of earlier calls first."""
+    kept: list[list[str]] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else []
+    for number in range(len(kept), len(kept) + repetitions):
         with tempfile.TemporaryDirectory() as folder, Session(Path(folder)) as session:
-            row, good = repetition(session, load(DEMO).model_copy(update={"seed": number}))
-        rows.append([str(number), *row])
-        decided += good
-        print(*rows[-1], sep=" | ", flush=True)
-    header = ["seed", "verdict", "gain, 95 %", "rounds", "windows", "seconds", "recommended", "told, 95 % of runs",
-              "a new run", "in the interval"]  # fmt: skip
-    title = f"The demo study: {decided} of {repetitions} decide within {LIMIT_SECONDS:.0f} seconds"
-    table.show("confirmation_demo", title, header, rows, save)
+            row = repetition(session, load(DEMO).model_copy(update={"seed": number}))
+        kept.append([str(number), *row, table.commit()])
+        print(*kept[-1], sep=" | ", flush=True)
+        if save:
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    decided = sum(row[1] in DECIDED and float(row[5]) <= LIMIT_SECONDS for row in kept)
+    held = sum(row[9] == "yes" for row in kept)
+    title = (
+        f"The demo study: {decided} of {len(kept)} decide within {LIMIT_SECONDS:.0f} seconds; "
+        f"{held} new runs within what was told"
+    )
+    table.show("confirmation_demo", title, HEADER, kept, save)
 
 
-def repetition(session: Session, file: StudyFile) -> tuple[list[str], bool]:
-    """Its line, and whether it decided in time."""
+def repetition(session: Session, file: StudyFile) -> list[str]:
+    """Its line of the table, without seed and commit."""
     began = time.monotonic()
     found = run_study(file, session.home / STUDIES / file.name, session.execute)
     seconds = time.monotonic() - began
@@ -51,10 +62,9 @@ def repetition(session: Session, file: StudyFile) -> tuple[list[str], bool]:
     windows = [len(arm.rounds) for arm in rounds.arms] if rounds else [0]
     told = told_interval(found)
     again = new_run(session, file, found)
-    row = [gain.verdict, f"{percent[0]} ({percent[1]} to {percent[2]})", str(max(windows)), str(sum(windows)),
-           f"{seconds:.0f}", entry.label, f"{told[0]:,.0f} to {told[1]:,.0f}", f"{again:,.0f}",
-           "yes" if told[0] <= again <= told[1] else "no"]  # fmt: skip
-    return row, gain.verdict in DECIDED and seconds <= LIMIT_SECONDS
+    return [gain.verdict, f"{percent[0]} ({percent[1]} to {percent[2]})", str(max(windows)), str(sum(windows)),
+            f"{seconds:.0f}", entry.label, f"{told[0]:,.0f} to {told[1]:,.0f}", f"{again:,.0f}",
+            "yes" if told[0] <= again <= told[1] else "no"]  # fmt: skip
 
 
 def told_interval(found: StudyResult) -> tuple[float, float]:
