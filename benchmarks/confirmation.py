@@ -128,7 +128,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--real", type=int, default=0, metavar="N", help="real studies instead, until N claim 5 %"
     )
-    parser.add_argument("--demo", type=int, default=0, metavar="N", help="the demo study N more times instead")
+    parser.add_argument(
+        "--demo", type=int, default=0, metavar="N", help="the demo study N more times instead"
+    )
     parser.add_argument("--studies", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--runners-up", type=int, default=2)
