@@ -41,6 +41,9 @@ def calibrate(
     if show:
         _report(home, found_here(home), json)
         return 0
+    from engine.run.devices.selection import require_torch
+
+    require_torch()
     from engine.launch.measure.calibrate import Asked
 
     done = _measure(home, Asked(ranks, quick, device))

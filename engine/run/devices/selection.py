@@ -55,6 +55,12 @@ class Devices:
     names: tuple[str, ...] = ()
 
 
+def require_torch() -> None:
+    """Without loading it. InputError where it is not installed: what was measured elsewhere is read without it."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("torch", None, "is not installed here, and ranks need it: pip install torch")
+
+
 def choose(
     config: RunConfig,
     world_size: int,
@@ -67,9 +73,10 @@ def choose(
     and GPUs were asked for by name.
 
     Raises:
-        InputError: GPUs were asked for by name and there are none, or too few, or torch cannot use them; or another
-            backend of CPU ranks was asked for, in vain.
+        InputError: torch is not installed; GPUs were asked for by name and there are none, or too few, or torch cannot
+            use them; or another backend of CPU ranks was asked for, in vain.
     """
+    require_torch()
     if (shape := shape_of(config.lab)) is not None:
         return Devices("cpu", _cpu_backend(), f"in a lab of {shape}")
     if config.device == "cpu":
