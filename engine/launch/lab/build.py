@@ -50,7 +50,7 @@ def add(switch: str, core: str | None, hosts: Sequence[str], shape: Shape) -> No
 
 
 def shape(links: Sequence[Link]) -> None:
-    """Hold both directions of each link to its rate.
+    """Hold both directions of each link to its rate, whether or not it is held to another one.
 
     Raises:
         LabError: a command failed, with what it said.
@@ -65,7 +65,7 @@ def shape(links: Sequence[Link]) -> None:
             _run(["ip", "-n", namespace], [f"link set {interface} gso_max_size {burst * 7 // 8}"])
             _run(
                 ["tc", "-n", namespace],
-                [f"qdisc add dev {interface} root tbf rate {rate}kbit burst {burst} limit {limit}"],
+                [f"qdisc replace dev {interface} root tbf rate {rate}kbit burst {burst} limit {limit}"],
             )
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from engine.config.network import even
 from engine.config.run_config import parse
 from engine.config.sections import Lab
 from engine.config.validation import rules
-from engine.launch.lab import lab, registry
+from engine.launch.lab import build, lab, registry
 from engine.launch.lab.build import LabError
 from engine.launch.pool import RankHosts
 from engine.run import netns
@@ -55,6 +56,26 @@ def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
         made.down()
     assert made not in registry.standing()
     assert not [name for name in left() if f"-{os.getpid()}-" in name and "-3x100000-" in name]
+
+
+@needs_lab
+def test_links_that_stand_can_be_held_to_another_rate() -> None:
+    made = lab.owned(even(2, 100.0))
+    made.up()
+    try:
+        slower = [replace(link, rate_kbit=20_000) for link in made.links]
+        build.shape(slower)
+        told = {end: shaped(*end) for link in slower for end in (link.near, link.far)}
+        assert set(told.values()) == {"20Mbit"}, told
+    finally:
+        made.down()
+
+
+def shaped(namespace: str, interface: str) -> str:
+    """The rate that the kernel holds an interface to, as ``tc`` prints it."""
+    command = ["tc", "-n", namespace, "qdisc", "show", "dev", interface]
+    words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return words[words.index("rate") + 1]
 
 
 @needs_lab
