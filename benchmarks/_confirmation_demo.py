@@ -3,7 +3,8 @@
 Each repetition is `examples/quickstart.yaml` in a home of its own, on warm ranks, with another seed. Afterwards the
 recommended configuration is run once more as a whole trial: told beside a stop-watch over its steps, and whether it
 falls into the interval that the study told. Needs a quiet machine: *others* is the share of the cores that went to
-other processes than the ranks, in the mean of what was measured again, and studies above ``QUIET`` count apart.
+other processes than the ranks, in the mean of what was measured again, and in the new run; studies with more than
+``QUIET`` of either count apart.
 Rows are kept in ``results/confirmation_demo.json``; each call adds as many as it is asked for.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from benchmarks import _table as table
 from engine.session import Session
+from tuning.analysis import conditions
 from tuning.report.study_result import StudyResult
 from tuning.spec.study_file import StudyFile, load
 from tuning.storage.study_folder import STUDIES
@@ -42,7 +44,7 @@ def main(repetitions: int, save: bool) -> None:
         print(*kept[-1], sep=" | ", flush=True)
         if save:
             KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    quiet = [row for row in kept if not row[10] or float(row[10]) <= 100 * QUIET]
+    quiet = [row for row in kept if all(float(share) <= 100 * QUIET for share in row[10].split())]
     decided = sum(row[1] in DECIDED and float(row[5]) <= LIMIT_SECONDS for row in quiet)
     held = sum(row[9] == "yes" for row in quiet)
     title = (
@@ -63,10 +65,11 @@ def repetition(session: Session, file: StudyFile) -> list[str]:
     percent = [f"{100 * (each - 1):+.1f}" if each else "-" for each in (gain.ratio, gain.low, gain.high)]
     windows = [len(arm.rounds) for arm in rounds.arms] if rounds else [0]
     told = told_interval(found)
-    again = new_run(session, file, found)
+    again, beside = new_run(session, file, found)
     return [gain.verdict, f"{percent[0]} ({percent[1]} to {percent[2]})", str(max(windows)), str(sum(windows)),
             f"{seconds:.0f}", entry.label, f"{told[0]:,.0f} to {told[1]:,.0f}", f"{again:,.0f}",
-            "yes" if told[0] <= again <= told[1] else "no", others(found)]  # fmt: skip
+            "yes" if told[0] <= again <= told[1] else "no",
+            f"{others(found)} {beside}"]  # fmt: skip
 
 
 def others(found: StudyResult) -> str:
@@ -90,9 +93,10 @@ def told_interval(found: StudyResult) -> tuple[float, float]:
     return (entry.low or 0.0, entry.high or 0.0) if entry else (0.0, 0.0)
 
 
-def new_run(session: Session, file: StudyFile, found: StudyResult) -> float:
-    """Tokens per second of the recommended configuration in one more trial."""
+def new_run(session: Session, file: StudyFile, found: StudyResult) -> tuple[float, str]:
+    """Tokens per second of the recommended configuration in one more trial, and the percentage that others took."""
     assert found.recommended is not None
     config = file.search_space.config(found.recommended.config)
     _, summary = session.execute(config, {"purpose": "again"}, lambda: False)
-    return summary.tokens_per_second or float("nan")
+    share = conditions.of_run(summary).get("others_share")
+    return summary.tokens_per_second or float("nan"), "" if share is None else f"{100 * share:.0f}"
