@@ -9,6 +9,7 @@ Each rank is kept on one core. The sampler (host, ranks' processes, 10 Hz) runs 
 processor time of its thread over that of the ranks, and its interval is that over seconds. The bar is for what is
 always on and the sampler together; the lookout (two looks a second) is in neither. What is recorded does not grow
 with the sequences in a micro-batch: ``--sequences 2`` takes steps of half the work, in a table of its own.
+A foreign job is two ranks of plain DDP, recorded as under ``workbench run``; its steps take about 100 ms.
 torch.profiler comes afterwards, in threes of its own on the same ranks: it leaves caches and allocators in such a
 state that the others would pay for it.
 """
@@ -27,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import _table as table
+from benchmarks._job import Job, JobSteps
 from benchmarks._ranks import Engine, EngineSteps, TorchProfiled, in_turn, on_cores
 from benchmarks._ratio import Ratio, Taken, both, cpu_seconds, ratio, rounds_needed, wall_seconds
 from engine.comm.context import RankContext
@@ -99,6 +101,26 @@ def measure(rank: RankContext, rounds: int, torch_rounds: int) -> tuple[list[Tak
     return taken, in_turn({kind: kinds[kind] for kind in BESIDE_TORCH}, torch_rounds), engine.choice.every
 
 
+def measure_job(rank: RankContext, folder: Path, rounds: int) -> tuple[list[Taken], int]:
+    """Steps of a job that is not ours."""
+    job = Job(folder)
+    kinds = {
+        kind: JobSteps(job, recorded=kind in ("detail", "whole"), detailed=kind == "detail") for kind in KINDS
+    }
+    return in_turn(kinds, rounds), job.choice.every
+
+
+def run_job(rounds: int) -> Measured:
+    """Two ranks of it; without torch.profiler."""
+    with tempfile.TemporaryDirectory() as sampled, tempfile.TemporaryDirectory() as folder:
+        watched = Watched(Path(sampled))
+        answers = on_cores(
+            parse({"parallel": {"dp": 2}}), measure_job, Path(folder), rounds, watch=watched.begin
+        )
+        taken, every = ([answer[i] for answer in answers] for i in range(2))
+        return Measured(taken, [], min(every), watched.end())
+
+
 def run(parallel: dict[str, int], size: int, rounds: int, torch_rounds: int = 0) -> Measured:
     """One layout and size of its micro-batches."""
     config = parse({"parallel": parallel, "batch": {"global_batch": 8 * size, "micro_batch": size}})
@@ -132,9 +154,9 @@ def seconds_of(taken: list[list[Taken]], kinds: tuple[str, ...], every: int = 1)
 
 def rows_of(parallel: dict[str, int], measured: Measured) -> list[list[str]]:
     """A layout's rows."""
-    name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items())
+    name = " ".join(f"{axis}={degree}" for axis, degree in parallel.items()) or "a foreign job"
     ours = seconds_of(measured.taken, KINDS, measured.every)
-    theirs = seconds_of(measured.torch, BESIDE_TORCH)
+    theirs = seconds_of(measured.torch, BESIDE_TORCH) if measured.torch else None
     sampler = sampler_ratio(measured, ours)
     cpu, wall = ours.ratios("on", "not")
     return [
@@ -144,7 +166,11 @@ def rows_of(parallel: dict[str, int], measured: Measured) -> list[list[str]]:
         [name, *row("sampler, 10 Hz", ours, [sampler])],
         [name, *row("together", ours, [both(cpu, sampler), wall], barred=True)],
         [name, *row("A/A", ours, ours.ratios("again", "off"))],
-        [name, *row("torch.profiler / not", theirs, theirs.ratios("torch", "not"))],
+        *(
+            []
+            if theirs is None
+            else [[name, *row("torch.profiler / not", theirs, theirs.ratios("torch", "not"))]]
+        ),
     ]
 
 
@@ -176,7 +202,7 @@ def main() -> None:
     arguments.add_argument("--pilot", type=int, default=PILOT, help="fours of the pilot")
     arguments.add_argument("--most", type=int, default=600, help="most fours of a layout")
     arguments.add_argument("--sequences", type=int, default=SEQUENCES, help="in a micro-batch")
-    arguments.add_argument("--axes", nargs="*", default=[], help="only layouts that have one of them")
+    arguments.add_argument("--axes", nargs="*", default=[], help="only layouts with one of them, or `job`")
     given = arguments.parse_args()
     rows = []
     size = given.sequences
@@ -184,6 +210,10 @@ def main() -> None:
         rounds = min(max(given.pilot, needed(run(parallel, size, given.pilot))), given.most)
         print(f"{parallel}: {rounds} fours ...", file=sys.stderr)
         rows += rows_of(parallel, run(parallel, size, rounds, TORCH_ROUNDS))
+    if not given.axes or "job" in given.axes:
+        rounds = min(max(given.pilot, needed(run_job(given.pilot))), given.most)
+        print(f"a foreign job: {rounds} fours ...", file=sys.stderr)
+        rows += rows_of({}, run_job(rounds))
     header = [
         *("layout", "row", "rounds", "CPU ms per step, all ranks", "added CPU", f"at most {BAR:.0%}"),
         *("wall ms per step", "added wall", f"at most {BAR:.0%}"),

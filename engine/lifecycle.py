@@ -35,6 +35,7 @@ from profilers.model.verdict import Pipeline, Setting, Thresholds
 from profilers.records.reader import RunRecords
 from profilers.records.schema import Event
 from profilers.summary import RunFacts, summarize
+from profilers.verdicts.job import for_others
 
 #: What records call the groups of a layout.
 _GROUPS = {
@@ -115,6 +116,12 @@ def note_start(
     )
 
 
+def note_job_start(folder: Path) -> None:
+    """The same of a job that is not ours, whose ranks are not known yet."""
+    found = store.reference(folder.parent, fingerprint.here(None))
+    run_folder.update_status(folder, owner=me(), started_unix=time.time(), layout={}, **found)
+
+
 def network_of(asked: Lab) -> str | None:
     """A lab in words; None where ranks talk over this host's own links."""
     shape = shape_of(asked)
@@ -139,6 +146,37 @@ def finish(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -
         run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
         run_folder.update_status(folder, state="ended", ended_unix=time.time(), outcome=outcome.as_dict())
     return summary
+
+
+def finish_job(folder: Path, outcome: RunOutcome) -> RunSummary:
+    """As :func:`finish`, of a job that is not ours."""
+    summary, over = summary_of_job(folder, RunRecords(folder / run_folder.RECORDS)), time.time()
+    with contextlib.suppress(OSError):
+        run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
+        run_folder.update_status(folder, state="ended", ended_unix=over, outcome=outcome.as_dict(), hang=None)
+    return summary
+
+
+def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
+    """The records of a job that is not ours; what it computes on, and so its FLOPs and its layout, nobody told."""
+    job = run_folder.ForeignJob.of(folder) or run_folder.ForeignJob()
+    status = run_folder.RunStatus.of(folder)
+    calibrated, backend = referred(folder), status.backend or "none"
+    facts = RunFacts(
+        run=folder.name,
+        layout={},
+        world_size=status.world_size or 0,
+        backend=backend,
+        tokens_per_step=job.tokens_per_step,
+        model_flops_per_step=None,
+        peak_flops_per_second=None,
+        peak_source="a foreign job does not tell in which precision it computes",
+        parameters=None,
+        notes=(*job.notes, *_told(records)),
+        links=calibrated.links(backend),
+        links_reason=calibrated.reason,
+    )
+    return for_others(summarize(records, facts))
 
 
 def referred(folder: Path) -> store.Found:

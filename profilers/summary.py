@@ -123,10 +123,16 @@ def _speed(rounds: Rounds, measured: JoinedSteps, facts: RunFacts) -> dict[str, 
         "step_samples": samples.tolist(),
         "tokens_per_second": _rate(facts.tokens_per_step, mean),
         "tokens_per_second_interval": Bounds(slow, fast) if slow and fast else None,
-        "tokens_per_second_reason": None if mean is not None else _no_round(rounds.period, len(samples)),
+        "tokens_per_second_reason": _no_rate(mean, facts, rounds.period, len(samples)),
         **_utilization(mean, facts),
         "cpu_seconds_per_step": float(cpu),
     }
+
+
+def _no_rate(mean: float | None, facts: RunFacts, period: int, steps: int) -> str | None:
+    if facts.tokens_per_step is None:
+        return "the job does not tell the tokens of a step (profilers.recording(tokens=...))"
+    return None if mean is not None else _no_round(period, steps)
 
 
 def _no_round(period: int, steps: int) -> str:
@@ -145,8 +151,12 @@ def _whole_run(records: RunRecords, steps: JoinedSteps, facts: RunFacts) -> dict
     seconds = max([end, *times]) - min([begin, *times])
     return {
         "wall_seconds": seconds,
-        "tokens_per_wall_second": _rate(facts.tokens_per_step * len(steps.steps), seconds),
+        "tokens_per_wall_second": _rate(_times(facts.tokens_per_step, len(steps.steps)), seconds),
     }
+
+
+def _times(amount: int | None, count: int) -> int | None:
+    return None if amount is None else amount * count
 
 
 def _rate(amount: float | None, seconds: float | None) -> float | None:

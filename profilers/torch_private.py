@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.autograd import graph
 from torch.library import Library
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
 
 #: ``functional_collectives`` give traced collectives: what compiled code calls in place of those of ``dist``.
 __all__ = ["TorchDispatchMode", "functional_collectives", "tree_leaves"]
@@ -29,6 +31,8 @@ foreach_zero_: Any = torch._foreach_zero_
 #: Where the training thread stands while autograd runs, and the file through which it calls operators.
 BACKWARD: CodeType = graph._engine_run_backward.__code__
 OPERATORS_FILE: str = torch._ops.__file__
+#: Whose ``__next__`` waits for a batch, whatever kind of data loader it is of.
+DATA_ITERATOR: type[Any] = dataloader._BaseDataLoaderIter
 
 
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> Any:
@@ -88,6 +92,20 @@ def schema_of(operator: Any) -> Any:
 def below_backend_select() -> Any:
     """The dispatch keys below the one at which collectives are recorded."""
     return torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)
+
+
+def after_backward(function: Callable[[], None]) -> None:
+    """Call it when all gradients of the backward that is running are there. RuntimeError if none is running.
+
+    What is queued later is called later: DDP waits for its averages in such a call, queued with its last one.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined,unused-ignore]
+    engine.queue_callback(function)
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """Every group that this process is in."""
+    return list(c10d._world.pg_map) if dist.is_initialized() else []
 
 
 def remove_kernels(library: Library) -> None:

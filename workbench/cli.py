@@ -77,6 +77,7 @@ for command in (
     serve.metrics,
 ):
     app.command()(command)
+app.command(context_settings=train.RUN_SETTINGS)(train.run)
 app.command(help=control.HELP)(control.control)
 app.add_typer(lab.app)
 app.add_typer(tune.live_app)
@@ -111,7 +112,10 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; 0 if it went well, 1 if what it ran ended badly, 2 if the input was wrong."""
+    """Run one command; 0 if it went well, 1 if what it ran ended badly, 2 if the input was wrong.
+
+    A recorded job has the code that it ended with.
+    """
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="workbench", standalone_mode=False)
     except InputError as error:
@@ -129,6 +133,8 @@ def run(arguments: list[str]) -> int:
         return ENDED_BADLY
     except Exception as error:
         return unexpected(error)
+    if isinstance(code, train.JobCode):
+        return code
     return code if code in (GOOD, ENDED_BADLY, WRONG_INPUT) else ENDED_BADLY
 
 

@@ -1,24 +1,20 @@
-"""What a rank can still tell when it hangs: a thread of its own writes the Flight Recorder's dump when asked to."""
+"""What a rank of ours tells of its groups when it hangs, beside its last collectives."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
 from engine.comm.channel import Channel
 from engine.comm.context import Groups
 from engine.run.progress import Progress
-from engine.run.run_folder import FLIGHT, write_json
-from profilers.collectives import flight_recorder
-
-_POLL_SECONDS = 0.25
+from engine.run.run_folder import FLIGHT
+from profilers.rank import last_calls
 
 
 @contextlib.contextmanager
@@ -27,30 +23,9 @@ def listening(progress: Progress | None, rank: int, folder: Path, made: Groups) 
     if progress is None:
         yield
         return
-    over = threading.Event()
     about = {"since_unix": time.time(), "axes": made.axes, "members": _members(made)}
-    thread = threading.Thread(
-        target=_listen, args=(over, progress, folder / FLIGHT, rank, about), name="flight", daemon=True
-    )
-    thread.start()
-    try:
+    with last_calls.listening(progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about):
         yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _listen(over: threading.Event, progress: Progress, place: Path, rank: int, about: dict[str, Any]) -> None:
-    while not over.wait(_POLL_SECONDS):
-        if progress.dump_requested():
-            with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
-                place.mkdir(exist_ok=True)
-                write_json(place / f"rank-{rank}.json", about | {"dumps": _dumps()})
-            return
-
-
-def _dumps() -> list[str]:
-    return [dump.decode() for dump in flight_recorder.take(dist.get_backend())]
 
 
 def _members(made: Groups) -> dict[str, list[int]]:

@@ -33,7 +33,7 @@ from engine.run.progress import Progress
 from engine.run.run_folder import CONFIG, LOGS, RECORDS
 from profilers.collectives import flight_recorder
 from profilers.collectives.recorder import CollectiveRecorder
-from profilers.gpu.rank_gpus import cuda_identity
+from profilers.rank import identity
 from profilers.records.writer import RecordWriter
 from profilers.steps.clock import clock_for
 from profilers.steps.pipeline_actions import ActionRecorder
@@ -44,8 +44,6 @@ from profilers.system.memory import give_back_freed
 
 _LAST_LINES = 12
 _UNLIMITED = "memory.limit_gib caps ranks on CPUs only; this rank, on a GPU, has no such limit"
-#: Environment variables that change what a rank does; recorded as seen inside the rank.
-_ENVIRONMENT = ("NCCL_", "GLOO_", "CUDA_", "PYTORCH_", "OMP_", "TORCH_", "MALLOC_", "HIP_", "ROCR_", "RCCL_")
 
 
 def serve(tasks: Connection, lifeline: Connection, namespace: str | None, variables: dict[str, str]) -> None:
@@ -176,10 +174,10 @@ def _introduce(
     """Record where and with what this rank computes: the machine's name (in the lab with the number of the host), which
     of the run's devices it has, and the variables that change what it does.
     """
-    variables = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
     host = socket.gethostname() + ("" if seat is None else f", lab host {seat.host}")
     number = devices_of(config)[rank]
-    writer.event("environment", **variables, **_arithmetic(device), host=host, device_number=number)
+    facts = identity.arithmetic(device) | environment_report.facts()
+    writer.event("environment", **identity.variables(), **facts, host=host, device_number=number)
     environment_report.note_asked(config.environment, writer)
     if config.memory.limit_gib is not None and device.type != "cpu":
         writer.event("note", text=_UNLIMITED)
@@ -223,22 +221,6 @@ def failure(rank: int, error: BaseException, progress: Progress) -> RankReport:
     if isinstance(error, DivergedError):
         return RankReport(rank, Ending.DIVERGED, reason, error.phase, last)
     return RankReport(rank, classify(error), f"{type(error).__name__}: {reason}", phase, last)
-
-
-def _arithmetic(device: torch.device) -> dict[str, str | int | None]:
-    """What computes here, and how: the peak that a summary compares with depends on it."""
-    identity: dict[str, str | None] = {}
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        identity = cuda_identity(properties, hip=torch.version.hip is not None)
-    return {
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "fp32_precision": torch.get_float32_matmul_precision(),
-        **identity,
-        **environment_report.facts(),
-    }
 
 
 def _redirect(path: Path) -> None:

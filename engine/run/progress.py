@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.run.run_folder import PROGRESS
-from profilers.records.schema import PHASES
-from profilers.steps.rank_status import Standing
+from profilers.steps.page import DUMP_WORD, STATES, Page
 
 #: The page of a host of the run other than rank 0's: memory is shared within one host only.
 PAGE_OF_HOST = f"{PROGRESS}-{{}}"
 
-_MAGIC = b"WBPROG1\0"
-_HEADER = struct.Struct("<8sI")
-# Everything below is written as single aligned words: ``struct.pack_into`` clears its target first, and a
-# reader would now and then see a rank that has not moved since the machine was booted.
-_SLOT_WORDS = 8
-_SLOT_BYTES = 8 * _SLOT_WORDS
 _REQUEST_WORD = 2
 _STOP_WORD = 3
-_DUMP_WORD = 7
 _ORDER_REQUEST_WORD = 4
 #: Number and first step of an order in one word, so that no rank sees one without the other.
 _ORDER_WORD = 5
@@ -32,9 +22,6 @@ _REDONE_WORD = 6
 _ORDER_STEP_BITS = 40
 _NEVER = -1
 
-#: What a rank can be doing: a step's phases, and the stretches before and after them.
-STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing", "planning")
-_CODES = {name: code for code, name in enumerate(STATES)}
 #: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
 WAITING = frozenset({"communication_exposed", "bubble"})
 
@@ -50,46 +37,21 @@ class RankProgress:
     age_seconds: float
 
 
-class Progress:
+class Progress(Page):
     """The page of one run, open for reading and writing. The launcher creates it, ranks write their own slot."""
 
     def __init__(self, folder: Path, world_size: int | None = None, name: str = PROGRESS) -> None:
-        path = folder / name
-        if world_size is not None:
-            size = _SLOT_BYTES * (world_size + 1)
-            path.write_bytes(_HEADER.pack(_MAGIC, world_size).ljust(size, b"\0"))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        magic, self.world_size = _HEADER.unpack_from(self._map)
-        if magic != _MAGIC or len(self._map) != _SLOT_BYTES * (self.world_size + 1):
-            raise ValueError(f"{path} is not a progress file")
-        self._words = memoryview(self._map).cast("q")
-        self._times = memoryview(self._map).cast("d")
-        if world_size is not None:
-            self._words[_STOP_WORD] = _NEVER
-
-    def standing(self, rank: int) -> Standing:
-        """Where a rank tells its step and phase; from now on this process is the rank."""
-        self._words[_SLOT_WORDS * (rank + 1)] = os.getpid()
-        return self._standing(rank)
-
-    def enter_state(self, rank: int, step: int, state: str) -> None:
-        """Note by name what a rank is doing."""
-        self.standing(rank).tell(step, _CODES[state])
+        super().__init__(folder / name, world_size)
 
     def ranks(self) -> list[RankProgress]:
         """Every rank that has written its slot; ages at one moment, so that they tell who stands still for longer."""
         places, now = [], time.monotonic()
         for rank in range(self.world_size):
-            pid = self._words[_SLOT_WORDS * (rank + 1)]
-            if pid:
+            if pid := self._process(rank):
                 step, code, since = self._standing(rank).read()
                 age_seconds = max(0.0, now - since)
                 places.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
         return places
-
-    def _standing(self, rank: int) -> Standing:
-        return Standing(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)
 
     def request_stop(self) -> None:
         """The launcher asks; rank 0 answers by announcing a step."""
@@ -101,11 +63,7 @@ class Progress:
 
     def request_dump(self) -> None:
         """The launcher asks every rank for its last collectives."""
-        self._words[_DUMP_WORD] = 1
-
-    def dump_requested(self) -> bool:
-        """Whether the launcher asked for them."""
-        return self._words[_DUMP_WORD] == 1
+        self._words[DUMP_WORD] = 1
 
     def announce_stop(self, step: int) -> None:
         """Rank 0 fixes the first step that no rank runs."""
@@ -143,12 +101,6 @@ class Progress:
 
     def settle(self) -> None:
         """Wait until every host has heard what was announced; on one host it has at once."""
-
-    def close(self) -> None:
-        """Release the mapping."""
-        self._words.release()
-        self._times.release()
-        self._map.close()
 
 
 def announced(folder: Path) -> tuple[int, int]:

@@ -8,27 +8,30 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.run.outcome import RecordedOutcome
+from profilers.rank import seat
 
+#: A run of a job that is not ours has this document, and no configuration.
+JOB = "job.json"
 CONFIG = "config.json"
 #: The configuration that a run began with, once it was changed as it went.
 STARTED = "config-at-start.json"
 STATUS = "status.json"
 SUMMARY = "summary.json"
-RECORDS = "records"
+RECORDS = seat.RECORDS
+PROGRESS = seat.PROGRESS
+FLIGHT = seat.FLIGHT
 LOGS = "logs"
 COMMANDS = "commands"
 ORDERS = "orders"
 SNAPSHOTS = "snapshots"
 TRACES = "traces"
-PROGRESS = "progress"
-FLIGHT = "flight"
 
 
 def new_run_id() -> str:
@@ -166,3 +169,38 @@ class RunStatus:
 def update_status(folder: Path, **changes: Any) -> None:
     """Merge changes into a run's status file; all else in it stays."""
     write_json(folder / STATUS, (read_json(folder / STATUS) or {"id": folder.name}) | changes)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignJob:
+    """What ``job.json`` says of a job that is not ours: how it was started, and what it tells of itself."""
+
+    #: Without secrets, as the environment is.
+    command: list[str] = field(default_factory=list)
+    directory: str = ""
+    host: str = ""
+    #: Variables that act on ranks.
+    environment: dict[str, str] = field(default_factory=dict)
+    #: On all ranks; None if the job does not tell.
+    tokens_per_step: int | None = None
+    #: What a reader of its numbers should know, in words.
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, folder: Path) -> ForeignJob | None:
+        """That of a run's folder; None if it is a run of ours."""
+        document = read_json(folder / JOB)
+        if document is None:
+            return None
+        return cls(
+            **{key: document[key] for key in cls.__dataclass_fields__ if document.get(key) is not None}
+        )
+
+    def write(self, folder: Path) -> None:
+        """Replace the document of a run's folder."""
+        write_json(folder / JOB, asdict(self))
+
+
+def update_job(folder: Path, **changes: Any) -> None:
+    """Merge changes into what a run's folder says of a job that is not ours."""
+    write_json(folder / JOB, (read_json(folder / JOB) or {}) | changes)

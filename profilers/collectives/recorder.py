@@ -33,6 +33,9 @@ _started: list[CollectiveRecorder] = []
 _paused: list[CollectiveRecorder] = []
 
 
+#: As torch has it: what stands in its place may note waits, and this one is noted already.
+_wait: Any = dist.Work.wait
+
 #: Threads whose collectives nobody records.
 _unseen: set[int] = set()
 
@@ -191,7 +194,7 @@ class CollectiveRecorder:
             kind = kinds[operation, _group(arguments[group_at]), dtype, size, None, None]
             if blocking:
                 if work is not None:  # NCCL has none for such a call: it is on the current stream
-                    work.wait()
+                    _wait(work)
                 note((begin, mark(), kind))
             else:
                 call = Issued(begin, [], kind)

@@ -40,11 +40,11 @@ class RunFacts:
     layout: dict[str, int]
     world_size: int
     backend: str
-    tokens_per_step: int
+    tokens_per_step: int | None
     model_flops_per_step: float | None
     peak_flops_per_second: float | None
     peak_source: str
-    parameters: int
+    parameters: int | None
     hardware_flops_per_step: float | None = None
     mfu_convention: str | None = None
     notes: tuple[str, ...] = ()
@@ -138,8 +138,9 @@ class RunSummary:
     layout: dict[str, int]
     world_size: int
     backend: str
-    parameters: int
-    tokens_per_step: int
+    #: None of a foreign job, which may tell its tokens.
+    parameters: int | None
+    tokens_per_step: int | None
     #: The first recorded step; above 0 in a run that continues another.
     first_step: int = 0
     resumed: Resumed | None = None

@@ -37,7 +37,7 @@ class StepSample:
     bubble_seconds: float | None
     optimizer_seconds: float | None
     other_seconds: float | None
-    tokens: int
+    tokens: int | None
     loss: float | None
     gradient_norm: float | None
     between_seconds: float | None = None

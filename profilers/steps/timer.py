@@ -172,6 +172,11 @@ class StepTimer:
         self._issued.clear()
         return taken
 
+    @property
+    def running(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return self._times is not None
+
     def end(self) -> StepTimes:
         """Close the step."""
         times = self._times
@@ -182,10 +187,10 @@ class StepTimer:
         self._times = None
         return times
 
-    def _change(self, code: int) -> Any:
+    def _change(self, code: int, at: Any = None) -> Any:
         times, mark = self._times, None
         if times is None or times.detailed or not times.changes:
-            mark = self._mark()
+            mark = self._mark() if at is None else at
             if times is not None:
                 times.changes.append((code, mark, len(self._waits)))
                 if self.on_change is not None:

@@ -31,7 +31,7 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
         natural = _single(summary, aim)
         return None if not natural else Measure(aim.kept(natural), None, None, [aim.kept(natural)])
     scale = _scale(summary, aim)
-    if not scale or not summary.tokens_per_second:
+    if not scale or not summary.tokens_per_second or summary.tokens_per_step is None:
         return None
     bounds = summary.tokens_per_second_interval
     return Measure(
@@ -113,7 +113,9 @@ def _first(values: Iterable[float | None]) -> float | None:
 def _single(summary: RunSummary, aim: Aim) -> float | None:
     if aim.name == "peak_memory_bytes":
         return summary.peak_memory_bytes
-    return None if summary.joules_per_step is None else summary.joules_per_step / summary.tokens_per_step
+    if summary.joules_per_step is None or summary.tokens_per_step is None:
+        return None
+    return summary.joules_per_step / summary.tokens_per_step
 
 
 def _scale(summary: RunSummary, aim: Aim) -> float | None:
@@ -121,7 +123,7 @@ def _scale(summary: RunSummary, aim: Aim) -> float | None:
 
     The steps to a loss are what they are: how sure the time of one is decides how sure the time to the loss is.
     """
-    if not summary.tokens_per_second:
+    if not summary.tokens_per_second or summary.tokens_per_step is None:
         return None
     if aim.name == "step_seconds":
         return aim.objective.kept / summary.tokens_per_step

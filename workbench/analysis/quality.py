@@ -48,7 +48,12 @@ def report(home: Path, view: RunView, chosen: RunView | None = None) -> dict[str
 
 
 def values_of(folder: Path) -> dict[str, Any]:
-    """A run's values under their dotted keys; those that it was too old to know are the usual ones."""
+    """A run's values under their dotted keys; those that it was too old to know are the usual ones.
+
+    A foreign job has none.
+    """
+    if run_folder.ForeignJob.of(folder) is not None:
+        return {}
     return RunConfig().flat() | flatten(run_folder.read_json(folder / run_folder.CONFIG) or {})
 
 

@@ -1,7 +1,8 @@
-"""``train``: one run."""
+"""``train`` and ``run``: one run of ours, and one of any other job, recorded."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,15 @@ from workbench.commands.options import Home, Json, More, Sets
 
 if TYPE_CHECKING:
     from engine.config.run_config import RunConfig
+    from engine.launch.job.follow import Ended
     from workbench.home.runs import RunView
+
+#: Of ``run``: options end where the command begins, with or without ``--``.
+RUN_SETTINGS = {"allow_interspersed_args": False}
+
+
+class JobCode(int):
+    """An exit code that is the job's, whatever it is."""
 
 
 def train(
@@ -105,3 +114,51 @@ def _note_killed(folder: Path, config: RunConfig) -> None:
 
     backend = str(RunStatus.of(folder).backend)
     finish(folder, config, backend, RunOutcome(Ending.STOPPED, "killed by a second Ctrl-C"))
+
+
+def run(
+    home: Home,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND", help="What starts the job, for example: torchrun train.py"),
+    ] = None,
+    hang: Annotated[
+        float,
+        typer.Option(
+            "--hang-after",
+            min=1.0,
+            metavar="SECONDS",
+            help="Say so when a rank has made no step for so long; nothing is ended.",
+        ),
+    ] = 300.0,
+    json: Json = False,
+) -> int:
+    """Record any job of PyTorch as it is: steps, collectives, memory, GPUs and host. The exit code is the job's."""
+    from engine.launch.job import follow
+    from tuning.execution.signals import Interruption
+    from workbench.home.compaction import compact_at_end
+    from workbench.text.output import say
+
+    outputs = (sys.stderr.buffer, sys.stderr.buffer) if json else (sys.stdout.buffer, sys.stderr.buffer)
+    with Interruption() as interruption:
+        watcher = follow.Watcher(lambda: interruption.seen, say, outputs, hang)
+        ended = follow.run(home, command or [], watcher)
+    _report_job(ended, json)
+    compact_at_end([ended.folder])
+    return JobCode(ended.code)
+
+
+def _report_job(ended: Ended, json: bool) -> None:
+    """On stderr for people: stdout is the job's."""
+    from workbench.home.runs import document, load
+
+    view = load(ended.folder)
+    if json:
+        from workbench.text.output import emit_json
+
+        emit_json(document(view))
+        return
+    from workbench.terminal.run import print_run
+    from workbench.text.output import report_console
+
+    print_run(report_console(), view)

@@ -59,7 +59,11 @@ def check(folder: Path, values: dict[str, Any]) -> RunConfig:
 
 
 def current(folder: Path) -> RunConfig:
-    """What a run's configuration is now. InputError if that cannot be read."""
+    """What a run's configuration is now. InputError if that cannot be read, or the run is a foreign job."""
+    if run_folder.ForeignJob.of(folder) is not None:
+        raise InputError(
+            "run", folder.name, "is a foreign job, which has no configuration of ours; give stop"
+        )
     return load(folder / run_folder.CONFIG)
 
 
@@ -177,6 +181,9 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         return Reply(
             None, target.id, action, arguments, None, f"{target.id} has ended already: {view.outcome}"
         )
+    if view.job is not None and action != "stop":
+        text = f"{target.id} is a foreign job, whose ranks take no orders; give stop, or end it where it was started"
+        return Reply(None, target.id, action, arguments, False, text)
     if (refusal := _nobody_takes_orders(view)) is not None:
         return Reply(None, target.id, action, arguments, False, refusal)
     if action == traces.COMMAND and (busy := traces.under_way(target.folder)) is not None:
@@ -190,7 +197,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
     text = (
         f"{target.id} ended: {after.outcome}"
         if after.state == "ended"
-        else f"{target.id} stops at its next step"
+        else f"{target.id} {'was asked to end' if view.job else 'stops at its next step'}"
     )
     return Reply(sent, target.id, action, arguments, True, text)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.config.errors import InputError
-from engine.lifecycle import referred, summary_of
+from engine.lifecycle import referred, summary_of, summary_of_job
 from engine.run import answers as orders
 from engine.run import run_folder
 from engine.run.outcome import Ending, RecordedOutcome
@@ -35,7 +35,10 @@ LOST_REASON = "the process that ran it is gone and recorded no ending"
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as its folder tells it. ``state`` is starting, running or ended."""
+    """A run as its folder tells it. ``state`` is starting, running or ended.
+
+    ``job`` is what is known of one that is not ours.
+    """
 
     id: str
     folder: Path
@@ -44,6 +47,7 @@ class RunView:
     outcome: str | None
     reason: str
     summary: RunSummary | None
+    job: run_folder.ForeignJob | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -93,10 +97,12 @@ class RunView:
         """The configuration that ran, checked again.
 
         Raises:
-            InputError: the folder has no readable config.json.
+            InputError: the folder has no readable config.json, or the run is a job that is not ours.
         """
         from engine.config import run_config
 
+        if self.job is not None:
+            raise InputError("run", self.id, "is a foreign job, which has no configuration of ours")
         return run_config.load(self.folder / run_folder.CONFIG)
 
 
@@ -116,7 +122,8 @@ def load(folder: Path) -> RunView:
     """A run folder as it stands now; parts that are missing or unreadable are absent."""
     status = RunStatus.of(folder)
     state, outcome, reason = ending(status)
-    return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder))
+    job = run_folder.ForeignJob.of(folder)
+    return RunView(folder.name, folder, state, status, outcome, reason, _summary(folder), job)
 
 
 def ending(status: RunStatus) -> tuple[str, str | None, str]:
@@ -133,6 +140,8 @@ def ending(status: RunStatus) -> tuple[str, str | None, str]:
 def layout_of(folder: Path, status: RunStatus) -> dict[str, int]:
     """The layout a status names, else the one its configuration asks for."""
     layout: Any = status.layout
+    if layout == {}:  # of a job that is not ours
+        return {}
     if not isinstance(layout, dict):
         layout = (run_folder.read_json(folder / run_folder.CONFIG) or {}).get("parallel") or {}
     names = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
@@ -161,6 +170,7 @@ def document(view: RunView) -> dict[str, Any]:
         "labels": view.labels,
         **{name: getattr(view.status, name) for name in about + machine},
         "folder": str(view.folder),
+        "job": None if view.job is None else asdict(view.job),
         "config": run_folder.read_json(view.folder / run_folder.CONFIG),
     }
 
@@ -245,10 +255,12 @@ def with_numbers_so_far(view: RunView) -> RunView:
     """The same view, with a summary of the records that are there by now."""
     if view.summary is not None:
         return view
+    records = archive.records(view.folder / run_folder.RECORDS)
+    if view.job is not None:
+        return replace(view, summary=summary_of_job(view.folder, records))
     try:
         config = view.config()
     except InputError:
         return view
-    records = archive.records(view.folder / run_folder.RECORDS)
     backend = view.status.backend or "none"
     return replace(view, summary=summary_of(config, view.id, backend, records, referred(view.folder)))

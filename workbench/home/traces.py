@@ -316,8 +316,10 @@ def _rank_of(path: Path) -> int:
 
 
 def place(view: runs.RunView, rank: int) -> str:
-    """A rank and where it stands: ``rank 3, dp 1 tp 0 pp 1``."""
+    """A rank and where it stands: ``rank 3, dp 1 tp 0 pp 1``; of a foreign job that is not known."""
     degrees = view.layout
+    if view.job is not None:
+        return f"rank {rank}"
     at = Layout(*(degrees[axis] for axis in ("dp", "tp", "pp", "cp"))).coordinates(rank)
     named = f"rank {rank}, dp {at.dp} tp {at.tp} pp {at.pp}"
     return named if degrees["cp"] == 1 else f"{named} cp {at.cp}"

@@ -300,6 +300,8 @@ def _interval_seconds(folder: Path) -> float:
 
 
 def _tokens_per_step(folder: Path) -> int | None:
+    if (job := run_folder.ForeignJob.of(folder)) is not None:
+        return job.tokens_per_step
     config = run_folder.read_json(folder / run_folder.CONFIG) or {}
     try:
         return int(config["batch"]["global_batch"]) * int(config["data"]["sequence_length"])

@@ -56,6 +56,7 @@ class Snapshot:
 
     id: str
     status: RunStatus
+    #: Empty of a foreign job.
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     ranks: list[progress.RankProgress]
@@ -79,6 +80,8 @@ class Snapshot:
     interfaces: Mapping[int, Columns] = field(default_factory=dict)
     #: The host of each rank that told it.
     rank_hosts: Mapping[int, str] = field(default_factory=dict)
+    #: What is known of a foreign job; None for a run of ours.
+    job: run_folder.ForeignJob | None = None
 
     def of_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
@@ -144,6 +147,7 @@ class LiveRun:
             memory={rank: self._columns(f"rank-{rank}", "memory") for rank in ranks},
             interfaces=self._interfaces(ranks),
             rank_hosts=hosts_of(self._sampled),
+            job=run_folder.ForeignJob.of(self.folder),
             host=host,
             gpu=gpu,
             launcher_events=events,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     labels, summary = view.labels, view.summary
     if "study" in labels:
         yield "study", f"{labels['study']}, trial {labels.get('trial', '?')}"
+    if view.job is not None:
+        yield "command", shlex.join(view.job.command)
     yield "layout", _layout(view)
     if placed := placement(view.status):
         yield "placement", _placement(placed)
@@ -80,6 +83,7 @@ def _layout(view: RunView) -> str:
     text = " ".join(
         f"{axis}={size}" for axis, size in degrees.items() if axis in ("dp", "tp", "pp") or size > 1
     )
+    text = text if view.job is None else f"{words.FOREIGN}, whose layout nobody told"
     if status.backend:
         text += f"  ({status.world_size} ranks, {status.backend}: {status.backend_reason or ''})"
     return text

@@ -43,6 +43,14 @@ def progress_console() -> Console:
     return Console(stderr=True, highlight=False, emoji=False)
 
 
+def report_console() -> Console:
+    """Where a report goes beside the output of a job, which has stdout."""
+    from rich.console import Console
+
+    width = None if sys.stderr.isatty() else _WIDTH_WITHOUT_TERMINAL
+    return Console(width=width, stderr=True, highlight=False, emoji=False)
+
+
 @contextlib.contextmanager
 def stdout_for_results() -> Iterator[None]:
     """Send what anything prints meanwhile, child processes and C++ too, to stderr."""

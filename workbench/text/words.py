@@ -137,10 +137,14 @@ def ago(unix: float | None, now: float | None = None) -> str:
     return f"{past:.0f} s ago"
 
 
+#: What a job that is not ours is called.
+FOREIGN = "foreign job"
+
+
 def layout(degrees: Mapping[str, Any] | None) -> str:
-    """Degrees of parallelism in a few characters; axes of one rank are left out."""
+    """Degrees of parallelism in a few characters; axes of one rank are left out. Those of a foreign job nobody told."""
     if not degrees:
-        return NOTHING
+        return NOTHING if degrees is None else FOREIGN
     axes = [axis for axis in ("dp", "tp", "pp", "cp", "ep") if degrees.get(axis, 1) > 1]
     method = {"cp": f" {degrees['cp_method']}"} if degrees.get("cp_method") else {}
     parts = [f"{axis}{degrees[axis]}{method.get(axis, '')}" for axis in axes]

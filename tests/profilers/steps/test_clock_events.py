@@ -114,7 +114,7 @@ def test_a_call_that_goes_on_beyond_its_step_has_no_end(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        [hidden] = log._pending[0][0].issued
+        [hidden] = log._records._pending[0][0].issued
         rank.clock.run(leave=(hidden.end[0],))
         rank.step(log, 1)
         waited, hidden_sample = rank.calls
@@ -128,7 +128,7 @@ def test_a_call_that_has_not_begun_is_put_where_its_step_began(tmp_path: Path) -
     rank = Rank(tmp_path)
     with rank.log() as log:
         rank.step(log, 0)
-        [hidden] = log._pending[0][0].issued
+        [hidden] = log._records._pending[0][0].issued
         rank.clock.run(leave=(hidden.begin, hidden.end[0]))
         rank.step(log, 1)
         late, _ = rank.calls

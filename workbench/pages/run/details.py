@@ -62,27 +62,36 @@ def details(run_id: str) -> None:
         collectives.draw_plans(view.plans)
     with views[3]:
         _loss_and_memory(records, summary)
-        quality.draw(view, summary)
-        host.draw_memory(records.config, summary.peak_memory_bytes)
+        if view.job is None:
+            quality.draw(view, summary)
+            host.draw_memory(records.config, summary.peak_memory_bytes)
         _checkpoints(summary)
     with views[4]:
         host.draw_host(records)
-        commands.draw_commands(view)
+        if view.job is None:
+            commands.draw_commands(view)
     with views[5]:
         gpus.draw(records, summary)
     with views[6]:
-        commands.draw_trace(view)
+        if view.job is None:
+            commands.draw_trace(view)
+        else:
+            st.caption("The ranks of a foreign job take no orders, and so none for a trace.")
     with views[7]:
-        commands.draw_live_settings(view)
+        if view.job is None:
+            commands.draw_live_settings(view)
         settings.draw_environment(summary)
-        settings.draw_configuration(records.config)
+        if view.job is None:
+            settings.draw_configuration(records.config)
+        else:
+            settings.draw_job(view.job)
     with views[8]:
         _logs(run_id)
 
 
 def _empty_summary(view: RunView) -> RunSummary:
     """For a run that goes on, or whose summary is damaged."""
-    return RunSummary(view.id, view.layout, world_size=0, backend="", parameters=0, tokens_per_step=0)
+    return RunSummary(view.id, view.layout, world_size=0, backend="", parameters=None, tokens_per_step=None)
 
 
 def _headline(view: RunView) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -36,7 +36,12 @@ def header(snapshot: Snapshot, state: str, ending: str | None) -> None:
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
     done, wanted = _steps(snapshot, slowest)
-    st.progress(min(1.0, done / wanted) if wanted else 0.0)
+    if snapshot.job is None:
+        st.progress(min(1.0, done / wanted) if wanted else 0.0)
+    else:
+        st.code(shlex.join(snapshot.job.command), language=None, wrap_lines=True)
+        for note in snapshot.job.notes:
+            st.info(note, icon=":material/info:")
 
 
 def findings(summary: RunSummary | None) -> None:
@@ -81,11 +86,11 @@ def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, t
     count = len(next(iter(recent.values()))["step"]) if recent else 0
     step_seconds = _wall_seconds(recent) if count else None
     exposed = _exposed_share(recent) if count else None
-    tokens = _tokens_per_step(snapshot.config)
+    tokens = _tokens_per_step(snapshot)
     left = (wanted - done) * step_seconds if step_seconds and goes_on else None
     note = f"mean of the last {count} steps" if count else ""
     return {
-        "Step": (f"{done:,} of {wanted:,}", _time_left(snapshot, left)),
+        "Step": (f"{done:,} of {wanted:,}" if wanted else f"{done:,}", _time_left(snapshot, left)),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
         "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
@@ -140,8 +145,10 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
     return waited / whole if whole else None
 
 
-def _tokens_per_step(config: Mapping[str, Any]) -> int | None:
-    batch, data = config.get("batch") or {}, config.get("data") or {}
+def _tokens_per_step(snapshot: Snapshot) -> int | None:
+    if snapshot.job is not None:
+        return snapshot.job.tokens_per_step
+    batch, data = snapshot.config.get("batch") or {}, snapshot.config.get("data") or {}
     try:
         return int(batch["global_batch"]) * int(data["sequence_length"])
     except (KeyError, TypeError, ValueError):

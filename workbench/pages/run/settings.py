@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import streamlit as st
 
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, flatten, parse
+from engine.run.run_folder import ForeignJob
 from profilers.model.run_summary import RunSummary
 from workbench.figures.schedule import schedule, series_of_run
 from workbench.pages.widgets.plotly_chart import chart
@@ -43,6 +45,18 @@ def draw_environment(summary: RunSummary) -> None:
     if summary.environment:
         st.markdown("**Environment of the ranks**")
         number_table(run_text.environment_columns(summary.environment), "run-environment-table")
+
+
+def draw_job(job: ForeignJob) -> None:
+    """What is known of a foreign job: how it was started, and its variables without secrets."""
+    st.markdown("**Foreign job**")
+    st.code(shlex.join(job.command), language="bash", wrap_lines=True)
+    st.caption(f"Started in `{job.directory}` on {job.host}. It has no configuration of ours.")
+    for note in job.notes:
+        st.caption(f":material/info: {note}")
+    variables = job.environment
+    if variables:
+        table({"variable": list(variables), "value": list(variables.values())}, "run-job-variables")
 
 
 def draw_configuration(config: Mapping[str, Any]) -> None:

@@ -1,0 +1,89 @@
+"""The memory-mapped page of a run's ranks on one host: a header, and for each rank its process and where it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from profilers.records.schema import PHASES
+from profilers.steps.rank_status import Standing
+
+_MAGIC = b"WBPROG1\0"
+_HEADER = struct.Struct("<8sI")
+# Everything below is written as single aligned words: ``struct.pack_into`` clears its target first, and a
+# reader would now and then see a rank that has not moved since the machine was booted.
+_SLOT_WORDS = 8
+_SLOT_BYTES = 8 * _SLOT_WORDS
+#: Words of the header that this file knows; the others are free for those who give orders.
+_STOP_WORD = 3
+DUMP_WORD = 7
+_NEVER = -1
+
+#: What a rank can be doing: a step's phases, and the stretches before and after them.
+STATES = (*PHASES, "starting", "building", "validation", "finished", "checkpoint", "tracing", "planning")
+CODES = {name: code for code, name in enumerate(STATES)}
+
+
+class Page:
+    """A page that is there, open for reading and writing; with a ``world_size`` it is made, or made anew.
+
+    Raises:
+        OSError, ValueError, struct.error: there is no such page.
+    """
+
+    def __init__(self, path: Path, world_size: int | None = None) -> None:
+        if world_size is not None:
+            path.write_bytes(_empty(world_size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        magic, self.world_size = _HEADER.unpack_from(self._map)
+        if magic != _MAGIC or len(self._map) != _SLOT_BYTES * (self.world_size + 1):
+            raise ValueError(f"{path} is not a progress file")
+        self._words = memoryview(self._map).cast("q")
+        self._times = memoryview(self._map).cast("d")
+
+    def standing(self, rank: int) -> Standing:
+        """Where a rank tells its step and phase; from now on this process is the rank."""
+        self._words[_SLOT_WORDS * (rank + 1)] = os.getpid()
+        return self._standing(rank)
+
+    def enter_state(self, rank: int, step: int, state: str) -> None:
+        """Note by name what a rank is doing."""
+        self.standing(rank).tell(step, CODES[state])
+
+    def dump_requested(self) -> bool:
+        """Whether the launcher asked for them."""
+        return self._words[DUMP_WORD] == 1
+
+    def _process(self, rank: int) -> int:
+        """The number of a rank's process; 0 if it has not come."""
+        return int(self._words[_SLOT_WORDS * (rank + 1)])
+
+    def _standing(self, rank: int) -> Standing:
+        return Standing(self._words, self._times, _SLOT_WORDS * (rank + 1) + 1)
+
+    def close(self) -> None:
+        """Release the mapping."""
+        self._words.release()
+        self._times.release()
+        self._map.close()
+
+
+def shared(path: Path, world_size: int) -> Page:
+    """The page that all ranks of a host open alike: whoever comes first has made it, and it is never half there."""
+    if not path.exists():
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        scratch.write_bytes(_empty(world_size))
+        with contextlib.suppress(FileExistsError):
+            os.link(scratch, path)
+        scratch.unlink()
+    return Page(path)
+
+
+def _empty(world_size: int) -> bytes:
+    page = bytearray(_HEADER.pack(_MAGIC, world_size).ljust(_SLOT_BYTES * (world_size + 1), b"\0"))
+    struct.pack_into("<q", page, 8 * _STOP_WORD, _NEVER)
+    return bytes(page)

@@ -1,0 +1,48 @@
+"""What to do about a verdict in a job that is not ours: its settings have names that we do not know. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from profilers.model.run_summary import RunSummary
+from profilers.model.verdict import Verdict
+
+#: By the beginning of a verdict's name; the longest that fits counts.
+_ADVICE = {
+    "input_bound": "load data in more worker processes, further ahead, or from a faster disk",
+    "host_bound": "do more per operation: a larger micro-batch, or torch.compile; and look at what runs between steps "
+    "(logging, metrics, .item())",
+    "straggler": "check the clocks of that rank's host and what else runs there; a larger micro-batch evens out random "
+    "delays",
+    "exposed_all_reduce": "send less (a communication hook in bf16), reduce less often (gradient accumulation without "
+    "synchronisation), or hide more with other bucket sizes",
+    "exposed_all_gather": "shard less (gather parameters once a step), prefetch further ahead, or send fewer bytes",
+    "exposed_reduce_scatter": "reduce once a step under gradient accumulation, in 16 bits, or among fewer ranks",
+    "exposed": "a layout with less traffic on this axis, or overlap with computation",
+    "memory_pressure": "a smaller micro-batch, recomputed activations, or parameters that are sharded further",
+    "clock_cap": "cool the GPU, or raise its power limit",
+    "compute_bound": "fine as it is; what computes is the limit",
+}
+
+#: What notes and reasons say of settings that a job does not have.
+_BUDGET = ("profile.budget is", "the most that it may is")
+_REMEDY = "; set it to null to record all"
+_LAB = "; a run in the lab (lab.hosts) has them"
+
+
+def for_others(summary: RunSummary) -> RunSummary:
+    """The summary with advice that does not speak of this project's settings."""
+    return replace(
+        summary,
+        notes=[note.replace(*_BUDGET).removesuffix(_REMEDY) for note in summary.notes],
+        wire_bytes_reason=summary.wire_bytes_reason and summary.wire_bytes_reason.removesuffix(_LAB),
+        findings=[_neutral(finding) for finding in summary.findings],
+        verdicts=[_neutral(verdict) for verdict in summary.verdicts],
+        episodes=[replace(one, verdict=_neutral(one.verdict)) for one in summary.episodes],
+    )
+
+
+def _neutral(verdict: Verdict) -> Verdict:
+    fitting = [name for name in _ADVICE if verdict.name.startswith(name)]
+    knob = _ADVICE[max(fitting, key=len)] if fitting else ""
+    return replace(verdict, knob=knob, knobs=[])

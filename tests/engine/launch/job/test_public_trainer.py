@@ -1,0 +1,68 @@
+"""The Trainer of transformers on two CPU ranks, in an environment that has nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.job import command
+from tests.support.job.command import TRAINER
+from workbench.home import runs
+from workbench.records import archive
+
+_PACKAGES = ("transformers==5.13.0", "accelerate==1.15.0", "numpy", "msgspec")
+_SCRIPT = TRAINER.with_name("hf_trainer.py")
+#: As the script has them.
+_STEPS, _PROFILED = 24, range(6, 9)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of a new environment."""
+    place = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    release = str(torch.__version__).partition("+")[0]
+    pip = [place / "bin" / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install"]
+    subprocess.run([*pip, f"torch=={release}", *_PACKAGES], check=True, timeout=900)
+    return place / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_its_steps_and_bytes_are_those_of_its_own_watches(
+    python: Path, launcher: str, tmp_path: Path
+) -> None:
+    starts = {
+        "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        "accelerate": ("-m", "accelerate.commands.launch", "--cpu", "--multi_gpu", "--num_processes", "2"),
+    }
+    home, out = tmp_path / "home", tmp_path / "out"
+    out.mkdir()
+    done = command.run(home, str(python), *starts[launcher], str(_SCRIPT), str(out))
+    assert done.returncode == 0, done.stderr
+    folder = command.only_run(home)
+    records = archive.records(folder / "records")
+    for rank in range(2):
+        noted = json.loads((out / f"rank-{rank}.json").read_text())
+        table = records.table(rank, "step")
+        assert table.column("step").tolist() == list(range(1, _STEPS))
+        wall = table.column("step_seconds").filled(0.0) + table.column("between_seconds").filled(0.0)
+        theirs = np.diff(noted["ends"])
+        assert wall[2:].mean() == pytest.approx(theirs[2:].mean(), rel=0.02)
+        calls = records.table(rank, "comm")
+        chosen = np.isin(calls.column("step"), _PROFILED)
+        ours = Counter(calls.column("bytes").filled(0)[chosen].tolist())
+        assert ours == Counter(4 * shapes[0][0] for _, shapes in noted["events"])
+        assert table.column("forward_seconds").sum() > 0
+    view = runs.load(folder)
+    assert view.outcome == "completed"
+    assert view.summary is not None
+    assert view.summary.verdicts
