@@ -123,10 +123,16 @@ def _speed(rounds: Rounds, measured: JoinedSteps, facts: RunFacts) -> dict[str, 
         "step_samples": samples.tolist(),
         "tokens_per_second": _rate(facts.tokens_per_step, mean),
         "tokens_per_second_interval": Bounds(slow, fast) if slow and fast else None,
-        "tokens_per_second_reason": None if mean is not None else _no_round(rounds.period, len(samples)),
+        "tokens_per_second_reason": _why_no_rate(mean, facts.tokens_per_step, rounds.period, len(samples)),
         **_utilization(mean, facts),
         "cpu_seconds_per_step": float(cpu),
     }
+
+
+def _why_no_rate(seconds: float | None, tokens: int, period: int, steps: int) -> str | None:
+    if seconds is None:
+        return _no_round(period, steps)
+    return None if tokens else "nobody told how many tokens a step of this trainer has"
 
 
 def _no_round(period: int, steps: int) -> str:
@@ -150,7 +156,8 @@ def _whole_run(records: RunRecords, steps: JoinedSteps, facts: RunFacts) -> dict
 
 
 def _rate(amount: float | None, seconds: float | None) -> float | None:
-    return amount / seconds if amount is not None and seconds else None
+    """None of nothing, too: 0 tokens are those of a trainer that told of none."""
+    return amount / seconds if amount and seconds else None
 
 
 def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:

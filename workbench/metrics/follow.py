@@ -293,6 +293,8 @@ class Follower:
 
 def _interval_seconds(folder: Path) -> float:
     config = run_folder.read_json(folder / run_folder.CONFIG) or {}
+    if not config.get("tokens_told", True):
+        return None
     try:
         return float(config["profile"]["host_interval_seconds"])
     except (KeyError, TypeError, ValueError):

@@ -142,6 +142,8 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
 
 def _tokens_per_step(config: Mapping[str, Any]) -> int | None:
     batch, data = config.get("batch") or {}, config.get("data") or {}
+    if not config.get("tokens_told", True):
+        return None
     try:
         return int(batch["global_batch"]) * int(data["sequence_length"])
     except (KeyError, TypeError, ValueError):
