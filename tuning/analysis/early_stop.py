@@ -169,7 +169,10 @@ class Race:
 
     def __init__(self, rules: Rules | None, config: RunConfig, ranks: int, leader: Leader | None) -> None:
         self._rules, self._ranks, self._leader = rules, ranks, leader
-        self._tokens, self._unit = config.tokens_per_step or 1, "tokens/s" if config.tokens_told else "steps/s"
+        self._tokens, self._unit = (
+            config.tokens_per_step or 1,
+            "tokens/s" if config.tokens_told else "steps/s",
+        )
         self._left = list(rules.look_steps) if rules else []
         self._records: StepRecords | None = None
         self._looked = 0.0

@@ -43,7 +43,8 @@ from tuning.spec.terms import (  # fmt: skip
     check_price,
     spread,
 )
-from tuning.spec.trainers.tuned_command import PREFIX, TunedCommand, filled
+from tuning.spec.trainer_checks import check_trainer
+from tuning.spec.trainers.tuned_command import TunedCommand, filled
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 #: Configurations whose rates differ by less count as equally fast, so that the simpler one is preferred.
@@ -60,10 +61,6 @@ UNASKED = (
     "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate", "live", "trainer",
     "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "phases", "inherit", "side_by_side",
 )  # fmt: skip
-
-
-#: What can be measured of a trainer that is not this project's.
-_OF_STEPS = ("tokens_per_second", "step_seconds")
 
 
 class StudyFile(Section):
@@ -339,7 +336,9 @@ def load(path: Path) -> StudyFile:
         reason = error.strerror if isinstance(error, OSError) else "is not a text file"
         raise InputError("study", str(path), f"cannot be read ({reason}); give a study file") from None
     file = parse(_tree(text, path))
-    if file.trainer is None:  # what a command says is written out: another folder or version may read it otherwise
+    if (
+        file.trainer is None
+    ):  # what a command says is written out: another folder or version may read it otherwise
         file._text = text
     return file
 
@@ -426,7 +425,7 @@ def _check_rounds(file: StudyFile) -> None:
 
 def _check_live(file: StudyFile) -> None:
     """A run that goes on can be turned to every value that is searched."""
-    _check_trainer(file)
+    check_trainer(file)
     if file.live is None:
         return
     hot = live_changes.live_keys(file.config)
@@ -450,62 +449,6 @@ def _check_live(file: StudyFile) -> None:
             raise InputError(
                 key, str(value), "a live study has one run, and its windows follow each other; leave it out"
             )
-
-
-def _check_trainer(file: StudyFile) -> None:
-    """A trainer that is not this project's is told by its values alone, and measures nothing but steps."""
-    trainer, values = file.live.trainer if file.live else None, file.config.trainer
-    if file.trainer is not None:
-        _check_command(file)
-        return
-    if trainer is None:
-        if values:
-            remedy = "are values of a trainer that is not this project's; name it in live.trainer"
-            raise InputError("base.trainer", ", ".join(values), remedy)
-        return
-    if trainer.command is None and trainer.folder is None:
-        remedy = "give the command that starts the trainer, or the folder of one that somebody else starts"
-        raise InputError("live.trainer", None, remedy)
-    if not values:
-        raise InputError("base.trainer", None, "is missing; give the values that the trainer begins with")
-    if file.space is None:
-        raise InputError("space", None, "is missing; give the values to try, such as trainer.NAME: [1, 2]")
-    _check_steps_alone(file)
-
-
-def _check_steps_alone(file: StudyFile) -> None:
-    """A trainer that is not this project's has ranks of its own, and tells of its steps."""
-    if file.ranks != 1:
-        raise InputError("ranks", file.ranks, "are the trainer's own here, see its command; leave it out")
-    if others := [aim.name for aim in file.aims if aim.name not in _OF_STEPS]:
-        remedy = f"a trainer of your own tells of its steps alone; ask for {' or '.join(_OF_STEPS)}"
-        raise InputError("objective", others[0], remedy)
-
-
-def _check_command(file: StudyFile) -> None:
-    """Trials of a command follow each other, and turn what stands in it."""
-    assert file.trainer is not None and file.command is not None
-    _check_steps_alone(file)
-    others = {
-        "live": file.live, "simulate": file.simulate and file.simulate.cluster, "side_by_side": file.side_by_side,
-        "budget.gpu_hours": file.budget and file.budget.gpu_hours, "price": file.price and file.price.per_gpu_hour,
-        "target_loss": file.target_loss,
-    }  # fmt: skip
-    for key, value in others.items():
-        if value is not None:
-            remedy = "a command has ranks and devices of its own, and one trial runs at a time; leave it out"
-            raise InputError(key, str(value), remedy)
-    if any(aim.name == "tokens_per_second" for aim in file.aims) and not file.config.tokens_told:
-        remedy = "is not known of this command; give base.data.sequence_length and base.batch.global_batch, or ask for step_seconds"
-        raise InputError("objective", "tokens_per_second", remedy)
-    for knob in file.knobs:
-        if not knob.key.startswith(PREFIX):
-            raise InputError(f"space.{knob.key}", str(knob), f"is turned inside a trainer, as {PREFIX}NAME")
-    steps = file.trainer.steps
-    given = [name for name in ("pattern", "file", "tensorboard") if steps and getattr(steps, name) is not None]
-    if steps is not None and len(given) != 1:
-        remedy = "says where steps are read: give one of pattern, file, tensorboard"
-        raise InputError("trainer.steps", ", ".join(given) or None, remedy)
 
 
 def _check_learning(file: StudyFile) -> None:

@@ -114,10 +114,10 @@ class StepSource(Section):
 
 
 class Command(Section):
-    """A trainer that is started anew for each trial (``docs/command.md``): the ``command``, the ``kind`` of trainer that
-    it starts, by default what its arguments tell, and the ``directory`` it starts in, by default the one that the study
-    is started in. ``arguments`` are options by the NAME of ``trainer.NAME``, where they are not called so. ``steps``
-    says where its steps are read, if not as the kind has it.
+    """A trainer that is started anew for each trial (``docs/command.md``): the ``command``, the ``kind`` of trainer
+    that it starts, by default what its arguments tell, and the ``directory`` it starts in, by default the one that the
+    study is started in. ``arguments`` are options by the NAME of ``trainer.NAME``, where they are not called so.
+    ``steps`` says where its steps are read, if not as the kind has it.
     """
 
     command: str

@@ -293,8 +293,6 @@ class Follower:
 
 def _interval_seconds(folder: Path) -> float:
     config = run_folder.read_json(folder / run_folder.CONFIG) or {}
-    if not config.get("tokens_told", True):
-        return None
     try:
         return float(config["profile"]["host_interval_seconds"])
     except (KeyError, TypeError, ValueError):
@@ -303,6 +301,8 @@ def _interval_seconds(folder: Path) -> float:
 
 def _tokens_per_step(folder: Path) -> int | None:
     config = run_folder.read_json(folder / run_folder.CONFIG) or {}
+    if not config.get("tokens_told", True):
+        return None
     try:
         return int(config["batch"]["global_batch"]) * int(config["data"]["sequence_length"])
     except (KeyError, TypeError, ValueError):

@@ -1,8 +1,8 @@
 """TensorBoard's event files as they grow: the step and wall time of each event that has values.
 
 The frames are those of TFRecord (a length of 8 bytes, 4 of its checksum, the content, 4 of its checksum), the contents
-protocol buffers: of an ``Event`` field 1 is the wall time (double), 2 the step (integer), 5 the summary. Checksums are not
-looked at: a frame that is not whole yet is read again.
+protocol buffers: of an ``Event`` field 1 is the wall time (double), 2 the step (integer), 5 the summary. Checksums are
+not looked at: a frame that is not whole yet is read again.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Processes:
         self._teller.start()
 
     def lines(self) -> list[tuple[float, str]]:
-        """Those printed since the last look, each with the time at which it came, on the clock of ``time.monotonic``."""
+        """Those printed since the last look, each with the time at which it came (``time.monotonic``)."""
         found = []
         while self._lines:
             found.append(self._lines.popleft())

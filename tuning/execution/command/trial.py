@@ -126,7 +126,9 @@ class Trial:
                 log = self._folder / run_folder.LOGS / LOG
                 processes = Processes(self._given, self._folder.name, log, variables)
                 try:
-                    return self._follow(processes, should_stop, _Ranks(words, self._note_ranks, sampler), killed_before)
+                    return self._follow(
+                        processes, should_stop, _Ranks(words, self._note_ranks, sampler), killed_before
+                    )
                 finally:
                     processes.close()
         finally:
@@ -231,7 +233,9 @@ class Trial:
 class _Ranks:
     """Whether the ranks that a launcher started got what a trial changes; told once, when there are some."""
 
-    def __init__(self, words: frozenset[str], tell: Callable[[Mapping[int, str]], None], sampler: Sampler) -> None:
+    def __init__(
+        self, words: frozenset[str], tell: Callable[[Mapping[int, str]], None], sampler: Sampler
+    ) -> None:
         self._words, self._tell, self._sampler = words, tell, sampler
         self._known: list[Rank] = []
         self._looked = 0.0

@@ -41,7 +41,11 @@ def ended(end: Exit, lines: Sequence[str], steps: int, killed_for_memory: bool) 
     rank, code = _failed_rank(lines, end.code)
     cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
     if cause or killed_for_memory:
-        words = f"the trainer ran out of memory: {cause}" if cause else "the kernel killed a rank for want of memory"
+        words = (
+            f"the trainer ran out of memory: {cause}"
+            if cause
+            else "the kernel killed a rank for want of memory"
+        )
         return RunOutcome(Ending.OOM, _cut(words), rank, None, last)
     where = f", after {steps} steps" if steps else ", before its first step"
     said = refused(lines)
@@ -55,7 +59,14 @@ def ended(end: Exit, lines: Sequence[str], steps: int, killed_for_memory: bool) 
     error = said or last_error(lines)
     ending = Ending.COMM_ERROR if _LOST_CONNECTION.search(error) else Ending.CRASHED
     if code is None:
-        return RunOutcome(Ending.CRASHED, f"the process that watched over the trainer was killed{where}", None, None, last, True)
+        return RunOutcome(
+            Ending.CRASHED,
+            f"the process that watched over the trainer was killed{where}",
+            None,
+            None,
+            last,
+            True,
+        )
     words = f"the trainer ended with exit code {code}{where}" + (f": {error}" if error else "")
     return RunOutcome(ending, _cut(words), rank, None, last)
 
@@ -86,7 +97,13 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
     if not steps:
         words = "the trainer ended well, and told of no step that could be read"
         return RunOutcome(Ending.ILLEGAL, words, None, None, last)
-    return RunOutcome(Ending.ILLEGAL, f"the trainer ended well after {steps} steps, fewer than are measured", None, None, last)
+    return RunOutcome(
+        Ending.ILLEGAL,
+        f"the trainer ended well after {steps} steps, fewer than are measured",
+        None,
+        None,
+        last,
+    )
 
 
 def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None]:

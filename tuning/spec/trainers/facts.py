@@ -1,4 +1,4 @@
-"""What is said of a trainer: how its command is known, the arguments that a study turns, the lines that tell of steps."""
+"""What is said of a trainer: how its command is known, the arguments that a study turns, the lines of steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a line tells of a step: its number, and where it says so the ``seconds`` it took, its loss, and of how many."""
+    """What a line tells of a step: its number, and where it says so its ``seconds``, its loss, and of how many."""
 
     step: int
     seconds: float | None = None
@@ -84,8 +84,8 @@ def _as_it_is(command: Invocation) -> Invocation:
 class TrainerKind:
     """A trainer. ``knows`` tells whether a command starts it. ``pinned`` makes explicit what has to stay the same when
     others turn, such as the global batch; ``for_trials`` has it tell of each step and keep its hands off checkpoints:
-    neither is seen by the winner's training, except for what is pinned. ``variables`` are set for trials. ``tokens`` are
-    those of a step.
+    the winner's training sees nothing of it but what is pinned. ``variables`` are set for trials. ``tokens`` are those
+    of a step.
     """
 
     name: str

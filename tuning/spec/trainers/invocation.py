@@ -190,10 +190,14 @@ def _check(command: Invocation, text: str) -> None:
         for macro in _MACRO.findall(word):
             if macro not in MACROS or word != macro:
                 known = ", ".join(MACROS)
-                raise InputError(FIELD, text, f"has {macro}, which is no macro here; known as whole words: {known}")
+                raise InputError(
+                    FIELD, text, f"has {macro}, which is no macro here; known as whole words: {known}"
+                )
     for flag in _HOSTS:
         if (count := command.number(flag)) is not None and count > 1:
-            remedy = f"starts the ranks of one host alone ({flag} {count}); tune on one host, then go to {count}"
+            remedy = (
+                f"starts the ranks of one host alone ({flag} {count}); tune on one host, then go to {count}"
+            )
             raise InputError(FIELD, text, remedy)
 
 
@@ -224,7 +228,9 @@ def expanded(macro: str, values: Mapping[str, Any]) -> list[str]:
         return [f"{FOLDER}/{ARGUMENTS_FILE}"]
     if macro == "${args_no_boolean_flags}":
         kept = {name: value for name, value in names.items() if value is not False}
-        return [f"--{name}" if value is True else f"--{name}={spelled(value)}" for name, value in kept.items()]
+        return [
+            f"--{name}" if value is True else f"--{name}={spelled(value)}" for name, value in kept.items()
+        ]
     return [f"--{name}={spelled(value)}" for name, value in names.items()]
 
 

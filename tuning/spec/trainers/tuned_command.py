@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from tuning.spec.trainers.facts import Argument, StepLine, Value
 from tuning.spec.trainers.invocation import Invocation, with_arguments
 from tuning.spec.trainers.registry import kind_of
 
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 #: How a study names what it turns.
 PREFIX = "trainer."
 #: A study of a command has these where its file does not say.
@@ -100,13 +103,27 @@ class TunedCommand:
         except re.error as problem:
             raise InputError("trainer.steps.pattern", given, f"is no pattern of Python ({problem})") from None
         if "step" not in pattern.groupindex:
-            raise InputError("trainer.steps.pattern", given, r"has no group for the number: write (?P<step>\d+)")
+            raise InputError(
+                "trainer.steps.pattern", given, r"has no group for the number: write (?P<step>\d+)"
+            )
         return (StepLine(pattern),)
 
     def _argument(self, name: str) -> Argument | None:
         """What the kind knows of a name; a file that says itself what it is called is believed."""
         found = None if name in self._options else self.kind.argument(name)
         return found if found is not None and found.read(self.today) is not None else None
+
+
+def name_of(section: Mapping[str, Any]) -> str:
+    """A study's name that follows from its command: the same one gives the same study.
+
+    Raises:
+        InputError: the command cannot be used.
+    """
+    tuned = TunedCommand(section)
+    script = next((Path(word).stem for word in tuned.today.words if word.endswith(".py")), "command")
+    told = json.dumps([tuned.directory, tuned.today.text])
+    return f"{tuned.kind.name}-{_NO_NAME.sub('-', script)}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
 
 
 def filled(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +138,7 @@ def filled(given: Mapping[str, Any]) -> dict[str, Any]:
         return dict(given)  # refused where the file is checked
     tuned = TunedCommand(section)
     _ = tuned.lines
-    base = {key: value for key, value in (given.get("base") or {}).items()}
+    base = dict(given.get("base") or {})
     space = given.get("space")
     if space is None:
         space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
