@@ -16,7 +16,7 @@ BAR = line(r"^\s*\d+%\|[^|]*\|\s*(?P<step>\d+)/(?P<total>\d+) \[")
 EVERY_STEP = {"TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}
 
 
-_VARIABLE = "OMP_NUM_VARIABLE"
+_VARIABLE = "OMP_NUM_THREADS"
 
 
 def _threads(command: Invocation) -> int | None:
@@ -39,5 +39,4 @@ THREADS = Argument(
     _threads,
     _with_threads,
     _offered_threads,
-    given_to="launcher",
 )

@@ -32,7 +32,7 @@ def _inzero_file(key: str, usual: Value) -> dict[str, object]:
         word = zero_file(command)
         return command if word is None else command.with_document(word, {key: value})
 
-    return {"read": reads, "put": writes, "given_to": "file"}
+    return {"read": reads, "put": writes}
 
 
 ZERO = (
@@ -108,7 +108,6 @@ DEEPSPEED = TrainerKind(
             _with_ds_micro_batch,
             lambda command, cores: near(divisors(_ds_sequences(command)), _ds_number(command, _DS_SIZE) or 1),
             _ds_whole,
-            given_to="file",
         ),
         *ZERO,
         THREADS,

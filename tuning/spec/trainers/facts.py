@@ -60,7 +60,7 @@ class Argument:
     ``read`` is what a command has today, None where there is no such thing in it; ``put`` gives it another value.
     ``offered`` are the values of a study that names none, for so many processor cores; none of them: it is left alone.
     ``refuses`` says why the trainer could not run with all of the values that a study turns, empty if it could; it is
-    given today's command. ``given_to`` is who gets it: the ``ranks`` themselves, their ``launcher``, or a ``file``.
+    given today's command, with what is pinned.
     """
 
     name: str
@@ -69,7 +69,6 @@ class Argument:
     put: Callable[[Invocation, Value], Invocation]
     offered: Callable[[Invocation, int], Sequence[Value]]
     refuses: Callable[[Invocation, Mapping[str, Value]], str] = lambda today, values: ""
-    given_to: str = "ranks"
 
 
 def _no_tokens(command: Invocation) -> Tokens:

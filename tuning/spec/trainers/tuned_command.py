@@ -86,9 +86,10 @@ class TunedCommand:
 
     def refusal(self, values: Mapping[str, Value]) -> str:
         """Why the trainer could not run with these values, as far as that is known; empty if it can."""
+        pinned = self.kind.pinned(self.today)
         for name in values:
             argument = self._argument(name)
-            if argument is not None and (why := argument.refuses(self.today, values)):
+            if argument is not None and (why := argument.refuses(pinned, values)):
                 return f"{PREFIX}{name}={values[name]}: {why}"
         return ""
 
