@@ -150,8 +150,10 @@ def filled(given: Mapping[str, Any]) -> dict[str, Any]:
         base[name] = usual | (base.get(name) or {})
     told = _with_tokens(tuned, base)
     known = {"kind": tuned.kind.name, "directory": tuned.directory}
-    more = {} if "objective" in given else {"objective": "tokens_per_second" if told else "step_seconds"}
-    return {**given, **more, "trainer": {**section, **known}, "base": base, "space": space}
+    objective = "tokens_per_second" if told else "step_seconds"
+    # Each window of the rounds starts the trainer anew: fewer leaders are measured again than of ranks that are warm.
+    usual = {"objective": objective, "confirm_runners_up": 1}
+    return {**usual, **given, "trainer": {**section, **known}, "base": base, "space": space}
 
 
 def _values(tuned: TunedCommand, space: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
