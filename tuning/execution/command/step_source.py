@@ -19,8 +19,8 @@ from tuning.spec.terms import StepSource
 from tuning.spec.trainers.facts import Reading, StepLine
 
 Timed = tuple[float, Reading]
-#: A step of this number or less after a later one begins to count anew.
-_ANEW = 1
+#: A step of this number or less begins to count anew after one that is so much later: ranks are less apart.
+_ANEW, _APART = 1, 3
 
 
 class JsonLines:
@@ -175,7 +175,7 @@ class StepClock:
         """The sample that a reading completes; None of one that is no later step, or where no time is known."""
         last = self._last
         if last is not None and reading.step <= last[0]:
-            if reading.step <= _ANEW < last[0]:
+            if reading.step <= _ANEW and last[0] > _ANEW + _APART:
                 self._last = reading.step, at
             return None
         self._last = reading.step, at
