@@ -135,7 +135,7 @@ def main() -> int:
         (asked.out / f"argv-{rank}.json").write_text(json.dumps(noted))
     if asked.ends == "away":
         away()
-    ending_rank = int(os.environ.get("WORLD", "2")) - 1 if "RANK" in os.environ else 0
+    ending_rank = 1 if "RANK" in os.environ and asked.ends != "hang" else 0
     seconds = SECONDS.get(asked.micro_batch or 2, 0.02) * (3 if asked.slow else 1)
     for step in range(1, asked.steps + 1):
         if asked.ends and step > asked.after and rank == ending_rank:

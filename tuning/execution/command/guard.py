@@ -45,7 +45,7 @@ class Guard:
     def follow(self) -> None:
         """Until the trainer is over; then whatever it left running is told of and killed."""
         tell(started=self._child.pid)
-        while self._going():
+        while self._any_child() and self._code is None:
             self._listen()
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 break
@@ -54,15 +54,19 @@ class Guard:
         self._kill_all()
         tell(exit=self._code, left=left)
 
-    def _going(self) -> bool:
-        with contextlib.suppress(ChildProcessError):
+    def _any_child(self) -> bool:
+        """Whether anything of the trainer is left: whoever loses its parent becomes a child of this process, so the
+        kernel knows. A list of processes could miss one that is just being handed over.
+        """
+        try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
-                    break
+                    return True
                 if pid == self._child.pid:
                     self._code = os.waitstatus_to_exitcode(status)
-        return self._code is None
+        except ChildProcessError:
+            return False
 
     def _listen(self) -> None:
         """Whether it shall end; ``stop`` and the end of stdin say so, once."""
@@ -80,19 +84,19 @@ class Guard:
     def _left(self) -> list[str]:
         """The names of processes that go on though the trainer's own ended."""
         until = time.monotonic() + _GRACE_SECONDS
-        while (found := _descendants()) and time.monotonic() < until:
-            self._going()
+        while self._any_child():
+            if time.monotonic() > until:
+                return [_name(process) for process in _descendants()] or ["a process"]
             time.sleep(_POLL_SECONDS)
-        return [_name(process) for process in found]
+        return []
 
     def _kill_all(self) -> None:
         until = time.monotonic() + _KILLING_SECONDS
-        while (found := _descendants()) and time.monotonic() < until:
-            for process in found:
+        while self._any_child() and time.monotonic() < until:
+            for process in _descendants():
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             time.sleep(_POLL_SECONDS)
-            self._going()
 
 
 def tell(**what: Any) -> None:
