@@ -53,7 +53,7 @@ class Processes:
 
     def __init__(self, command: Invocation, mark: str, log: Path, variables: Mapping[str, str]) -> None:
         self._mark, self._ended = mark, threading.Event()
-        self._lines: deque[tuple[float, str]] = deque()
+        self._blocks: deque[list[tuple[float, str]]] = deque()
         self._exit: Exit | None = None
         output, theirs = os.pipe()
         try:
@@ -77,10 +77,12 @@ class Processes:
         self._teller.start()
 
     def lines(self) -> list[tuple[float, str]]:
-        """Those printed since the last look, each with the time at which it came (``time.monotonic``)."""
+        """Those printed since the last look, each with the time at which it came (``time.monotonic``); those that came
+        at once have the same one.
+        """
         found = []
-        while self._lines:
-            found.append(self._lines.popleft())
+        while self._blocks:
+            found += self._blocks.popleft()
         return found
 
     @property
@@ -156,11 +158,10 @@ class Processes:
                 with contextlib.suppress(OSError):  # a full disk loses the log, not the trial
                     kept.write(block)
                 *whole, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")
-                self._lines.extend((now, part.decode(errors="replace")) for part in whole if part.strip())
-                if rest.strip() and b"\r" in block:  # of a bar the end of the line comes with the next one
-                    self._lines.append((now, rest.decode(errors="replace")))
+                shown = [*whole, rest] if b"\r" in block else whole  # a bar's line ends with the next one
+                self._blocks.append([(now, part.decode(errors="replace")) for part in shown if part.strip()])
         if rest.strip():
-            self._lines.append((time.monotonic(), rest.decode(errors="replace")))
+            self._blocks.append([(time.monotonic(), rest.decode(errors="replace"))])
         os.close(output)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class JsonLines:
         whole = [line for line in lines if line.endswith(b"\n")]
         self._read[path] = self._read.get(path, 0) + sum(map(len, whole))
         now = time.monotonic()
-        return [(now, reading) for line in whole if (reading := self._reading(line)) is not None]
+        return together((now, reading) for line in whole if (reading := self._reading(line)) is not None)
 
     def _reading(self, line: bytes) -> Reading | None:
         try:
@@ -112,7 +112,7 @@ class Lines:
 
     def read(self, lines: Sequence[tuple[float, str]]) -> list[Timed]:
         """The steps that these lines tell of."""
-        return [(at, reading) for at, line in lines if (reading := self._reading(line)) is not None]
+        return together((at, reading) for at, line in lines if (reading := self._reading(line)) is not None)
 
     def _reading(self, line: str) -> Reading | None:
         if line.lstrip().startswith("{"):
@@ -125,6 +125,17 @@ class Lines:
             if found.total != self._total:
                 return None
         return found
+
+
+def together(told: Iterable[Timed]) -> list[Timed]:
+    """Without steps that came at once with a later one and have no time of their own: the last one's is theirs, too."""
+    found: list[Timed] = []
+    for at, reading in told:
+        if found and found[-1][0] == at and reading.seconds is None and found[-1][1].seconds is None:
+            found[-1] = at, max(found[-1][1], reading, key=lambda one: one.step)
+        else:
+            found.append((at, reading))
+    return found
 
 
 class Sources:

@@ -226,7 +226,7 @@ class Trial:
 
     def _note_spacing(self) -> None:
         if (count := self._clock.spacing) > 1:
-            text = f"the trainer tells of every {count}. step at the most: such a sample is the mean of those between"
+            text = f"not each step was told of by itself: samples of the time of a step are means of up to {count}"
             self._writer.event("note", text=text)
 
 

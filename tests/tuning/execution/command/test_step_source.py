@@ -44,6 +44,14 @@ def test_a_loop_that_counts_anew_goes_on() -> None:
     assert samples(*told) == [(1.0, 1), (1.0, 1), (0.5, 1)]
 
 
+def test_steps_that_come_at_once_share_the_time_since_the_one_before() -> None:
+    kinds = [line(r"step (?P<step>\d+)(?: in (?P<seconds>[\d.]+))?")]
+    told = [(1.0, "step 1"), (3.0, "step 2"), (3.0, "step 3"), (4.0, "step 4")]
+    assert samples(*Lines(kinds).read(told)) == [(1.0, 2), (1.0, 1)]
+    told = [(3.0, "step 2 in 0.5"), (3.0, "step 3 in 0.7")]
+    assert samples(*Lines(kinds).read(told)) == [(0.5, 1), (0.7, 1)]
+
+
 def test_bars_of_another_length_are_no_steps() -> None:
     lines = Lines([line(r"(?P<step>\d+)/(?P<total>\d+)")])
     found = lines.read([(1.0, "1/100"), (1.1, "1/7"), (1.2, "2/7"), (2.0, "2/100")])
