@@ -20,6 +20,7 @@ from engine.schedules.registry import KINDS
 from profilers.records.operations import OPERATIONS
 from tests import house_map
 from tuning.spec.sampler_choice import SAMPLERS
+from tuning.spec.trainers.registry import TRAINERS
 from workbench.export.targets import TARGETS
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +84,7 @@ ENTRIES: dict[str, list[str]] = {
     "operations": [operation.name.replace("_", "-") for operation in OPERATIONS],
     "samplers": [sampler.name for sampler in SAMPLERS],
     "schedules": list(KINDS),
+    "trainers": [kind.name for kind in TRAINERS],
     "targets": [target.name for target in TARGETS],
 }
 LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")

@@ -59,6 +59,13 @@ class RunConfig(Section):
     environment: Environment = Environment()
     profile: Profile = Profile()
     trainer: TrainerValues = Field(default_factory=dict)
+    #: False of another trainer whose steps have nobody knows how many tokens: it has times of steps, and no more.
+    tokens_told: bool = True
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Of all ranks; None where nobody told."""
+        return self.batch.global_batch * self.data.sequence_length if self.tokens_told else None
 
     def with_values(self, values: dict[str, Any]) -> RunConfig:
         """A copy with dotted keys replaced, checked again: ``{"parallel.tp": 2}``.
@@ -83,6 +90,8 @@ class RunConfig(Section):
         }
         if not self.trainer:
             del tree["trainer"]
+        if self.tokens_told:
+            del tree["tokens_told"]
         return json.dumps(tree, indent=2) + "\n"
 
 

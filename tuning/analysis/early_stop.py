@@ -88,8 +88,10 @@ def look_steps(least: int, steps: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def decide(steps: Steps, tokens: int, rules: Rules, leader: Leader | None) -> EarlyEnd | None:
-    """How a trial ends at this look, or None to go on. ``tokens`` are those of a step.
+def decide(
+    steps: Steps, tokens: int, rules: Rules, leader: Leader | None, unit: str = "tokens/s"
+) -> EarlyEnd | None:
+    """How a trial ends at this look, or None to go on. ``tokens`` are those of a step; 1 where rates are in steps.
 
     Where the steps tell of more warm-up than was left out, that is left out, too; of a trial that still drifts
     nothing is decided.
@@ -103,7 +105,7 @@ def decide(steps: Steps, tokens: int, rules: Rules, leader: Leader | None) -> Ea
         best = math.exp(middle + math.hypot(half, NORMAL * rules.spread))
         worst = least_of(leader, rules.spread)
         if best < worst:
-            return EarlyEnd(Ending.PRUNED, _behind(len(rates), best, worst, leader.number))
+            return EarlyEnd(Ending.PRUNED, _behind(len(rates), best, worst, leader.number, unit))
     if len(steps.seconds) >= MINIMUM_STEPS and half <= math.log1p(rules.settle):
         return EarlyEnd(Ending.COMPLETED, f"settled after {len(rates)} steps, to within {100 * half:.1f} %")
     return None
@@ -145,10 +147,11 @@ def _alike(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]
     return (1 + alike) / (1 - alike)
 
 
-def _behind(steps: int, best: float, worst: float, leader: int) -> str:
+def _behind(steps: int, best: float, worst: float, leader: int, unit: str) -> str:
+    digits = ",.0f" if unit == "tokens/s" else ",.3g"
     return (
-        f"stopped early: could not reach the leader, after {steps} steps at most {best:,.0f} tokens/s "
-        f"against at least {worst:,.0f} of trial {leader}"
+        f"stopped early: could not reach the leader, after {steps} steps at most {best:{digits}} {unit} "
+        f"against at least {worst:{digits}} of trial {leader}"
     )
 
 
@@ -166,7 +169,10 @@ class Race:
 
     def __init__(self, rules: Rules | None, config: RunConfig, ranks: int, leader: Leader | None) -> None:
         self._rules, self._ranks, self._leader = rules, ranks, leader
-        self._tokens = config.batch.global_batch * config.data.sequence_length
+        self._tokens, self._unit = (
+            config.tokens_per_step or 1,
+            "tokens/s" if config.tokens_told else "steps/s",
+        )
         self._left = list(rules.look_steps) if rules else []
         self._records: StepRecords | None = None
         self._looked = 0.0
@@ -189,7 +195,7 @@ class Race:
         due = [count for count in self._left if count <= steps.measured]
         if due and self._rules is not None:
             self._left = self._left[len(due) :]
-            self._answer = decide(steps, self._tokens, self._rules, self._leader)
+            self._answer = decide(steps, self._tokens, self._rules, self._leader, self._unit)
 
 
 class StepRecords:
@@ -245,6 +251,9 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
     if bool(best.conditions.get("beside")) != (len(on_this_host(state.under_way)) > 1):
         return None
     tokens = (best.measures.get(_TOKENS) or {}).get("value")
+    if not file.config.tokens_told:  # in steps a second
+        seconds = (best.measures.get("step_seconds") or {}).get("value")
+        tokens = 1 / seconds if seconds else None
     scale = 1.0 if file.objective == _TOKENS else tokens and tokens / (best.value or 1.0)
     return Leader(best.number, tuple(scale * rate for rate in best.samples)) if scale else None
 

@@ -30,6 +30,8 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
     if aim.objective.single:
         natural = _single(summary, aim)
         return None if not natural else Measure(aim.kept(natural), None, None, [aim.kept(natural)])
+    if aim.name == "step_seconds" and not summary.tokens_per_step:
+        return _of_steps(summary, aim)
     scale = _scale(summary, aim)
     if not scale or not summary.tokens_per_second or summary.tokens_per_step is None:
         return None
@@ -44,6 +46,15 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
             if seconds > 0
         ],
     )
+
+
+def _of_steps(summary: RunSummary, aim: Aim) -> Measure | None:
+    """By the clock alone, of a trainer that told of no tokens."""
+    found = summary.step_seconds
+    if found is None or not found.mean:
+        return None
+    low, high = (aim.kept(end) if end else None for end in (found.high, found.low))
+    return Measure(aim.kept(found.mean), low, high, [aim.kept(one) for one in _rounds(summary) if one > 0])
 
 
 def _rounds(summary: RunSummary) -> list[float]:

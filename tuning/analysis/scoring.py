@@ -96,7 +96,8 @@ def measured(
         "conditions": conditions.of_run(summary),
     }
     short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
-    good = outcome.good and summary.tokens_per_second is not None and not short
+    has_rate = summary.tokens_per_second is not None or not summary.tokens_per_step
+    good = outcome.good and has_rate and not short
     found = measure(summary, aim) if good else None
     if found is None:
         return told | {"value": None, "low": None, "high": None, "samples": []}

@@ -43,7 +43,7 @@ def next_step(
         return _retry(state, again, file)
     if not any(trial.source == "baseline" for trial in state.trials):
         point, note = file.search_space.baseline
-        usual = "plain data parallel" if file.live is None else "what the run begins with"
+        usual = _baseline_words(file)
         return Step("baseline", "baseline", point, note or f"{usual}, the yardstick")
     if search_goes_on(state, file):
         queued = next(iter(enqueued(state)), None)
@@ -55,6 +55,12 @@ def next_step(
         if not exhausted:
             return Step("search")
     return _confirmation(state, file)
+
+
+def _baseline_words(file: StudyFile) -> str:
+    if file.trainer is not None:
+        return "the command as it is"
+    return "plain data parallel" if file.live is None else "what the run begins with"
 
 
 def search_goes_on(state: StudyState, file: StudyFile) -> bool:

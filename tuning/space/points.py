@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, TypeVar
@@ -95,6 +95,10 @@ def point_key(point: Point) -> str:
     return json.dumps(point, sort_keys=True)
 
 
+def _nothing(config: RunConfig) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Points:
     """Every point that ``knobs`` span over a base, on a number of ranks; legal or not.
@@ -109,6 +113,8 @@ class Points:
     resolve: Resolve
     #: Of a run that goes on: it is tuned from where it stands, and what it has is the baseline.
     as_it_stands: bool
+    #: Why another trainer could not run with a configuration's values; empty if it could.
+    refuses: Callable[[RunConfig], str] = field(default=_nothing, kw_only=True)
 
     @cached_property
     def by_key(self) -> dict[str, Knob]:
@@ -283,6 +289,8 @@ class Points:
         broken = next(problems(config), None)
         if broken is None and self.as_it_stands:  # what its run cannot be turned to
             broken = next(live_changes.problems(self.base, config), None)
+        if broken is None and (refused := self.refuses(config)):
+            return refused
         if broken is None and (unlike := self._other_text(point)) is not None:
             return unlike
         if broken is None:

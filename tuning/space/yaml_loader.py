@@ -23,6 +23,14 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _refuse_code(loader: yaml.Loader, tag: str, node: yaml.Node) -> Any:
+    raise yaml.MarkedYAMLError(
+        problem=f"has code in it (!!python/{tag}), and nothing in such a file is run; write plain values",
+        problem_mark=node.start_mark,
+    )
+
+
+StrictLoader.add_multi_constructor("tag:yaml.org,2002:python/", _refuse_code)
 StrictLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),

@@ -29,6 +29,7 @@ from tuning.spec import sampler_choice, terms
 from tuning.spec.objectives import Aim, Name
 from tuning.spec.terms import (  # fmt: skip
     Budget,
+    Command,
     Constraints,
     Live,
     LossGuard,
@@ -42,6 +43,8 @@ from tuning.spec.terms import (  # fmt: skip
     check_price,
     spread,
 )
+from tuning.spec.trainer_checks import check_trainer
+from tuning.spec.trainers.tuned_command import TunedCommand, filled
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 #: Configurations whose rates differ by less count as equally fast, so that the simpler one is preferred.
@@ -55,13 +58,9 @@ MAY_CHANGE = (
 )  # fmt: skip
 #: What is left out of the whole file where it was not asked for: a study that began before it could be is the same.
 UNASKED = (
-    "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate", "live",
+    "quality", "target_loss", "objectives", "prefer", "price", "constraints", "budget", "simulate", "live", "trainer",
     "racing", "confirm_runners_up", "equal_within", "sampler", "prior", "phases", "inherit", "side_by_side",
 )  # fmt: skip
-
-
-#: What can be measured of a trainer that is not this project's.
-_OF_STEPS = ("tokens_per_second", "step_seconds")
 
 
 class StudyFile(Section):
@@ -97,6 +96,7 @@ class StudyFile(Section):
     budget_seconds: Positive | None = None
     simulate: Simulated | None = None
     live: Live | None = None
+    trainer: Command | None = None
     sampler: Annotated[str, OneOf(sampler_choice.names)] = "auto"
     prior: Literal["auto", "none"] = "auto"
     phases: Literal["auto", "always", "never"] = "auto"
@@ -108,7 +108,9 @@ class StudyFile(Section):
     @model_validator(mode="before")
     @classmethod
     def _spread(cls, given: Any) -> Any:
-        return spread(given) if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        return spread(filled(given) if given.get("trainer") else given)
 
     @property
     def races(self) -> Racing | None:
@@ -235,7 +237,18 @@ class StudyFile(Section):
     @cached_property
     def search_space(self) -> Space:
         """The points of the study."""
-        return Space(self.config, self.ranks, self.knobs, automatic.chosen, self.live is not None)
+        stands = self.live is not None or self.trainer is not None
+        return Space(
+            self.config, self.ranks, self.knobs, automatic.chosen, stands, refuses=self._refused_by_trainer
+        )
+
+    @cached_property
+    def command(self) -> TunedCommand | None:
+        """What is run for each trial in place of this project's ranks."""
+        return None if self.trainer is None else TunedCommand(self.trainer.model_dump(mode="json"))
+
+    def _refused_by_trainer(self, config: RunConfig) -> str:
+        return self.command.refusal(config.trainer) if self.command else ""
 
     @cached_property
     def left_alone(self) -> dict[str, str]:
@@ -323,7 +336,10 @@ def load(path: Path) -> StudyFile:
         reason = error.strerror if isinstance(error, OSError) else "is not a text file"
         raise InputError("study", str(path), f"cannot be read ({reason}); give a study file") from None
     file = parse(_tree(text, path))
-    file._text = text
+    if (
+        file.trainer is None
+    ):  # what a command says is written out: another folder or version may read it otherwise
+        file._text = text
     return file
 
 
@@ -409,7 +425,7 @@ def _check_rounds(file: StudyFile) -> None:
 
 def _check_live(file: StudyFile) -> None:
     """A run that goes on can be turned to every value that is searched."""
-    _check_trainer(file)
+    check_trainer(file)
     if file.live is None:
         return
     hot = live_changes.live_keys(file.config)
@@ -433,28 +449,6 @@ def _check_live(file: StudyFile) -> None:
             raise InputError(
                 key, str(value), "a live study has one run, and its windows follow each other; leave it out"
             )
-
-
-def _check_trainer(file: StudyFile) -> None:
-    """A trainer that is not this project's is told by its values alone, and measures nothing but steps."""
-    trainer, values = file.live.trainer if file.live else None, file.config.trainer
-    if trainer is None:
-        if values:
-            remedy = "are values of a trainer that is not this project's; name it in live.trainer"
-            raise InputError("base.trainer", ", ".join(values), remedy)
-        return
-    if trainer.command is None and trainer.folder is None:
-        remedy = "give the command that starts the trainer, or the folder of one that somebody else starts"
-        raise InputError("live.trainer", None, remedy)
-    if not values:
-        raise InputError("base.trainer", None, "is missing; give the values that the trainer begins with")
-    if file.space is None:
-        raise InputError("space", None, "is missing; give the values to try, such as trainer.NAME: [1, 2]")
-    if file.ranks != 1:
-        raise InputError("ranks", file.ranks, "are the trainer's own here, see its command; leave it out")
-    if others := [aim.name for aim in file.aims if aim.name not in _OF_STEPS]:
-        remedy = f"a trainer of your own tells of its steps alone; ask for {' or '.join(_OF_STEPS)}"
-        raise InputError("objective", others[0], remedy)
 
 
 def _check_learning(file: StudyFile) -> None:

@@ -15,12 +15,13 @@ from engine.config.environment import SECTION
 from engine.config.errors import InputError
 from engine.config.knobs.facts import may_use_gpus
 from engine.config.run_config import RunConfig
-from engine.config.sections import Count, Section
+from engine.config.sections import Count, OneOf, Section
 from engine.run.devices import selection
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.environment import without_effect
 from profilers.model.run_summary import RunSummary
 from tuning.space.knobs import STUDY_KEYS, Knob
+from tuning.spec.trainers import registry
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MONEY = "money_per_billion_tokens"
@@ -96,6 +97,34 @@ class Trainer(Section):
     command: str | None = None
     folder: str | None = None
     silent_seconds: Positive = 120.0
+
+
+class StepSource(Section):
+    """Where the steps of a trainer are read, one of: lines of what it prints with a ``pattern`` of Python, whose group
+    ``step`` is the number and, if they are there, ``seconds`` or ``ms`` its time and ``loss`` its loss; a ``file`` of
+    JSON lines (a glob) with ``step`` and ``seconds`` as their keys; the event files in a ``tensorboard`` folder.
+    Paths are as the command sees them. Without a time of its own a step lasts from the one before.
+    """
+
+    pattern: str | None = None
+    file: str | None = None
+    tensorboard: str | None = None
+    step: str = "step"
+    seconds: str = "seconds"
+
+
+class Command(Section):
+    """A trainer that is started anew for each trial (``docs/command.md``): the ``command``, the ``kind`` of trainer
+    that it starts, by default what its arguments tell, and the ``directory`` it starts in, by default the one that the
+    study is started in. ``arguments`` are options by the NAME of ``trainer.NAME``, where they are not called so.
+    ``steps`` says where its steps are read, if not as the kind has it.
+    """
+
+    command: str
+    kind: Annotated[str, OneOf(registry.names)] = "auto"
+    directory: str | None = None
+    arguments: dict[str, str] = Field(default_factory=dict)
+    steps: StepSource | None = None
 
 
 class Live(Section):

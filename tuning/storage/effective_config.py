@@ -92,7 +92,9 @@ def narrowed(space: Space, mask: Mask) -> Space:
     if not mask.limits:
         return space
     knobs = tuple(mask.by_key.get(knob.key, knob) for knob in space.knobs)
-    return Narrowed(space.base, space.ranks, knobs, space.resolve, space.as_it_stands, space, mask)
+    return Narrowed(
+        space.base, space.ranks, knobs, space.resolve, space.as_it_stands, space, mask, refuses=space.refuses
+    )
 
 
 def check_leaves_points(space: Space, mask: Mask, visited: Collection[str]) -> None:

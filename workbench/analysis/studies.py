@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from engine.config.errors import InputError
 from tuning.storage import study_folder
 from tuning.storage.study_folder import StudyReader, StudyView
-from workbench.analysis import live_report, why
+from workbench.analysis import command_report, live_report, why
+from workbench.analysis.command_report import CommandReport
 from workbench.analysis.live_report import LiveReport
 from workbench.analysis.why import Why
 from workbench.home import runs
@@ -31,7 +32,8 @@ class StudyDocument:
     """A study's result and what it does not say: who works on it now, and why its winner wins.
 
     ``controllers`` is None where they are not told, and its key is left out. ``written`` is result.json as it stands,
-    of a study whose file this version refuses: all of its keys are passed on. ``live`` tells of the run that it tunes.
+    of a study whose file this version refuses: all of its keys are passed on. ``live`` tells of the run that it tunes,
+    ``command`` of the command.
     """
 
     result: StudyResult
@@ -39,13 +41,15 @@ class StudyDocument:
     why: Why | None
     written: Mapping[str, Any] | None = None
     live: LiveReport | None = None
+    command: CommandReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of a study, as ``tune`` and ``show`` print it."""
         plain = self.result.as_dict() if self.written is None else dict(self.written)
         members = {} if self.controllers is None else {"controllers": self.controllers}
         live = {} if self.live is None else {"live": self.live.as_dict()}
-        return plain | members | {"why": self.why.as_dict() if self.why else None} | live
+        command = {} if self.command is None else {"command": self.command.as_dict()}
+        return plain | members | {"why": self.why.as_dict() if self.why else None} | live | command
 
 
 def document(folder: Path) -> StudyDocument:
@@ -75,7 +79,12 @@ def of_view(view: StudyView) -> StudyDocument:
     members = view.status.controllers if view.alive else []
     home = view.folder.parent.parent
     return StudyDocument(
-        now, members, why.of_study(now, home), written, live_report.of_study(view.folder, now)
+        now,
+        members,
+        why.of_study(now, home),
+        written,
+        live_report.of_study(view.folder, now),
+        command_report.of_study(view.file, now),
     )
 
 

@@ -43,11 +43,28 @@ Live = Annotated[
 ]
 
 
+Command = Annotated[
+    str | None,
+    typer.Option(
+        "--command",
+        metavar="'COMMAND ...'",
+        help="Tune this command, which starts a trainer of your own: no file is needed.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what a study of a command would run, and run nothing.")
+]
+
+
 def tune(
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY.yaml", help="A study file: name, ranks, base, space.")
-    ],
     home: Home,
+    study: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="STUDY.yaml",
+            help="A study file (name, ranks, base, space; or name, trainer), or a sweep file of W&B or trackio.",
+        ),
+    ] = None,
     more: More = None,
     sets: Sets = None,
     *,
@@ -61,17 +78,66 @@ def tune(
     storage: Storage = None,
     side_by_side: SideBySide = None,
     live: Live = False,
+    command: Command = None,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command continues a study that was interrupted."""
-    from workbench.home.inputs import study_file
-
     beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
-    file = study_file(study, [*(sets or []), *(more or []), *beside], trials, data)
+    file = _asked(study, command, [*(sets or []), *(more or []), *beside], trials, data)
+    if file.trainer is not None:
+        return _tune_command(home, file, json, dry_run, join, storage)
+    if dry_run:
+        raise _no_command("--dry-run", "shows what a study of a command would run; leave it out")
     if live and file.live is None:
         file = file.tuned_live()
     if file.live is not None:
         _check_alone(join, storage)
+    return searched(home, file, json, join, storage)
+
+
+def _asked(
+    study: Path | None, command: str | None, sets: list[str], trials: int | None, data: str | None
+) -> StudyFile:
+    """The study of a file, or of a command, beside which the first word is a KEY=VALUE."""
+    from workbench.home.inputs import study_file, study_of_command
+
+    if command is None:
+        if study is None:
+            raise _no_command(
+                "STUDY.yaml", "is missing; give a study file, or --command 'torchrun ... train.py'"
+            )
+        return study_file(study, sets, trials, data)
+    if data is not None:
+        raise _no_command("--data", "is the trainer's own affair; put it into the command")
+    if study is not None and "=" not in str(study):
+        raise _no_command("--command", f"and {study} are both given; the file may have a trainer section")
+    return study_of_command(command, None, [*([str(study)] if study else []), *sets], trials)
+
+
+def _no_command(field: str, remedy: str) -> Exception:
+    from engine.config.errors import InputError
+
+    return InputError(field, None, remedy)
+
+
+def _tune_command(
+    home: Path, file: StudyFile, json: bool, dry_run: bool, join: bool, storage: str | None
+) -> int:
+    """Show what a study of a command will run, and run it unless that is all."""
+    from workbench.text.command_plan import plan, plan_lines
+    from workbench.text.output import emit_json, say
+
+    if join:
+        raise _no_command("--join", "would run trials of a command at once on the same devices; leave it out")
+    if dry_run:
+        if json:
+            emit_json(plan(file))
+        else:
+            print("\n".join(plan_lines(file)))
+        return 0
+    for line in plan_lines(file):
+        say(line)
     return searched(home, file, json, join, storage)
 
 
@@ -106,8 +172,12 @@ def searched(
     return 0 if document.result.state == "ended" and document.result.best else 1
 
 
-def _simulation(home: Path, file: StudyFile) -> Execute | None:
-    """What plays the trials of a study on a model of a cluster; None where ranks run."""
+def _other_executor(home: Path, file: StudyFile) -> Execute | None:
+    """What runs the trials of a command, or plays those of a study on a model of a cluster; None where ranks run."""
+    if file.trainer is not None:
+        from tuning.execution.command.trial import CommandTrials
+
+        return CommandTrials(home, file)
     if file.simulate is None:
         return None
     from tuning.execution.simulated_machine import Simulation
@@ -136,7 +206,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
-    from workbench.analysis import live_report, why
+    from workbench.analysis import command_report, live_report, why
     from workbench.analysis.studies import StudyDocument
     from workbench.home.compaction import compact_at_end
     from workbench.home.store import Store
@@ -152,7 +222,8 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     if result.state == "interrupted":
         say(f"interrupted; the same command continues study {file.name}")
     report = live_report.of_study(home / STUDIES / file.name, result)
-    return StudyDocument(result, None, why.of_study(result, home), live=report)
+    told = command_report.of_study(file, result)
+    return StudyDocument(result, None, why.of_study(result, home), live=report, command=told)
 
 
 def _search(
@@ -175,7 +246,7 @@ def _search(
     started = Session(home, fresh_on_cpu=True) if preflight.weighs_memory(file) else Session(home)
     beside = Children(home, file.name, parts)
     with beside as children, started as session, StudyProgress(file) as shown:
-        execute = _simulation(home, file) or session.execute
+        execute = _other_executor(home, file) or session.execute
         foresee = foresight_of(home, file)
 
         def update(news: Update) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.config.errors import InputError
 from workbench.analysis.studies import StudyDocument
-from workbench.export import foreign, torchrun
+from workbench.export import command, foreign, torchrun
 from workbench.export.bundle import Bundle
 from workbench.home.runs import RunView
 
@@ -30,6 +30,7 @@ class Target:
 
 TARGETS: tuple[Target, ...] = (
     Target("torchrun", "this trainer under torchrun, on one or more hosts", torchrun.render, "run.sh"),
+    Target("command", "the command that a study tuned, with its values", command.render, "run.sh"),
     Target("trainer", "a trainer that is not this project's", foreign.render, "run.sh"),
 )
 

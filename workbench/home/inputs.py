@@ -140,7 +140,10 @@ def study_file(path: Path, sets: list[str], trials: int | None, data: str | None
         InputError: the first thing that is wrong.
     """
     from tuning.spec import study_file
+    from tuning.spec.trainers.sweep import is_sweep
 
+    if is_sweep(read_tree(path, "study")):
+        return study_of_command(None, path, sets, trials)
     file = study_file.load(path)
     values = assignments(sets)
     values |= {} if trials is None else {"trials": trials}
@@ -154,6 +157,31 @@ def study_file(path: Path, sets: list[str], trials: int | None, data: str | None
         if trials is not None and isinstance(tree.get("budget"), dict) and "trials" in tree["budget"]:
             set_dotted(tree, "budget.trials", trials)
         file = study_file.parse(tree)
+    _check_startable(file)
+    return file
+
+
+def study_of_command(
+    command: str | None, sweep: Path | None, sets: list[str], trials: int | None
+) -> StudyFile:
+    """The study of a command as it was typed, or of a sweep file; its name follows from it unless it is set.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    from tuning.spec import study_file
+    from tuning.spec.trainers.sweep import study_of_sweep
+    from tuning.spec.trainers.tuned_command import name_of
+
+    tree: dict[str, Any] = {"trainer": {"command": command}}
+    if sweep is not None:
+        tree = study_of_sweep(read_tree(sweep, "study"), sweep.stem)
+    for key, value in assignments(sets).items():
+        set_dotted(tree, key, value)
+    if trials is not None:
+        tree["trials"] = trials
+    tree.setdefault("name", name_of(tree["trainer"]))
+    file = study_file.parse(tree)
     _check_startable(file)
     return file
 

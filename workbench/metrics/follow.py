@@ -303,6 +303,8 @@ def _tokens_per_step(folder: Path) -> int | None:
     if (job := run_folder.ForeignJob.of(folder)) is not None:
         return job.tokens_per_step
     config = run_folder.read_json(folder / run_folder.CONFIG) or {}
+    if not config.get("tokens_told", True):
+        return None
     try:
         return int(config["batch"]["global_batch"]) * int(config["data"]["sequence_length"])
     except (KeyError, TypeError, ValueError):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuning.spec.objectives import KNOWN, aim_named, text
-from workbench.analysis import live_report, why
+from workbench.analysis import command_report, live_report, why
 from workbench.home.store import RunRow, StudyRow
 from workbench.text import study, words
 
@@ -155,6 +155,8 @@ def print_result(console: Console, document: StudyDocument) -> None:
     print_failures(console, result)
     if document.live:
         _print_lines(console, live_report.lines(document.live))
+    if document.command:
+        _print_lines(console, [command_report.line(document.command)])
     if document.why:
         _print_lines(console, [f"why: {why.line(document.why)}"])
 

@@ -276,7 +276,7 @@ KNOBS: dict[str, KnobFacts] = {
         changes=("loss",),
         trade="the learning rate rises slowly: larger ones are safe",
     ),
-    **dict.fromkeys(("precision", "device", "memory.limit_gib"), _FIXED),
+    **dict.fromkeys(("precision", "device", "memory.limit_gib", "tokens_told"), _FIXED),
     **dict.fromkeys(("parallel.dp", "parallel.world_size"), KnobFacts(derived=True)),
 }
 

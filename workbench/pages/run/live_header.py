@@ -148,7 +148,10 @@ def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
 def _tokens_per_step(snapshot: Snapshot) -> int | None:
     if snapshot.job is not None:
         return snapshot.job.tokens_per_step
-    batch, data = snapshot.config.get("batch") or {}, snapshot.config.get("data") or {}
+    config = snapshot.config
+    if not config.get("tokens_told", True):
+        return None
+    batch, data = config.get("batch") or {}, config.get("data") or {}
     try:
         return int(batch["global_batch"]) * int(data["sequence_length"])
     except (KeyError, TypeError, ValueError):

@@ -15,6 +15,7 @@ import streamlit as st
 from tuning.report.failures import EndingRow
 from tuning.report.study_result import Entry, StudyResult
 from tuning.spec.objectives import text
+from workbench.analysis.command_report import CommandReport
 from workbench.analysis.studies import StudySnapshot
 from workbench.analysis.why import Why, line
 from workbench.figures import study as study_figures
@@ -144,6 +145,8 @@ def headline(study: StudySnapshot, place: str) -> None:
     """What a study comes to: its line, tiles, why it wins, terms and confirmation; ``place`` begins the keys."""
     result_line(study.result)
     metrics(numbers(study.result), f"{place}-numbers")
+    if study.document.command:
+        _command(study.document.command)
     if study.document.why:
         _why_it_wins(study.document.why)
     terms(study.result, place)
@@ -155,6 +158,15 @@ def headline(study: StudySnapshot, place: str) -> None:
             _course(study.result)
             table(columns, "study-rounds-table")
             st.caption(words.escaped(study_text.caption(study.result)))
+
+
+def _command(report: CommandReport) -> None:
+    """What is tuned, and what to type now."""
+    with st.container(key="study-command"):
+        st.caption(
+            f"{report.trainer}, started in {report.directory}" + (": the command now" if report.best else "")
+        )
+        st.code(report.best or report.today, language="bash", wrap_lines=True)
 
 
 def result_line(result: StudyResult) -> None:

@@ -1,0 +1,225 @@
+"""How commands are recognised, what is offered for each, and how a value becomes an argument again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.errors import InputError
+from tuning.spec.trainers import registry
+from tuning.spec.trainers.facts import Argument, TrainerKind, line
+from tuning.spec.trainers.tuned_command import TunedCommand
+
+MEGATRON = (
+    "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 8 --num-attention-heads 8 --micro-batch-size 2 "
+    "--global-batch-size 16 --seq-length 128 --tensor-model-parallel-size 2 --save ckpt"
+)
+TITAN = (
+    "torchrun --nproc_per_node=4 -m torchtitan.train --training.local_batch_size 4 --training.seq_len 512 "
+    "--parallelism.tensor_parallel_degree=2"
+)
+HF = (
+    "torchrun --nproc-per-node 2 run_clm.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2 "
+    "--logging_steps 10 --output_dir out"
+)
+
+
+def tuned(command: str, **more: Any) -> TunedCommand:
+    return TunedCommand({"command": command} | more)
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (MEGATRON, "megatron"),
+        (TITAN, "torchtitan"),
+        (HF, "hf"),
+        ("deepspeed --num_gpus 2 train.py --deepspeed_config ds.json", "deepspeed"),
+        (f"accelerate launch {HF.partition('run_clm.py')[2].join(['train.py', ''])}", "hf"),
+        ("accelerate launch --num_processes 2 train.py --per_device_train_batch_size 4", "accelerate"),
+        ("python -m accelerate.commands.launch train.py", "accelerate"),
+        ("python train.py --lr 1e-3", "generic"),
+    ],
+)
+def test_a_trainer_is_recognised_by_its_arguments(command: str, kind: str) -> None:
+    assert tuned(command).kind.name == kind
+
+
+def test_a_script_tells_where_arguments_do_not(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("from transformers import Trainer, TrainingArguments\n")
+    (tmp_path / "two.py").write_text("engine, *_ = deepspeed.initialize(model=model)\n")
+    assert tuned("python one.py", directory=str(tmp_path)).kind.name == "hf"
+    assert tuned("torchrun two.py", directory=str(tmp_path)).kind.name == "deepspeed"
+
+
+def test_megatron_is_offered_what_its_batch_and_ranks_allow() -> None:
+    found = tuned(MEGATRON)
+    assert found.offered["micro_batch"] == [1, 2, 4, 8]
+    assert found.offered["tensor_parallel"] == [1, 2, 4]
+    assert found.offered["recompute"] == ["none", "selective", "full"]
+    assert found.kind.tokens(found.today) == (16, 128)
+    assert "needs tensor parallelism" in found.refusal({"sequence_parallel": True, "tensor_parallel": 1})
+    assert "no multiple of 8 x 4 data ranks" in found.refusal({"micro_batch": 8, "tensor_parallel": 1})
+    assert found.refusal({"micro_batch": 8, "tensor_parallel": 4}) == ""
+    assert "--num-layers 8 is no multiple" in tuned(MEGATRON.replace("node 4", "node 6")).refusal(
+        {"tensor_parallel": 2, "pipeline_parallel": 3}
+    )
+    assert "needs --use-distributed-optimizer" in found.refusal({"overlap_param_gather": True})
+
+
+def test_values_become_arguments_and_all_else_stays_as_typed() -> None:
+    found = tuned(MEGATRON)
+    assert found.with_values({"micro_batch": 2, "tensor_parallel": 2}).text == MEGATRON
+    changed = found.with_values({"micro_batch": 4, "recompute": "full", "distributed_optimizer": True}).text
+    assert changed == (
+        MEGATRON.replace("--micro-batch-size 2", "--micro-batch-size 4")
+        + " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+        + " --use-distributed-optimizer"
+    )
+    again = tuned(changed).with_values({"recompute": "selective", "distributed_optimizer": False}).text
+    assert again.endswith("--save ckpt --recompute-granularity selective")
+    trial = found.for_trial({}).text
+    assert "--save" not in trial and trial.endswith("--log-interval 1")
+
+
+def test_torchtitan_keeps_the_global_batch_when_its_data_ranks_change() -> None:
+    found = tuned(TITAN)
+    assert found.kind.tokens(found.today) == (8, 512)
+    text = found.with_values({"tensor_parallel": 4, "micro_batch": 8}).text
+    assert "--training.global_batch_size 8" in text and "--parallelism.tensor_parallel_degree=4" in text
+    assert "no multiple" in found.refusal({"tensor_parallel": 1, "micro_batch": 4})
+    assert tuned("torchrun -m torchtitan.train").offered == {}
+
+
+def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
+    found = tuned(HF)
+    assert found.offered["micro_batch"] == [1, 2, 4, 8]
+    text = found.with_values({"micro_batch": 8, "recompute": True}).text
+    assert "--per_device_train_batch_size 8 --gradient_accumulation_steps 1" in text
+    assert text.endswith("--output_dir out --gradient_checkpointing True")
+    assert "no multiple of 3" in found.refusal({"micro_batch": 3})
+    assert "--output_dir {folder}/output" in found.for_trial({}).text
+    assert found.kind.tokens(found.today) == (16, None)
+
+
+def test_what_stands_in_a_json_file_is_turned_there(tmp_path: Path) -> None:
+    given = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "output_dir": "o"}
+    (tmp_path / "hf.json").write_text(json.dumps(given))
+    found = tuned("torchrun --nproc-per-node 2 train.py hf.json", directory=str(tmp_path), kind="hf")
+    changed = found.with_values({"micro_batch": 8})
+    assert changed.words == found.today.words
+    assert changed.files["hf.json"] == given | {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+    }
+    assert json.loads((tmp_path / "hf.json").read_text()) == given
+
+    zero = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 1},
+    }
+    (tmp_path / "ds.json").write_text(json.dumps(zero))
+    found = tuned("deepspeed --num_gpus 2 t.py --deepspeed_config ds.json", directory=str(tmp_path))
+    assert found.offered["zero_stage"] == [0, 1, 2, 3] and found.has("micro_batch") == 4
+    tree = found.with_values({"zero_stage": 3, "micro_batch": 2}).files["ds.json"]
+    assert tree["zero_optimization"] == {"stage": 3}
+    assert (tree["train_micro_batch_size_per_gpu"], tree["gradient_accumulation_steps"]) == (2, 4)
+    auto = zero | {"train_micro_batch_size_per_gpu": "auto"}
+    (tmp_path / "ds.json").write_text(json.dumps(auto))
+    again = tuned("deepspeed --num_gpus 2 t.py --deepspeed_config ds.json", directory=str(tmp_path))
+    assert "micro_batch" not in again.offered
+
+
+def test_threads_are_a_variable_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = tuned("torchrun --nproc-per-node 2 train.py")
+    assert found.has("omp_threads") == 1
+    assert (
+        found.with_values({"omp_threads": 4}).text == "OMP_NUM_THREADS=4 torchrun --nproc-per-node 2 train.py"
+    )
+    assert tuned("OMP_NUM_THREADS=3 python train.py").has("omp_threads") == 3
+    assert tuned("python train.py").has("omp_threads") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "step", "seconds", "loss"),
+    [
+        (
+            "megatron",
+            " [2026-01-01 00:00:00] iteration       10/     100 | consumed samples:          160 | elapsed time per "
+            "iteration (ms): 123.4 | learning rate: 1.0E-04 | global batch size:    16 | lm loss: 1.051000E+01 |",
+            10,
+            0.1234,
+            10.51,
+        ),
+        (
+            "torchtitan",
+            "\x1b[31mstep: 12  \x1b[32mloss:  8.51500  \x1b[33mgrad_norm: 1.2  \x1b[34mtps: 1,234  mfu: 1.0%",
+            12,
+            None,
+            8.515,
+        ),
+        (
+            "deepspeed",
+            "[INFO] [logging.py:96:log_dist] [Rank 0] step=30, skipped=0, lr=[0.001]",
+            30,
+            None,
+            None,
+        ),
+        (
+            "deepspeed",
+            "epoch=0/micro_step=8/global_step=4, RunningAvgSamplesPerSec=3.1, CurrSamplesPerSec=3",
+            4,
+            None,
+            None,
+        ),
+        ("hf", "  4%|4         | 4/100 [00:02<00:48,  1.99it/s]", 4, None, None),
+        ("accelerate", "step: 7 loss: 2.0", 7, None, None),
+        ("generic", "iter 250: loss 2.4581, time 22.13ms, mfu 3.1%", 250, 0.02213, 2.4581),
+        ("generic", "[ 20/100] Step 1,200 loss=3.1 time: 0.5s", 1200, 0.5, 3.1),
+    ],
+)
+def test_lines_of_steps_are_read(
+    kind: str, text: str, step: int, seconds: float | None, loss: float | None
+) -> None:
+    lines = next(one for one in registry.TRAINERS if one.name == kind).lines
+    (found,) = [reading for each in lines if (reading := each.read(text)) is not None]
+    assert (found.step, found.loss) == (step, loss)
+    assert found.seconds == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Map: 100%|##########| 10/10 [00:00<00:00]", "loading checkpoint shards", "{'loss': 3.0, 'epoch': 0.1}"],
+)
+def test_other_lines_are_no_steps(text: str) -> None:
+    assert not [kind.name for kind in registry.TRAINERS if any(one.read(text) for one in kind.lines)]
+
+
+def test_a_new_trainer_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    abacus = TrainerKind(
+        "abacus",
+        "a trainer that counts by hand",
+        knows=lambda command: command.words[0] == "abacus",
+        lines=(line(r"bead (?P<step>\d+) in (?P<seconds>[\d.]+)"),),
+        arguments=(
+            Argument(
+                "beads",
+                "more beads",
+                read=lambda command: command.number("--beads"),
+                put=lambda command, value: command.with_value("--beads", value),
+                offered=lambda command, cores: [10, 20],
+            ),
+        ),
+    )
+    monkeypatch.setattr(registry, "TRAINERS", (abacus, *registry.TRAINERS))
+    found = tuned("abacus --beads 10")
+    assert found.offered == {"beads": [10, 20]}
+    assert found.with_values({"beads": 20}).text == "abacus --beads 20"
+    assert "abacus" in registry.names()
+    with pytest.raises(InputError, match=r"trainer\.kind.*abacus"):
+        tuned("x", kind="sundial")

@@ -1,0 +1,199 @@
+"""Where the steps of a trial are read: our two lines, a file of JSON lines, TensorBoard's events, or what it prints.
+
+What the trainer tells in our own protocol (:mod:`engine.rank.foreign`) counts alone, as soon as it tells anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.rank.foreign import TOLD
+from tuning.execution.command.event_file import EventFile
+from tuning.spec.terms import StepSource
+from tuning.spec.trainers.facts import Reading, StepLine
+
+Timed = tuple[float, Reading]
+#: A step of this number or less begins to count anew after one that is so much later: ranks are less apart.
+_ANEW, _APART = 1, 3
+
+
+class JsonLines:
+    """Files of JSON lines that match a pattern, and grew since this was made."""
+
+    def __init__(self, directory: Path, pattern: str, step: str = "step", seconds: str = "seconds") -> None:
+        self._directory, self._pattern, self._keys = directory, pattern, (step, seconds)
+        self._read = {path: path.stat().st_size for path in self._paths()}
+
+    def new(self) -> list[Timed]:
+        """What was told since the last look."""
+        found = []
+        for path in self._paths():
+            found += self._of(path)
+        return found
+
+    def _paths(self) -> list[Path]:
+        try:
+            return sorted(self._directory.glob(self._pattern))
+        except (NotImplementedError, ValueError):  # an absolute one
+            return [path for path in (Path(self._pattern),) if path.is_file()]
+
+    def _of(self, path: Path) -> list[Timed]:
+        try:
+            with path.open("rb") as file:
+                if file.seek(0, 2) < self._read.get(path, 0):
+                    self._read[path] = 0
+                file.seek(self._read.get(path, 0))
+                lines = file.read().splitlines(keepends=True)
+        except OSError:
+            return []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read[path] = self._read.get(path, 0) + sum(map(len, whole))
+        now = time.monotonic()
+        return together((now, reading) for line in whole if (reading := self._reading(line)) is not None)
+
+    def _reading(self, line: bytes) -> Reading | None:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            return None
+        return reading_of(told, *self._keys) if isinstance(told, dict) else None
+
+
+def reading_of(told: dict[str, Any], step: str = "step", seconds: str = "seconds") -> Reading | None:
+    """What a document tells of a step; None if it has no number of one."""
+    if told.get("event", "step") != "step":
+        return None
+    try:
+        number, taken, loss = told[step], told.get(seconds), told.get("loss")
+        return Reading(
+            int(number),
+            None if taken is None else float(taken),
+            None if loss is None else float(loss),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+class Events:
+    """The event files in a folder that were not there before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._before = set(self._paths())
+        self._files: dict[Path, EventFile] = {}
+        #: Their wall time on the clock of ``time.monotonic``.
+        self._offset = time.monotonic() - time.time()
+
+    def new(self) -> list[Timed]:
+        """Each step once, when its first value was noted."""
+        found = []
+        for path in self._paths():
+            if path not in self._before:
+                file = self._files.setdefault(path, EventFile(path))
+                found += [(wall + self._offset, Reading(step)) for step, wall in file.new()]
+        return found
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.rglob("*tfevents*"))
+
+
+class Lines:
+    """What a trainer prints; only bars of one length count, once one was seen."""
+
+    def __init__(self, kinds: Sequence[StepLine]) -> None:
+        self._kinds = kinds
+        self._total: int | None = None
+
+    def read(self, lines: Sequence[tuple[float, str]]) -> list[Timed]:
+        """The steps that these lines tell of."""
+        return together((at, reading) for at, line in lines if (reading := self._reading(line)) is not None)
+
+    def _reading(self, line: str) -> Reading | None:
+        if line.lstrip().startswith("{"):
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                return reading_of(told) if isinstance(told, dict) else None
+        found = next((one for kind in self._kinds if (one := kind.read(line)) is not None), None)
+        if found is not None and found.total is not None:
+            self._total = self._total or found.total
+            if found.total != self._total:
+                return None
+        return found
+
+
+def together(told: Iterable[Timed]) -> list[Timed]:
+    """Without steps that came at once with a later one and have no time of their own: the last one's is theirs, too."""
+    found: list[Timed] = []
+    for at, reading in told:
+        if found and found[-1][0] == at and reading.seconds is None and found[-1][1].seconds is None:
+            found[-1] = at, max(found[-1][1], reading, key=lambda one: one.step)
+        else:
+            found.append((at, reading))
+    return found
+
+
+class Sources:
+    """All of a trial's: ``place`` is its own folder, ``directory`` where the command starts."""
+
+    def __init__(
+        self, place: Path, directory: Path, kinds: Sequence[StepLine], asked: StepSource | None
+    ) -> None:
+        self._own = JsonLines(place, TOLD)
+        self._lines = Lines(kinds)
+        self._asked: JsonLines | Events | None = None
+        self._told_itself = False
+        if asked is not None and asked.file is not None:
+            self._asked = JsonLines(directory, asked.file, asked.step, asked.seconds)
+        elif asked is not None and asked.tensorboard is not None:
+            self._asked = Events(directory / asked.tensorboard)
+
+    def new(self, lines: Sequence[tuple[float, str]]) -> list[Timed]:
+        """Steps that were told of since the last look, beside these new lines of output."""
+        own = self._own.new()
+        self._told_itself |= bool(own)
+        if self._told_itself:
+            return own
+        if self._asked is not None:
+            return self._asked.new()
+        return self._lines.read(lines)
+
+
+@dataclass(slots=True)
+class Step:
+    """One sample: ``seconds`` of a step, the mean of several where only every so many are told of."""
+
+    at: float
+    seconds: float
+    loss: float | None
+    of: int = 1
+
+
+class StepClock:
+    """Readings as samples: several ranks may tell of one step, and a loop may begin to count anew."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        #: The most steps that one sample is the mean of.
+        self.spacing = 1
+
+    def step(self, at: float, reading: Reading) -> Step | None:
+        """The sample that a reading completes; None of one that is no later step, or where no time is known."""
+        last = self._last
+        if last is not None and reading.step <= last[0]:
+            if reading.step <= _ANEW and last[0] > _ANEW + _APART:
+                self._last = reading.step, at
+            return None
+        self._last = reading.step, at
+        if reading.seconds is not None:
+            return Step(at, reading.seconds, reading.loss)
+        if last is None or at <= last[1]:
+            return None
+        count = reading.step - last[0]
+        self.spacing = max(self.spacing, count)
+        return Step(at, (at - last[1]) / count, reading.loss, count)

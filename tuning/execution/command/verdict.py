@@ -1,0 +1,121 @@
+"""How a trial of a command ended, from what is known of its processes and what they printed last.
+
+What the trainer says itself is shown. Rank and signal are those of torchrun's report of the first failure.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+from engine.run.outcome import Ending, RunOutcome
+from tuning.execution.command.process import Exit
+
+#: So many last lines are kept.
+KEPT_LINES = 40
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|^MemoryError|std::bad_alloc|"
+    r"CUBLAS_STATUS_ALLOC_FAILED"
+)
+_LOST_CONNECTION = re.compile(
+    r"DistBackendError|NCCL error|Connection (?:closed by peer|reset by peer|refused)|Broken pipe"
+)
+#: ``error: unrecognized arguments: --x`` of argparse, what Hugging Face's parser says, and what others raise.
+_REFUSED = re.compile(
+    r"(?:^|\s)error: (?P<argparse>.+)|(?P<hf>Some specified arguments are not used by .+)|"
+    r"Error: (?P<click>No such option.*|Invalid value.*)"
+)
+_ERROR = re.compile(r"^(?:\[[^\]]*\]:\s*)?(?P<words>(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt)\b.*)$")
+_SAID_NO = ("ValueError", "AssertionError", "TypeError", "NotImplementedError")
+_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
+_SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+_OF_A_LAUNCHER = ("ChildFailedError", "CalledProcessError", "SignalException")
+
+
+def ended(end: Exit, lines: Sequence[str], steps: int, killed_for_memory: bool) -> RunOutcome:
+    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for."""
+    last = tuple(lines[-KEPT_LINES:])
+    if end.code == 0:
+        return _without_failure(end, last, steps)
+    rank, code = _failed_rank(lines, end.code)
+    cause = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
+    if cause or killed_for_memory:
+        words = (
+            f"the trainer ran out of memory: {cause}"
+            if cause
+            else "the kernel killed a rank for want of memory"
+        )
+        return RunOutcome(Ending.OOM, _cut(words), rank, None, last)
+    where = f", after {steps} steps" if steps else ", before its first step"
+    said = refused(lines)
+    if said and not steps:
+        return RunOutcome(Ending.ILLEGAL, _cut(f"the trainer refuses: {said}"), rank, None, last)
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        who = "the trainer" if rank is None else f"rank {rank}"
+        outside = -code in _SENT_FROM_OUTSIDE
+        return RunOutcome(Ending.CRASHED, f"{who} was killed by {name}{where}", rank, None, last, outside)
+    error = said or last_error(lines)
+    ending = Ending.COMM_ERROR if _LOST_CONNECTION.search(error) else Ending.CRASHED
+    if code is None:
+        return RunOutcome(
+            Ending.CRASHED,
+            f"the process that watched over the trainer was killed{where}",
+            None,
+            None,
+            last,
+            True,
+        )
+    words = f"the trainer ended with exit code {code}{where}" + (f": {error}" if error else "")
+    return RunOutcome(ending, _cut(words), rank, None, last)
+
+
+def refused(lines: Sequence[str]) -> str:
+    """What a trainer says of its arguments, where it says no to them; empty if it does not."""
+    for line in reversed(lines):
+        if found := _REFUSED.search(line):
+            return next(words for words in found.groups() if words).strip()
+        if (error := _ERROR.match(line.strip())) and _kind(error["words"]) in _SAID_NO:
+            return error["words"].strip()
+    return ""
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """The last error of a trainer's own; its launcher tells of the same one again."""
+    found = [error["words"] for line in lines if (error := _ERROR.match(line.strip()))]
+    own = [words for words in found if _kind(words) not in _OF_A_LAUNCHER]
+    first_of_all = [words for words in own if not _LOST_CONNECTION.search(words)]
+    return next(iter([*first_of_all[-1:], *own[-1:]]), "")
+
+
+def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome:
+    if end.left and not steps:
+        others = ", ".join(dict.fromkeys(end.left))
+        words = f"the command came back at once and went on in the background ({others}); it was ended"
+        return RunOutcome(Ending.CRASHED, f"{words}: start the trainer in the foreground", None, None, last)
+    if not steps:
+        words = "the trainer ended well, and told of no step that could be read"
+        return RunOutcome(Ending.ILLEGAL, words, None, None, last)
+    return RunOutcome(
+        Ending.ILLEGAL,
+        f"the trainer ended well after {steps} steps, fewer than are measured",
+        None,
+        None,
+        last,
+    )
+
+
+def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None]:
+    for line in lines:
+        if found := _FAILED.search(line):
+            return int(found["rank"]), int(found["code"])
+    return None, code
+
+
+def _kind(words: str) -> str:
+    return words.partition(":")[0].rpartition(".")[2].strip()
+
+
+def _cut(words: str, most: int = 400) -> str:
+    return words if len(words) <= most else f"{words[:most]} ..."

@@ -1,0 +1,117 @@
+"""DeepSpeed, whose settings stand in a JSON file; their names are those of release 0.19."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuning.spec.trainers.any_trainer import EVERY_STEP, THREADS
+from tuning.spec.trainers.facts import Argument, TrainerKind, Value, divisors, line, near
+from tuning.spec.trainers.invocation import Invocation
+
+
+def zero_file(command: Invocation) -> str | None:
+    """The DeepSpeed file that it names."""
+    for option in ("--deepspeed_config", "--deepspeed"):
+        word = command.value(option)
+        if word and command.document(word) is not None:
+            return word
+    return None
+
+
+def _inzero_file(key: str, usual: Value) -> dict[str, object]:
+    def reads(command: Invocation) -> Value | None:
+        word = zero_file(command)
+        if word is None:
+            return None
+        found: object = command.document(word)
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found if isinstance(found, bool | int | float) else usual if found is None else None
+
+    def writes(command: Invocation, value: Value) -> Invocation:
+        word = zero_file(command)
+        return command if word is None else command.with_document(word, {key: value})
+
+    return {"read": reads, "put": writes}
+
+
+ZERO = (
+    Argument(
+        "zero_stage",
+        "more is sharded: less memory, more messages",
+        offered=lambda command, cores: [0, 1, 2, 3] if command.ranks > 1 else [],
+        **_inzero_file("zero_optimization.stage", 0),  # type: ignore[arg-type]
+    ),
+    Argument(
+        "overlap_comm",
+        "gradients are sent while the backward goes",
+        offered=lambda command, cores: [False, True] if command.ranks > 1 else [],
+        **_inzero_file("zero_optimization.overlap_comm", False),  # type: ignore[arg-type]
+    ),
+    Argument(
+        "reduce_bucket",
+        "elements that are reduced at once",
+        offered=lambda command, cores: [10**6, 10**7, 5 * 10**8] if command.ranks > 1 else [],
+        **_inzero_file("zero_optimization.reduce_bucket_size", 5 * 10**8),  # type: ignore[arg-type]
+    ),
+)
+
+
+_DS_SIZE, _DS_TIMES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+
+
+def _ds_number(command: Invocation, key: str) -> int | None:
+    word = zero_file(command)
+    found = (command.document(word) or {}).get(key) if word else None
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def _ds_sequences(command: Invocation) -> int:
+    return (_ds_number(command, _DS_SIZE) or 1) * (_ds_number(command, _DS_TIMES) or 1)
+
+
+def _with_ds_micro_batch(command: Invocation, value: Value) -> Invocation:
+    word = zero_file(command)
+    if word is None:
+        return command
+    return command.with_document(word, {_DS_SIZE: value, _DS_TIMES: _ds_sequences(command) // int(value)})
+
+
+def _ds_whole(today: Invocation, values: Mapping[str, Value]) -> str:
+    whole, size = _ds_sequences(today), int(values["micro_batch"])
+    return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
+
+
+def _ds_for_trials(command: Invocation) -> Invocation:
+    word = zero_file(command)
+    return command if word is None else command.with_document(word, {"steps_per_print": 1})
+
+
+DEEPSPEED = TrainerKind(
+    "deepspeed",
+    "DeepSpeed",
+    knows=lambda command: (
+        command.words[0].rpartition("/")[2] == "deepspeed"
+        or command.has("--deepspeed_config")
+        or command.has("--deepspeed")
+        or "deepspeed.initialize" in command.script
+    ),
+    lines=(
+        line(r"\bstep=(?P<step>\d+), skipped="),
+        line(r"\bglobal_step=(?P<step>\d+), RunningAvgSamplesPerSec="),
+    ),
+    arguments=(
+        Argument(
+            "micro_batch",
+            "larger: fuller kernels, more activations; accumulation follows",
+            lambda command: _ds_number(command, _DS_SIZE),
+            _with_ds_micro_batch,
+            lambda command, cores: near(divisors(_ds_sequences(command)), _ds_number(command, _DS_SIZE) or 1),
+            _ds_whole,
+        ),
+        *ZERO,
+        THREADS,
+    ),
+    for_trials=_ds_for_trials,
+    variables=EVERY_STEP,
+)

@@ -1,0 +1,148 @@
+"""What is said of a trainer: how its command is known, the arguments that a study turns, the lines of steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuning.spec.trainers.invocation import Invocation
+
+Value = bool | int | float | str
+#: Sequences of a step on all ranks, and the tokens of one; None where a command does not say.
+Tokens = tuple[int | None, int | None]
+#: Colours that a terminal would show.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a line tells of a step: its number, and where it says so its ``seconds``, its loss, and of how many."""
+
+    step: int
+    seconds: float | None = None
+    loss: float | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """A line of a trainer's output. Groups of the pattern: ``step``; where they are there ``seconds`` or ``ms`` of that
+    step, ``loss``, and the ``total`` of steps. Without a time, the time from line to line is taken.
+    """
+
+    pattern: re.Pattern[str]
+
+    def read(self, line: str) -> Reading | None:
+        """What a line says; None if it is another one."""
+        found = self.pattern.search(_COLOUR.sub("", line))
+        if found is None:
+            return None
+        groups = found.groupdict()
+        seconds, ms, loss, total = (groups.get(name) for name in ("seconds", "ms", "loss", "total"))
+        return Reading(
+            step=int(groups["step"].replace(",", "")),
+            seconds=float(seconds) if seconds else float(ms) / 1e3 if ms else None,
+            loss=_number(loss),
+            total=int(total) if total else None,
+        )
+
+
+def line(pattern: str) -> StepLine:
+    """A line of this pattern."""
+    return StepLine(re.compile(pattern))
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One thing that a study turns, as ``trainer.NAME``.
+
+    ``read`` is what a command has today, None where there is no such thing in it; ``put`` gives it another value.
+    ``offered`` are the values of a study that names none, for so many processor cores; none of them: it is left alone.
+    ``refuses`` says why the trainer could not run with all of the values that a study turns, empty if it could; it is
+    given today's command, with what is pinned.
+    """
+
+    name: str
+    trade: str
+    read: Callable[[Invocation], Value | None]
+    put: Callable[[Invocation, Value], Invocation]
+    offered: Callable[[Invocation, int], Sequence[Value]]
+    refuses: Callable[[Invocation, Mapping[str, Value]], str] = lambda today, values: ""
+
+
+def _no_tokens(command: Invocation) -> Tokens:
+    return None, None
+
+
+def _as_it_is(command: Invocation) -> Invocation:
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerKind:
+    """A trainer. ``knows`` tells whether a command starts it. ``pinned`` makes explicit what has to stay the same when
+    others turn, such as the global batch; ``for_trials`` has it tell of each step and keep its hands off checkpoints:
+    the winner's training sees nothing of it but what is pinned. ``variables`` are set for trials. ``tokens`` are those
+    of a step.
+    """
+
+    name: str
+    title: str
+    knows: Callable[[Invocation], bool]
+    lines: tuple[StepLine, ...]
+    arguments: tuple[Argument, ...]
+    pinned: Callable[[Invocation], Invocation] = _as_it_is
+    for_trials: Callable[[Invocation], Invocation] = _as_it_is
+    variables: Mapping[str, str] = field(default_factory=dict)
+    tokens: Callable[[Invocation], Tokens] = _no_tokens
+
+    def argument(self, name: str) -> Argument | None:
+        """The argument of that name."""
+        return next((one for one in self.arguments if one.name == name), None)
+
+
+def flag(option: str, usual: Value | None = None) -> Callable[[Invocation], Value | None]:
+    """What reads an option; a ``usual`` value where it is not given."""
+    from tuning.spec.trainers.invocation import read
+
+    def reads(command: Invocation) -> Value | None:
+        text = command.value(option)
+        return usual if text is None else read(text)
+
+    return reads
+
+
+def puts(option: str) -> Callable[[Invocation, Value], Invocation]:
+    """What sets an option."""
+    return lambda command, value: command.with_value(option, value)
+
+
+def switch(name: str, option: str, trade: str, **more: object) -> Argument:
+    """An option without a value."""
+    return Argument(
+        name,
+        trade,
+        read=lambda command: command.has(option),
+        put=lambda command, value: command.with_switch(option, bool(value)),
+        offered=lambda command, cores: [False, True] if command.ranks > 1 else [],
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def divisors(number: int) -> list[int]:
+    """All of a number's."""
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def near(values: Sequence[int], today: int, most: int = 4) -> list[int]:
+    """Those values that are least away from today's, as factors."""
+    nearest = sorted(values, key=lambda one: (max(one, today) / min(one, today), one))
+    return sorted(nearest[:most])
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,150 @@
+"""Hugging Face's Trainer, whose options stand in the command or by the same names in a JSON file, and accelerate.
+
+Names are those of transformers 5.23 and accelerate 1.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tuning.spec.trainers.any_trainer import BAR, EVERY_STEP, THREADS
+from tuning.spec.trainers.deepspeed import ZERO, zero_file
+from tuning.spec.trainers.facts import Argument, Tokens, TrainerKind, Value, divisors, flag, line, near
+from tuning.spec.trainers.invocation import FOLDER, Invocation
+
+PER_DEVICE, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+
+
+def _hf_value(command: Invocation, name: str, usual: Value) -> Value:
+    place = command.json_argument
+    if place is not None:
+        found = (command.document(place) or {}).get(name)
+        return usual if found is None else found
+    found = flag(f"--{name}")(command)
+    return found if found is not None else True if command.has(f"--{name}") else usual
+
+
+def _with_hf(command: Invocation, changes: Mapping[str, Value]) -> Invocation:
+    if command.json_argument is not None:
+        return command.with_document(command.json_argument, changes)
+    for name, value in changes.items():
+        command = command.with_value(f"--{name}", value)
+    return command
+
+
+def _sequences(command: Invocation) -> int:
+    """Of a step and rank: micro-batch times accumulation."""
+    size, times = _hf_value(command, PER_DEVICE, 8), _hf_value(command, ACCUMULATION, 1)
+    return int(size) * int(times)
+
+
+def _with_micro_batch(command: Invocation, value: Value) -> Invocation:
+    """Accumulation follows, so that a step keeps its sequences."""
+    return _with_hf(command, {PER_DEVICE: value, ACCUMULATION: _sequences(command) // int(value)})
+
+
+def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
+    whole, size = _sequences(today), int(values["micro_batch"])
+    return "" if whole % size == 0 else f"a step has {whole} sequences of each rank, no multiple of {size}"
+
+
+def _hf_tokens(command: Invocation) -> Tokens:
+    lengths = (command.number(option) for option in ("--block_size", "--max_seq_length", "--max_length"))
+    return _sequences(command) * command.ranks, next((one for one in lengths if one), None)
+
+
+def _hf_for_trials(command: Invocation) -> Invocation:
+    """What it writes goes to the trial's own folder, and nothing is saved or reported."""
+    return _with_hf(
+        command,
+        {"output_dir": f"{FOLDER}/output", "save_strategy": "no", "report_to": "none", "disable_tqdm": False},
+    )
+
+
+MICRO_BATCH = Argument(
+    "micro_batch",
+    "larger: fuller kernels, more activations; accumulation follows",
+    lambda command: _hf_value(command, PER_DEVICE, 8),
+    _with_micro_batch,
+    lambda command, cores: near(divisors(_sequences(command)), int(_hf_value(command, PER_DEVICE, 8))),
+    _whole_accumulation,
+)
+
+
+_OF_HF = (
+    "--save_strategy",
+    "--logging_steps",
+    "--eval_strategy",
+    "--do_train",
+    "--bf16",
+    "--deepspeed",
+    "--fsdp",
+)
+HUGGING_FACE = TrainerKind(
+    "hf",
+    "Hugging Face Trainer",
+    knows=lambda command: (
+        "TrainingArguments" in command.script
+        or (command.has(f"--{PER_DEVICE}") and any(command.has(one) for one in _OF_HF))
+    ),
+    lines=(BAR,),
+    arguments=(
+        MICRO_BATCH,
+        Argument(
+            "recompute",
+            "less memory for more computing",
+            lambda command: _hf_value(command, "gradient_checkpointing", False),
+            lambda command, value: _with_hf(command, {"gradient_checkpointing": value}),
+            lambda command, cores: [False, True],
+        ),
+        Argument(
+            "ddp_bucket_mb",
+            "gradients of this size are averaged at once",
+            lambda command: _hf_value(command, "ddp_bucket_cap_mb", 25),
+            lambda command, value: _with_hf(command, {"ddp_bucket_cap_mb": value}),
+            lambda command, cores: [5, 25, 100] if command.ranks > 1 and zero_file(command) is None else [],
+        ),
+        Argument(
+            "data_workers",
+            "processes that prepare data beside a rank",
+            lambda command: _hf_value(command, "dataloader_num_workers", 0),
+            lambda command, value: _with_hf(command, {"dataloader_num_workers": value}),
+            lambda command, cores: [0, 2] if cores > command.ranks else [],
+        ),
+        *ZERO,
+        THREADS,
+    ),
+    for_trials=_hf_for_trials,
+    variables=EVERY_STEP,
+    tokens=_hf_tokens,
+)
+
+
+#: A loop of one's own, whose options are those of accelerate's examples.
+
+
+def _if_given(argument: Argument) -> Argument:
+    """Only where the script has such an option today: its loop is not known."""
+
+    def reads(command: Invocation) -> Value | None:
+        both = command.has(f"--{PER_DEVICE}") and command.has(f"--{ACCUMULATION}")
+        return argument.read(command) if both else None
+
+    return replace(argument, read=reads)
+
+
+ACCELERATE = TrainerKind(
+    "accelerate",
+    "accelerate",
+    knows=lambda command: (
+        (
+            "launch" in command.words
+            and any(word.rpartition("/")[2] == "accelerate" for word in command.words[:3])
+        )
+        or "accelerate.commands.launch" in command.words
+    ),
+    lines=(BAR, line(r"(?i)\bstep[\s:=#]+(?P<step>\d+)\b")),
+    arguments=(_if_given(MICRO_BATCH), THREADS),
+    variables=EVERY_STEP,
+)

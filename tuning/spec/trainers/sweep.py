@@ -1,0 +1,198 @@
+"""Sweep files of W&B and of trackio as studies: parameters, metric, method, command with its macros.
+
+What this project does not do is refused by name; nothing in such a file is run, and values are plain ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from engine.config.errors import InputError
+from tuning.spec.trainers.invocation import MACROS
+
+#: What a sweep has; a study file has none of them.
+_MARK = "parameters"
+_KNOWN = ("program", "method", "metric", "parameters", "command", "early_terminate", "run_cap", "name")
+#: What only tells about a sweep.
+_ABOUT = ("description", "project", "entity", "controller")
+_METHODS = {"grid": "random", "random": "random", "bayes": "auto"}
+#: The metrics that trials of a command have, by the names that people give them, and the direction that is better.
+_METRICS = {
+    **dict.fromkeys(
+        ("step_seconds", "step_time", "time_per_step", "iteration_time"), ("step_seconds", "minimize")
+    ),
+    **dict.fromkeys(("tokens_per_second", "tps", "throughput"), ("tokens_per_second", "maximize")),
+}
+_USUAL_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+_PARAMETER = ("value", "values", "min", "max", "distribution")
+_RANGES = {
+    "uniform": False,
+    "int_uniform": False,
+    "log_uniform_values": True,
+    "constant": None,
+    "categorical": None,
+}
+_MACRO = re.compile(r"\$\{([^}]*)\}")
+_NAME = re.compile(r"[^A-Za-z0-9_]")
+
+
+def is_sweep(tree: Mapping[str, Any]) -> bool:
+    """Whether a file is a sweep, and no study."""
+    return _MARK in tree and not {"base", "space", "trainer"} & set(tree)
+
+
+def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The study that a sweep asks for; ``name`` is what it is called if the file does not say.
+
+    Raises:
+        InputError: something in it is not supported, by its name.
+    """
+    for key in tree:
+        if key not in (*_KNOWN, *_ABOUT):
+            raise InputError(str(key), tree[key], f"is not supported in a sweep; known: {', '.join(_KNOWN)}")
+    parameters = tree.get(_MARK)
+    if not isinstance(parameters, dict) or not parameters:
+        raise InputError(_MARK, parameters, "is empty; give the parameters to try")
+    turned, options, fixed = {}, {}, {}
+    for key, given in parameters.items():
+        short = _NAME.sub("_", str(key))
+        values = _values(str(key), given)
+        options[short] = str(key)
+        if isinstance(values, dict) or len(values) > 1:
+            turned[f"trainer.{short}"] = values
+        else:
+            fixed[short] = values[0]
+    command = _command(tree)
+    found = {"name": _study_name(tree, name), **_metric(tree), **_method(tree, turned), **_early(tree)}
+    if not turned:
+        raise InputError(
+            _MARK, ", ".join(options), "has one value each; give values, or min and max, to turn some"
+        )
+    trainer = {"command": command, "arguments": options}
+    return {**found, "trainer": trainer, "base": {"trainer": fixed}, "space": turned}
+
+
+def _values(key: str, given: Any) -> Any:
+    """A list of choices or a range, as a study has them."""
+    where = f"{_MARK}.{key}"
+    if not isinstance(given, dict):
+        raise InputError(where, given, "give value, values, or min and max")
+    for name in given:
+        if name not in _PARAMETER:
+            known = ", ".join(_PARAMETER)
+            raise InputError(f"{where}.{name}", given[name], f"is not supported in a sweep; known: {known}")
+    kind = given.get("distribution")
+    if kind is not None and kind not in _RANGES:
+        raise InputError(f"{where}.distribution", kind, f"is not supported; known: {', '.join(_RANGES)}")
+    if "value" in given:
+        return [_plain(where, given["value"])]
+    if "values" in given:
+        if not isinstance(given["values"], list) or not given["values"]:
+            raise InputError(f"{where}.values", given["values"], "is no list of values")
+        return [_plain(where, value) for value in given["values"]]
+    if "min" not in given or "max" not in given:
+        raise InputError(where, given, "give value, values, or min and max")
+    low, high = (_number(f"{where}.{end}", given[end]) for end in ("min", "max"))
+    if kind == "uniform":
+        low, high = float(low), float(high)
+    return {"low": low, "high": high} | ({"log": True} if _RANGES.get(str(kind)) else {})
+
+
+def _plain(where: str, value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise InputError(where, value, "is no plain value; a study turns numbers, words, true and false")
+
+
+def _number(where: str, value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(where, value, "is no number")
+    return value
+
+
+def _command(tree: Mapping[str, Any]) -> str:
+    given = tree.get("command", list(_USUAL_COMMAND))
+    if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
+        raise InputError("command", given, "is no list of words")
+    words = []
+    for word in map(str, given):
+        words += [word] if word in MACROS else [_MACRO.sub(lambda found: _replaced(found[1], tree), word)]
+    return " ".join(word if word in MACROS else shlex.quote(word) for word in words if word)
+
+
+def _replaced(macro: str, tree: Mapping[str, Any]) -> str:
+    """What a macro stands for that has nothing to do with values."""
+    if macro == "program":
+        program = tree.get("program")
+        if not isinstance(program, str) or not program:
+            raise InputError("program", program, "is missing; give the script that ${program} stands for")
+        return program
+    if macro == "env":
+        return "/usr/bin/env"
+    if macro == "interpreter":
+        return "python"
+    if macro.startswith("envvar:"):
+        name = macro.partition(":")[2]
+        if name not in os.environ:
+            raise InputError(
+                "command", f"${{{macro}}}", f"{name} is not set here; set it, or write its value"
+            )
+        return os.environ[name]
+    known = ", ".join(("${program}", "${env}", "${interpreter}", "${envvar:NAME}", *MACROS))
+    raise InputError("command", f"${{{macro}}}", f"is no macro that is known; known: {known}")
+
+
+def _metric(tree: Mapping[str, Any]) -> dict[str, str]:
+    """What is aimed at; without one, what a study of a command aims at anyway."""
+    metric = tree.get("metric")
+    if metric is None:
+        return {}
+    if not isinstance(metric, dict) or not set(metric) <= {"name", "goal"}:
+        raise InputError("metric", metric, "give its name and its goal (minimize, maximize)")
+    name = str(metric.get("name"))
+    objective, direction = _METRICS.get(name.rpartition("/")[2], (None, None))
+    if objective is None or direction is None:
+        known = ", ".join(_METRICS)
+        remedy = f"is not measured here: the speed of training is; name one of {known}, or leave metric out"
+        raise InputError("metric.name", name, remedy)
+    goal = metric.get("goal", "minimize")
+    if goal != direction:
+        raise InputError("metric.goal", goal, f"is not what makes {name} better; give {direction}")
+    return {"objective": objective}
+
+
+def _method(tree: Mapping[str, Any], turned: Mapping[str, Any]) -> dict[str, Any]:
+    method, cap = tree.get("method", "bayes"), tree.get("run_cap")
+    if method not in _METHODS:
+        raise InputError("method", method, f"is not supported; known: {', '.join(_METHODS)}")
+    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
+        raise InputError("run_cap", cap, "is no whole number above 0")
+    found: dict[str, Any] = {"sampler": _METHODS[method]}
+    if method == "grid":
+        if ranges := [key for key, values in turned.items() if isinstance(values, dict)]:
+            remedy = "has a range, of which a grid has no end; give values, or another method"
+            raise InputError("method", f"grid with {ranges[0].removeprefix('trainer.')}", remedy)
+        found["trials"] = min(prod(len(values) for values in turned.values()) + 1, cap or 10_000)
+    elif cap is not None:
+        found["trials"] = cap
+    return found
+
+
+def _early(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Trials end early by this project's own races, whatever a sweep calls it."""
+    given = tree.get("early_terminate")
+    if given is None:
+        return {"racing": False}
+    if not isinstance(given, dict) or given.get("type") not in ("hyperband", "envelope"):
+        raise InputError("early_terminate", given, "is not supported; known: type: hyperband")
+    return {}
+
+
+def _study_name(tree: Mapping[str, Any], usual: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(tree.get("name") or usual)).strip("-._")
+    return name if name[:1].isalpha() else f"sweep-{name}"

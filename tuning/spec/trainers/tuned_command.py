@@ -1,0 +1,200 @@
+"""The command of a study: what it has today, what a study turns of it, and what it is with other values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from engine.config.errors import InputError
+from tuning.spec.trainers import invocation
+from tuning.spec.trainers.facts import Argument, StepLine, Value
+from tuning.spec.trainers.invocation import Invocation, with_arguments
+from tuning.spec.trainers.registry import kind_of
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+#: How a study names what it turns.
+PREFIX = "trainer."
+#: A study of a command has these where its file does not say.
+_USUAL_BASE: dict[str, dict[str, Any]] = {"train": {"validation_batches": 0}, "batch": {"micro_batch": 1}}
+
+
+class TunedCommand:
+    """Of the ``trainer`` section of a study, as plain values."""
+
+    def __init__(self, section: Mapping[str, Any]) -> None:
+        where = section.get("directory")
+        self._directory = Path(where).expanduser().absolute() if where else Path.cwd()
+        #: As somebody typed it.
+        self.today = invocation.parse(str(section.get("command", "")), self._directory)
+        self.kind = kind_of(self.today, str(section.get("kind") or "auto"))
+        self._options: Mapping[str, str] = section.get("arguments") or {}
+        self._steps: Mapping[str, Any] = section.get("steps") or {}
+
+    @property
+    def directory(self) -> str:
+        """Where it starts."""
+        return str(self._directory)
+
+    @cached_property
+    def offered(self) -> dict[str, list[Value]]:
+        """By name, the values of a study that names none; those of one value are no choice."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        found = {}
+        for argument in self.kind.arguments:
+            now = argument.read(self.today)
+            values = [] if now is None else list(dict.fromkeys(argument.offered(self.today, cores)))
+            if now is not None and len({*values, now}) > 1 and values:
+                found[argument.name] = values if now in values else sorted([now, *values], key=_order)
+        return found
+
+    def has(self, name: str) -> Value | None:
+        """What the command has of a name today; None if it has nothing."""
+        argument = self._argument(name)
+        if argument is not None:
+            return argument.read(self.today)
+        option = self.option(name)
+        text = self.today.value(option)
+        return invocation.read(text) if text is not None else True if self.today.has(option) else None
+
+    def option(self, name: str) -> str:
+        """The option of a name that the kind of trainer does not know."""
+        return self._options.get(name, name)
+
+    def with_values(self, values: Mapping[str, Value]) -> Invocation:
+        """The command that trains with these values."""
+        command, free = self.kind.pinned(self.today), dict[str, Value]()
+        for name, value in values.items():
+            argument = self._argument(name)
+            if argument is None:
+                if value != self.has(name):
+                    free[self.option(name)] = value
+            elif value != argument.read(self.today):
+                command = argument.put(command, value)
+        return with_arguments(command, free)
+
+    def for_trial(self, values: Mapping[str, Value]) -> Invocation:
+        """The same as a trial runs it: it tells of every step, and writes nothing where the training does."""
+        command = self.kind.for_trials(self.with_values(values))
+        return replace(command, variables=dict(self.kind.variables) | dict(command.variables))
+
+    def refusal(self, values: Mapping[str, Value]) -> str:
+        """Why the trainer could not run with these values, as far as that is known; empty if it can."""
+        pinned = self.kind.pinned(self.today)
+        for name in values:
+            argument = self._argument(name)
+            if argument is not None and (why := argument.refuses(pinned, values)):
+                return f"{PREFIX}{name}={values[name]}: {why}"
+        return ""
+
+    @cached_property
+    def lines(self) -> tuple[StepLine, ...]:
+        """What tells of a step in its output."""
+        given = self._steps.get("pattern")
+        if given is None:
+            return self.kind.lines
+        try:
+            pattern = re.compile(str(given))
+        except re.error as problem:
+            raise InputError("trainer.steps.pattern", given, f"is no pattern of Python ({problem})") from None
+        if "step" not in pattern.groupindex:
+            raise InputError(
+                "trainer.steps.pattern", given, r"has no group for the number: write (?P<step>\d+)"
+            )
+        return (StepLine(pattern),)
+
+    def _argument(self, name: str) -> Argument | None:
+        """What the kind knows of a name; a file that says itself what it is called is believed."""
+        found = None if name in self._options else self.kind.argument(name)
+        return found if found is not None and found.read(self.today) is not None else None
+
+
+def name_of(section: Mapping[str, Any]) -> str:
+    """A study's name that follows from its command: the same one gives the same study.
+
+    Raises:
+        InputError: the command cannot be used.
+    """
+    tuned = TunedCommand(section)
+    script = next((Path(word).stem for word in tuned.today.words if word.endswith(".py")), "command")
+    told = json.dumps([tuned.directory, tuned.today.text])
+    return f"{tuned.kind.name}-{_NO_NAME.sub('-', script)}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
+
+
+def filled(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A study with what its command says: the kind of trainer, where it starts, today's values as the baseline, the
+    space, the tokens of a step, and what it aims at. What the file says itself stays.
+
+    Raises:
+        InputError: the command cannot be used, or nothing is known to turn.
+    """
+    section = given["trainer"]
+    if not isinstance(section, dict) or not isinstance(section.get("command"), str):
+        return dict(given)  # refused where the file is checked
+    tuned = TunedCommand(section)
+    _ = tuned.lines
+    base = dict(given.get("base") or {})
+    space = given.get("space")
+    if space is None:
+        space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
+    if not space:
+        raise InputError("space", None, _nothing(tuned))
+    base["trainer"] = _values(tuned, space, base.get("trainer") or {})
+    for name, usual in _USUAL_BASE.items():
+        base[name] = usual | (base.get(name) or {})
+    told = _with_tokens(tuned, base)
+    known = {"kind": tuned.kind.name, "directory": tuned.directory}
+    objective = "tokens_per_second" if told else "step_seconds"
+    # Each window of the rounds starts the trainer anew: fewer leaders are measured again than of ranks that are warm.
+    usual = {"objective": objective, "confirm_runners_up": 1}
+    return {**usual, **given, "trainer": {**section, **known}, "base": base, "space": space}
+
+
+def _values(tuned: TunedCommand, space: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Today's value of each name: as the file or the command says, else the first that is tried."""
+    found = {}
+    for key, values in space.items():
+        name = str(key).removeprefix(PREFIX)
+        if not str(key).startswith(PREFIX):
+            remedy = f"is turned inside a trainer, as {PREFIX}NAME; here the command is all that there is"
+            raise InputError(f"space.{key}", values, remedy)
+        now = given.get(name, tuned.has(name))
+        found[name] = _first(values) if now is None else now
+    return {**{name: value for name, value in given.items() if name not in found}, **found}
+
+
+def _first(values: Any) -> Any:
+    if isinstance(values, dict):
+        return values.get("low")
+    return values[0] if isinstance(values, list) and values else values
+
+
+def _with_tokens(tuned: TunedCommand, base: dict[str, Any]) -> bool:
+    """Whether it is known how many tokens a step has; they are put into the base."""
+    sequences, length = tuned.kind.tokens(tuned.today)
+    batch, data = base["batch"], dict(base.get("data") or {})
+    batch.setdefault("global_batch", sequences or 1)
+    told = ("data" in base and "sequence_length" in data) or bool(sequences and length)
+    if told:
+        data.setdefault("sequence_length", length)
+        base["data"] = data
+    else:
+        base["tokens_told"] = False
+    return told
+
+
+def _nothing(tuned: TunedCommand) -> str:
+    return (
+        f"is missing, and nothing is known to turn in {tuned.kind.title}; name options of your command, such as "
+        f"--set 'space.{PREFIX}NAME=[1, 2]'"
+    )
+
+
+def _order(value: Value) -> tuple[int, float]:
+    return (0, float(value)) if isinstance(value, int | float) else (1, 0.0)

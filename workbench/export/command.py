@@ -1,0 +1,82 @@
+"""Export of a trial of a command: itself with that trial's values, and the JSON files that they stand in."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from engine.config.errors import InputError
+from tuning.spec import study_file
+from tuning.spec.trainers.invocation import ARGUMENTS_FILE, FOLDER, Invocation
+from tuning.storage.study_folder import STUDIES, STUDY_GIVEN
+from workbench.analysis.studies import StudyDocument
+from workbench.export.bundle import Bundle
+from workbench.export.provenance import provenance, source
+from workbench.home.runs import RunView
+from workbench.text.output import dumps
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+# {title} with the values of {run}, found by study {study}: {values}
+# Written to start where the study started: {directory}
+set -euo pipefail
+here="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
+cd -- {directory}
+exec {command} "$@"
+"""
+#: Stands for this folder in a word until the words are quoted.
+_HERE = '"$here"'
+
+
+def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
+    """The files of a trial's export; nothing is written.
+
+    Raises:
+        InputError: the run is no trial of a command, or its study is gone.
+    """
+    name = view.labels.get("study") or ""
+    file = _study(view, name)
+    assert file.command is not None
+    values = view.config().trainer
+    found = file.command.with_values(values)
+    files = {Path(word).name: dumps(dict(tree)) + "\n" for word, tree in found.files.items()}
+    if found.arguments:
+        files[ARGUMENTS_FILE] = json.dumps(dict(found.arguments), indent=2) + "\n"
+    told = " ".join(f"{key}={value}" for key, value in values.items())
+    words = {
+        "title": file.command.kind.title, "run": view.id, "study": name, "values": " ".join(told.split()),
+        "directory": shlex.quote(file.command.directory), "command": _command(found),
+    }  # fmt: skip
+    files |= {
+        "run.sh": _SCRIPT.format(**words),
+        "provenance.json": dumps(provenance(source(view, study)).as_dict()) + "\n",
+    }
+    return Bundle(f"{name}-{view.id}", files, frozenset({"run.sh"}))
+
+
+def _study(view: RunView, name: str) -> study_file.StudyFile:
+    given = view.folder.parent / STUDIES / name / STUDY_GIVEN
+    remedy = "is for trials of a study of a command (workbench tune --command); give torchrun, or trainer"
+    if not name or not given.is_file():
+        raise InputError("--to", "command", remedy)
+    file = study_file.load(given)
+    if file.command is None:
+        raise InputError("--to", "command", remedy)
+    return file
+
+
+def _command(found: Invocation) -> str:
+    """Its words for a shell; what stands in a file of the export names it there."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in found.variables.items()]
+    words = [_word(word, found) for word in replace(found, variables={}).words]
+    return " ".join([*(["env"] if variables else []), *variables, *words])
+
+
+def _word(word: str, found: Invocation) -> str:
+    if word in found.files:
+        return f"{_HERE}/{shlex.quote(Path(word).name)}"
+    if word.startswith(f"{FOLDER}/"):
+        return f"{_HERE}/{shlex.quote(word.removeprefix(f'{FOLDER}/'))}"
+    return shlex.quote(word)

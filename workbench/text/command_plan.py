@@ -1,0 +1,51 @@
+"""What a study of a command will run, and the command that it found, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuning.spec.study_file import StudyFile
+from tuning.spec.trainers.tuned_command import PREFIX, TunedCommand
+
+
+def plan(file: StudyFile) -> dict[str, Any]:
+    """The plan of a study of a command, as ``tune --dry-run --json`` prints it."""
+    command = _command(file)
+    return {
+        "study": file.name,
+        "trainer": command.kind.name,
+        "command": command.today.text,
+        "directory": command.directory,
+        "ranks": command.today.ranks,
+        "objective": file.objective,
+        "baseline": file.config.trainer,
+        "space": {knob.key: knob.document() for knob in file.knobs},
+        "first_trial": command.for_trial(file.config.trainer).text,
+        "trials": file.trials,
+        "steps": file.config.train.steps,
+        "warmup": file.config.train.warmup,
+        "step_lines": [line.pattern.pattern for line in command.lines],
+    }
+
+
+def plan_lines(file: StudyFile) -> list[str]:
+    """The same as lines for people."""
+    command, train = _command(file), file.config.train
+    ranks = command.today.ranks
+    turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
+    return [
+        f"study {file.name}: {command.kind.title} on {ranks} rank{'s' * (ranks > 1)}, aims at {file.objective}",
+        f"trial 0, the command as it is: {command.for_trial(file.config.trainer).text}",
+        f"then at most {file.trials - 1} others, {train.steps} steps each, {train.warmup} of them warm-up, which turn:",
+        *turned,
+        "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N",
+    ]
+
+
+def _command(file: StudyFile) -> TunedCommand:
+    assert file.command is not None
+    return file.command
+
+
+def _today(file: StudyFile, key: str) -> str:
+    return f", today {file.config.trainer[key.removeprefix(PREFIX)]}"
