@@ -21,6 +21,7 @@ from profilers.records.operations import OPERATIONS
 from tests import house_map
 from tuning.spec.sampler_choice import SAMPLERS
 from workbench.export.targets import TARGETS
+from workbench.pages.navigation import PAGES
 
 ROOT = Path(__file__).parent.parent
 CODE = ("profilers", "engine", "tuning", "workbench", "benchmarks", "app.py")
@@ -52,10 +53,12 @@ SAME_NAME: dict[str, dict[str, str]] = {
         (
             "calibration",
             "control",
+            "drill",
             "export",
             "host",
             "live",
             "machine",
+            "plan",
             "quality",
             "run",
             "runs",
@@ -230,9 +233,8 @@ def test_every_file_is_reached() -> None:
     texts = {module: file.read_text("utf-8") for module, file in known.items()}
     started = {module for module in known if any(f'"{module}"' in text for text in texts.values())}
     reached = {"workbench.cli", "workbench.__main__", "engine.launch.torchrun"} | started
-    reached |= {
-        module for module in known if module.startswith("workbench.pages.") and module.count(".") == 2
-    }
+    pages = {path.removesuffix(".py").replace("/", ".") for path in PAGES.values()}
+    reached |= {"workbench.pages.main"} | {f"workbench.pages.{page}" for page in pages}
     waiting = list(reached)
     while waiting:
         for wanted in imported(texts[waiting.pop()]):

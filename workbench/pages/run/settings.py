@@ -10,7 +10,7 @@ import streamlit as st
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, flatten, parse
 from profilers.model.run_summary import RunSummary
-from workbench.figures.schedule import schedule, series_of_run
+from workbench.figures.anatomy.schedule import schedule, series_of_run
 from workbench.pages.widgets.plotly_chart import chart
 from workbench.pages.widgets.shared import number_table, table
 from workbench.text import run as run_text
